@@ -1,0 +1,39 @@
+//! Sectors in, sectors out.
+//!
+//! The unit of work is the **whole request**: one call encrypts or decrypts a run of consecutive sectors,
+//! in place or from one buffer to another. No I/O and no threads happen here.
+//!
+//! ```text
+//!   CipherSpec ("aes-xts-plain64") + Key + SectorSize
+//!        |  build()
+//!        v
+//!   dyn SectorCipher                      one call = one request
+//!        |
+//!        +-- mode/   xts, cbc, null       chains blocks inside each sector, many sectors at a time
+//!        +-- iv/     plain64, essiv, ..   the IVs of all those sectors, made together
+//!        +-- block   aes, ..              block ciphers, from libraries
+//! ```
+//!
+//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added
+//! (`../reference`: "cc = iv_offset + sector").
+
+mod block;
+mod build;
+mod error;
+mod iv;
+mod key;
+mod locked;
+mod mode;
+mod sector;
+mod spec;
+
+pub use build::{build, key_sizes};
+pub use cipher::inout::InOutBuf;
+pub use error::{Error, ErrorKind};
+pub use key::Key;
+pub use locked::{Locked, protect_process};
+pub use sector::{SectorCipher, SectorSize};
+pub use spec::CipherSpec;
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

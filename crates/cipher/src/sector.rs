@@ -1,0 +1,60 @@
+//! What a caller holds: a cipher over whole requests of sectors.
+
+use cipher::inout::InOutBuf;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The size of an encryption sector in bytes: a power of two from 512 to 65536.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SectorSize(u32);
+
+impl SectorSize {
+    /// The traditional sector, and the unit in which sector numbers are counted.
+    pub const S512: Self = Self(512);
+    /// One page: the best choice for new volumes, and the largest that LUKS takes.
+    pub const S4096: Self = Self(4096);
+
+    /// Checks a sector size in bytes.
+    pub fn new(bytes: u32) -> Result<Self> {
+        if bytes.is_power_of_two() && (512..=65536).contains(&bytes) {
+            return Ok(Self(bytes));
+        }
+        Err(Error::new(
+            ErrorKind::SectorSize,
+            format!("sector size {bytes} is not a power of two from 512 to 65536"),
+        ))
+    }
+
+    /// The size in bytes.
+    pub fn bytes(self) -> usize {
+        self.0 as usize
+    }
+
+    /// How many 512-byte units one sector spans: 1 to 128.
+    pub fn units(self) -> u64 {
+        u64::from(self.0 >> 9)
+    }
+}
+
+/// A cipher with its key, mode and IV generator: encrypts and decrypts whole requests.
+///
+/// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included, arithmetic
+/// modulo 2^64. The data is a run of consecutive sectors.
+///
+/// # Panics
+/// Both calls panic when the data is not a whole number of sectors: the layer above has checked it.
+pub trait SectorCipher: Send + Sync {
+    /// The size of one sector.
+    fn sector_size(&self) -> SectorSize;
+
+    /// Encrypts a run of sectors, in place or from one buffer to another.
+    fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>);
+
+    /// Decrypts a run of sectors, in place or from one buffer to another.
+    fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>);
+
+    /// True when ciphertext equals plaintext, so zeros below read as zeros above.
+    fn is_null(&self) -> bool {
+        false
+    }
+}

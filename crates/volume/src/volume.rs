@@ -1,0 +1,128 @@
+//! An unlocked volume: which bytes lie where, under which cipher.
+
+use std::fmt;
+use std::sync::Arc;
+
+use underseal_cipher::{SectorCipher, SectorSize};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A run of the volume that lies in one piece on the lower device, under one cipher and key.
+#[derive(Clone)]
+pub struct Segment {
+    /// Where it begins in the volume, in bytes.
+    pub start: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Where it begins on the lower device, in bytes.
+    pub lower: u64,
+    /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
+    pub iv_offset: u64,
+    /// The cipher with its key.
+    pub cipher: Arc<dyn SectorCipher>,
+}
+
+impl Segment {
+    /// dm-crypt's sector number of the byte `offset` of the volume, which lies in this segment.
+    pub fn sector(&self, offset: u64) -> u64 {
+        ((offset - self.start) >> 9).wrapping_add(self.iv_offset)
+    }
+
+    /// The place on the lower device of the byte `offset` of the volume, which lies in this segment.
+    pub fn lower_offset(&self, offset: u64) -> u64 {
+        self.lower + (offset - self.start)
+    }
+
+    /// Where it ends in the volume, in bytes.
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .field("lower", &self.lower)
+            .field("iv_offset", &self.iv_offset)
+            .field("sector_size", &self.cipher.sector_size().bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An unlocked volume: segments that follow each other from byte 0 without a gap.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    segments: Vec<Segment>,
+    sector_size: SectorSize,
+    allow_discards: bool,
+}
+
+impl Volume {
+    /// Puts segments together.
+    ///
+    /// # Errors
+    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it ends, one is not a
+    /// whole number of its sectors, or an offset wraps.
+    pub fn new(segments: Vec<Segment>) -> Result<Self> {
+        let bad = |why: String| Error::new(ErrorKind::BadLayout, why);
+        let mut end = 0u64;
+        let mut sector_size = SectorSize::S512;
+        for (i, segment) in segments.iter().enumerate() {
+            let size = segment.cipher.sector_size();
+            let sector = size.bytes() as u64;
+            if segment.start != end {
+                return Err(bad(format!("segment {i} begins at byte {}, not at {end}", segment.start)));
+            }
+            if segment.len == 0 || !segment.len.is_multiple_of(sector) {
+                return Err(bad(format!("segment {i}: {} bytes are no sectors of {sector}", segment.len)));
+            }
+            let fits = |from: u64| from.checked_add(segment.len).is_some_and(|end| end <= i64::MAX as u64);
+            if !fits(segment.start) || !fits(segment.lower) {
+                return Err(bad(format!("segment {i} ends beyond any file")));
+            }
+            end = segment.end();
+            sector_size = sector_size.max(size);
+        }
+        if segments.is_empty() {
+            return Err(bad("the volume has no segment".into()));
+        }
+        Ok(Self { segments, sector_size, allow_discards: false })
+    }
+
+    /// The same volume, with or without discards passed to the lower device.
+    ///
+    /// Off by default as in dm-crypt: discards tell whoever reads the disk which parts are in use.
+    #[must_use]
+    pub fn with_discards(mut self, allowed: bool) -> Self {
+        self.allow_discards = allowed;
+        self
+    }
+
+    /// Whether discards pass to the lower device.
+    pub fn allow_discards(&self) -> bool {
+        self.allow_discards
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.segments.last().map_or(0, Segment::end)
+    }
+
+    /// The largest sector size of all segments: what requests must be aligned to.
+    pub fn sector_size(&self) -> SectorSize {
+        self.sector_size
+    }
+
+    /// The segments, in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The segment that holds the byte `offset`, or none beyond the end.
+    pub fn segment_at(&self, offset: u64) -> Option<&Segment> {
+        let after = self.segments.partition_point(|s| s.start <= offset);
+        self.segments[..after].last().filter(|s| offset < s.end())
+    }
+}
