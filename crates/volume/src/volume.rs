@@ -120,9 +120,9 @@ impl Volume {
         &self.segments
     }
 
-    /// The segment that holds the byte `offset`, or none beyond the end.
-    pub fn segment_at(&self, offset: u64) -> Option<&Segment> {
+    /// The number of the segment that holds the byte `offset`, or none beyond the end.
+    pub fn segment_index(&self, offset: u64) -> Option<usize> {
         let after = self.segments.partition_point(|s| s.start <= offset);
-        self.segments[..after].last().filter(|s| offset < s.end())
+        after.checked_sub(1).filter(|&i| offset < self.segments[i].end())
     }
 }
