@@ -1,0 +1,92 @@
+//! What the tests of this crate share.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use underseal_cipher::Key;
+use underseal_volume::{ActivateOptions, Cost, FormatOptions, Header, PbkdfKind, UnlockOptions, Volume};
+
+pub(crate) const PASSPHRASE: &str = "correct horse battery staple";
+
+/// A folder that goes when the test ends.
+pub(crate) struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// An empty image of this many bytes.
+    pub(crate) fn image(&self, name: &str, size: u64) -> PathBuf {
+        let path = self.path(name);
+        File::create(&path).unwrap().set_len(size).unwrap();
+        path
+    }
+
+    /// A file with these bytes.
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// The passphrase in a file, without a newline.
+    pub(crate) fn passphrase(&self) -> PathBuf {
+        self.file("passphrase", PASSPHRASE.as_bytes())
+    }
+}
+
+pub(crate) fn open(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+pub(crate) fn key(bytes: &[u8]) -> Key {
+    Key::new(bytes).unwrap()
+}
+
+/// Runs a tool that must succeed, and gives back what it printed.
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{program} {args:?}: {}\n{out}\n{err}", output.status);
+    out
+}
+
+pub(crate) fn cryptsetup(args: &[&str]) -> String {
+    run("cryptsetup", &[&["-q"], args].concat())
+}
+
+/// Options whose key derivation costs next to nothing.
+pub(crate) fn cheap(mut options: FormatOptions) -> FormatOptions {
+    options.pbkdf.cost = Cost::Iterations(if options.pbkdf.kind == PbkdfKind::Pbkdf2 { 1000 } else { 4 });
+    options.pbkdf.memory_kib = 1024;
+    options
+}
+
+pub(crate) fn size(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().len()
+}
+
+/// Unlocks and activates an image that holds its own header.
+pub(crate) fn activate(image: &Path, passphrase: &[u8]) -> underseal_volume::Result<Volume> {
+    activate_with(image, image, passphrase)
+}
+
+/// Unlocks and activates, with the header in another file perhaps.
+pub(crate) fn activate_with(
+    header: &Path,
+    data: &Path,
+    passphrase: &[u8],
+) -> underseal_volume::Result<Volume> {
+    let file = open(header);
+    let read = Header::read(&file, header)?;
+    let opened = read.unlock(&file, header, &key(passphrase), &UnlockOptions::default())?;
+    let options = ActivateOptions { detached: header != data, ..ActivateOptions::default() };
+    read.activate(&opened.key, size(data), &options)
+}
