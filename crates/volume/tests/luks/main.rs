@@ -2,3 +2,4 @@
 
 mod ours_to_cryptsetup;
 mod support;
+mod vectors;

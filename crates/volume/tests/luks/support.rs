@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use underseal_cipher::Key;
+use underseal_cipher::{InOutBuf, Key};
 use underseal_volume::{ActivateOptions, Cost, FormatOptions, Header, PbkdfKind, UnlockOptions, Volume};
 
 pub(crate) const PASSPHRASE: &str = "correct horse battery staple";
@@ -49,13 +49,17 @@ pub(crate) fn key(bytes: &[u8]) -> Key {
     Key::new(bytes).unwrap()
 }
 
-/// Runs a tool that must succeed, and gives back what it printed.
-pub(crate) fn run(program: &str, args: &[&str]) -> String {
+/// Runs a tool that must succeed, and gives back the bytes it printed.
+pub(crate) fn run_raw(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{program} {args:?}: {}\n{out}\n{err}", output.status);
-    out
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {}\n{err}", output.status);
+    output.stdout
+}
+
+/// Runs a tool that must succeed, and gives back the text it printed.
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    String::from_utf8(run_raw(program, args)).unwrap()
 }
 
 pub(crate) fn cryptsetup(args: &[&str]) -> String {
@@ -89,4 +93,28 @@ pub(crate) fn activate_with(
     let opened = read.unlock(&file, header, &key(passphrase), &UnlockOptions::default())?;
     let options = ActivateOptions { detached: header != data, ..ActivateOptions::default() };
     read.activate(&opened.key, size(data), &options)
+}
+/// The plaintext of the volume's first `len` bytes, which lie in `image`.
+pub(crate) fn plaintext(volume: &Volume, image: &Path, len: usize) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let mut out = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        let segment = volume.segment_at(at as u64).expect("within the volume");
+        let end = len.min(usize::try_from(segment.end()).unwrap());
+        let part = &mut out[at..end];
+        open(image).read_exact_at(part, segment.lower_offset(at as u64)).unwrap();
+        segment.cipher.decrypt(segment.sector(at as u64), InOutBuf::from(part));
+        at = end;
+    }
+    out
+}
+
+/// Writes plaintext at the volume's start, within its first segment.
+pub(crate) fn write_plaintext(volume: &Volume, image: &Path, plain: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let segment = &volume.segments()[0];
+    let mut bytes = plain.to_vec();
+    segment.cipher.encrypt(segment.sector(0), InOutBuf::from(&mut bytes[..]));
+    open(image).write_all_at(&bytes, segment.lower_offset(0)).unwrap();
 }
