@@ -73,9 +73,10 @@ impl std::str::FromStr for PassphraseHash {
 /// further rounds over the letter A, once in the second round, twice in the third, and the passphrase.
 ///
 /// # Errors
-/// `BadOption` when the hash's length is more than the key's, `Memory`.
+/// `BadOption` when the length asked for is more than the key's, or without a hash than the passphrase's; `Memory`.
 pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: usize) -> Result<Key> {
-    let used = hash.len.unwrap_or(key_size);
+    let chosen = hash.len;
+    let used = chosen.unwrap_or(key_size);
     if used > key_size {
         return Err(bad(format!("a hash of {used} bytes is longer than the key of {key_size}")));
     }
@@ -83,6 +84,9 @@ pub fn key_from_passphrase(passphrase: &Key, hash: &PassphraseHash, key_size: us
     let out = &mut key.as_mut_bytes()[..used];
     let Some(hash) = hash.hash else {
         let len = passphrase.len().min(used);
+        if len < used && chosen.is_some() {
+            return Err(bad(format!("the passphrase is shorter than the {used} bytes asked for")));
+        }
         out[..len].copy_from_slice(&passphrase.as_bytes()[..len]);
         return Ok(key);
     };

@@ -24,11 +24,24 @@ pub(super) fn unlock(
 /// Checks a key that came from elsewhere against the digest of the data.
 pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
     for (number, digest) in metadata.digests.iter().filter(|(_, d)| protects_data(metadata, d)) {
-        if matches(digest, &key, options)? {
+        if has_length(metadata, digest, key.len()) && matches(digest, &key, options)? {
             return Ok(VolumeKey { key, digest: *number });
         }
     }
     Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
+}
+
+/// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one
+/// digest.
+fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
+    let mut slots = digest.keyslots.iter().map(|slot| metadata.keyslots[slot].key_size as usize).peekable();
+    if slots.peek().is_some() {
+        return slots.any(|size| size == len);
+    }
+    // All keyslots were killed: the ciphers know.
+    let ciphers = digest.segments.iter().filter_map(|number| metadata.segments[number].crypt.as_ref().ok());
+    let fits = |spec| underseal_cipher::key_sizes(spec).is_ok_and(|sizes| sizes.contains(&len));
+    len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
 }
 
 /// The slots to try. One that opens no data (an unbound one) is tried only when asked for.

@@ -49,6 +49,10 @@ pub(crate) fn key(bytes: &[u8]) -> Key {
     Key::new(bytes).unwrap()
 }
 
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// Runs a tool that must succeed, and gives back the bytes it printed.
 pub(crate) fn run_raw(program: &str, args: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"));

@@ -57,8 +57,7 @@ fn every_volume_whose_cipher_is_supported_reads_back_exactly() {
         }
         let opened = read.unlock(&file, &header, &key(passphrase.as_bytes()), &UnlockOptions::default());
         let opened = opened.unwrap_or_else(|e| panic!("{id}: {e}"));
-        let hex: String = opened.key.key().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, image["volume_key"].as_str().unwrap(), "{id}");
+        assert_eq!(hex(opened.key.key().as_bytes()), image["volume_key"].as_str().unwrap(), "{id}");
 
         let options = ActivateOptions { detached: data != header, ..ActivateOptions::default() };
         let volume =
