@@ -126,3 +126,33 @@ impl Volume {
         after.checked_sub(1).filter(|&i| offset < self.segments[i].end())
     }
 }
+
+/// The bytes from `offset` on that a segment covers: `size`, or all that a device of `data_size` bytes has.
+pub(crate) fn data_length(
+    data_size: u64,
+    offset: u64,
+    size: Option<u64>,
+    sector_size: SectorSize,
+) -> Result<u64> {
+    let small = |why: String| Err(Error::new(ErrorKind::TooSmall, why));
+    let Some(room) = data_size.checked_sub(offset).filter(|&room| room > 0) else {
+        return small(format!("the data begins at byte {offset}, but its device ends at byte {data_size}"));
+    };
+    match size {
+        Some(size) if size > room => small(format!(
+            "the data ends at byte {}, but its device at byte {data_size}; it was cut off",
+            offset.saturating_add(size)
+        )),
+        Some(size) => Ok(size),
+        None => {
+            // As a block device would show it: whole sectors of 512 bytes.
+            let room = room & !511;
+            let unit = sector_size.bytes() as u64;
+            if room == 0 || !room.is_multiple_of(unit) {
+                let context = format!("{room} bytes of data are no whole number of {unit}-byte sectors");
+                return Err(Error::new(ErrorKind::BadLayout, format!("{context}; resize the image")));
+            }
+            Ok(room)
+        }
+    }
+}

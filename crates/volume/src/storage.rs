@@ -1,0 +1,132 @@
+//! Where headers are read from and written to: a file or block device, or bytes in memory.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
+use rustix::fs::FlockOperation;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes that a header parser reads: a [`File`] (also a block device), or a slice.
+pub trait ReadAt {
+    /// The size in bytes.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Fills `buf` from `offset` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` beyond the end, else whatever the system says.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl ReadAt for File {
+    fn size(&self) -> io::Result<u64> {
+        // The end of a block device is found by seeking only.
+        let mut file = self;
+        file.seek(SeekFrom::End(0))
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, buf, offset)
+    }
+}
+
+impl ReadAt for [u8] {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.get(from..).and_then(|tail| tail.get(..buf.len()));
+        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// Reads `len` bytes at `offset`. The caller has bounded `len`.
+pub(crate) fn read(from: &(impl ReadAt + ?Sized), offset: u64, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    read_into(from, offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+pub(crate) fn read_into(from: &(impl ReadAt + ?Sized), offset: u64, bytes: &mut [u8]) -> Result<()> {
+    from.read_exact_at(bytes, offset).map_err(|e| {
+        let kind = if e.kind() == io::ErrorKind::UnexpectedEof { ErrorKind::TooSmall } else { ErrorKind::Io };
+        Error::new(kind, format!("cannot read {} bytes at byte {offset}", bytes.len())).with_source(e)
+    })
+}
+
+pub(crate) fn size(of: &(impl ReadAt + ?Sized)) -> Result<u64> {
+    of.size().map_err(|e| Error::new(ErrorKind::Io, "cannot find out the size").with_source(e))
+}
+
+pub(crate) fn write(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
+    file.write_all_at(bytes, offset).map_err(|e| {
+        Error::new(ErrorKind::Io, format!("cannot write {} bytes at byte {offset}", bytes.len()))
+            .with_source(e)
+    })
+}
+
+pub(crate) fn sync(file: &File) -> Result<()> {
+    file.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
+}
+
+/// Holds the lock that cryptsetup takes around its own reads and updates, until dropped.
+///
+/// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
+/// the lock of the device itself.
+#[derive(Debug)]
+pub(crate) struct HeaderLock<'a> {
+    on: LockedFile<'a>,
+}
+
+#[derive(Debug)]
+enum LockedFile<'a> {
+    Header(&'a File),
+    // Closing the file gives its lock back.
+    Device { _lock: File },
+}
+
+impl<'a> HeaderLock<'a> {
+    /// Waits for the lock, to write.
+    pub(crate) fn exclusive(file: &'a File) -> Result<Self> {
+        Self::take(file, FlockOperation::LockExclusive)
+    }
+
+    fn take(file: &'a File, operation: FlockOperation) -> Result<Self> {
+        let busy = |e: io::Error| Error::new(ErrorKind::Busy, "cannot lock the header").with_source(e);
+        let about = file.metadata().map_err(busy)?;
+        if !about.file_type().is_block_device() {
+            rustix::fs::flock(file, operation).map_err(|e| busy(e.into()))?;
+            return Ok(Self { on: LockedFile::Header(file) });
+        }
+        let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
+        let folder = PathBuf::from("/run/cryptsetup");
+        std::fs::create_dir_all(&folder).map_err(busy)?;
+        let lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(folder.join(format!("L_{major}:{minor}")))
+            .map_err(busy)?;
+        rustix::fs::flock(&lock, operation).map_err(|e| busy(e.into()))?;
+        Ok(Self { on: LockedFile::Device { _lock: lock } })
+    }
+}
+
+impl Drop for HeaderLock<'_> {
+    fn drop(&mut self) {
+        if let LockedFile::Header(file) = self.on {
+            // Nothing can be done about a lock that does not open; it goes with the file.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
+}
