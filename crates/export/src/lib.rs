@@ -6,4 +6,10 @@
 //!
 //! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
 
+mod error;
 pub mod nbd;
+
+pub use error::{Error, ErrorKind};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;
