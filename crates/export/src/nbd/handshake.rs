@@ -3,29 +3,31 @@
 //! ```text
 //!   greet --> option --> option --> ... --+--> Step::Ready     GO, EXPORT_NAME
 //!               |                         +--> Step::StartTls  upgrade the transport, then run again over it
-//!               +-- replies.rs            +--> Step::Left      ABORT, or the client closed between options
-//!               +-- options.rs
+//!               |                         +--> Step::Left      ABORT, or the client closed between options
+//!               +-- stream.rs    the greeting, and an option's bytes
+//!               +-- options.rs   the bytes taken apart
+//!               +-- answers.rs   what each option does
+//!               +-- replies.rs   what is said to it
 //! ```
 //!
 //! What a client may cost is bounded: an option's data, the number of options, and, by the transport, the time. Nothing
 //! is read beyond the last option's last byte.
 
+mod answers;
 mod options;
 mod replies;
+mod stream;
 
 use std::io::{Read, Write};
 
 use self::{
-    options::{Fault, InfoRequest, MetaRequest},
     replies::Replies,
+    stream::{greet, read_data, read_or_end, skip},
 };
 use super::{
     exports::{ExportInfo, Exports},
     logging::Printable,
-    protocol::{
-        BASE_ALLOCATION, ClientFlags, HandshakeFlags, INIT_PASSWD, MAX_STRING, OPTION_MAGIC,
-        TransmissionFlags, option, option_reply as reply,
-    },
+    protocol::{ClientFlags, MAX_STRING, OPTION_MAGIC, TransmissionFlags, option, option_reply as reply},
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -242,129 +244,6 @@ impl<'a> Handshake<'a> {
         Ok(step)
     }
 
-    fn reply_to(
-        &mut self,
-        option: u32,
-        data: &[u8],
-        replies: &mut Replies,
-    ) -> std::result::Result<Option<Step>, Fault> {
-        if option == option::ABORT {
-            replies.ack();
-            return Ok(Some(Step::Left));
-        }
-        if self.gate.stopping() {
-            return Err(Refusal::Stopping.into());
-        }
-        if option != option::STARTTLS && self.tls == TlsUse::Required && !self.secured {
-            return Err(Fault::new(reply::ERR_TLS_REQD, "this server requires TLS"));
-        }
-        match option {
-            option::STARTTLS => return self.start_tls(data, replies).map(Some),
-            option::LIST => self.list(data, replies)?,
-            option::INFO => {
-                self.describe(data, replies)?;
-            }
-            option::GO => return self.go(data, replies).map(Some),
-            option::STRUCTURED_REPLY => {
-                options::no_data(data)?;
-                self.structured = true;
-            }
-            option::LIST_META_CONTEXT => self.list_contexts(data, replies)?,
-            option::SET_META_CONTEXT => self.set_contexts(data, replies)?,
-            _ => return Err(Fault::new(reply::ERR_UNSUP, "this server does not know the option")),
-        }
-        replies.ack();
-        Ok(None)
-    }
-
-    fn start_tls(&mut self, data: &[u8], replies: &mut Replies) -> std::result::Result<Step, Fault> {
-        options::no_data(data)?;
-        if self.tls == TlsUse::Off {
-            return Err(Fault::new(reply::ERR_POLICY, "this server has no certificate for TLS"));
-        }
-        if self.secured {
-            return Err(Fault::invalid("TLS was started before"));
-        }
-        // What was agreed in plain text may have been agreed with somebody in the middle.
-        (self.secured, self.structured, self.allocation) = (true, false, None);
-        replies.ack();
-        Ok(Step::StartTls)
-    }
-
-    fn list(&self, data: &[u8], replies: &mut Replies) -> std::result::Result<(), Fault> {
-        options::no_data(data)?;
-        for export in self.exports.iter() {
-            replies.server(export);
-        }
-        Ok(())
-    }
-
-    fn go(&mut self, data: &[u8], replies: &mut Replies) -> std::result::Result<Step, Fault> {
-        let (index, request) = self.describe(data, replies)?;
-        if needs_block_sizes(&self.exports[index]) && !request.block_size {
-            return Err(Fault::new(reply::ERR_BLOCK_SIZE_REQD, "ask for NBD_INFO_BLOCK_SIZE and keep to it"));
-        }
-        self.gate.admit()?;
-        replies.ack();
-        Ok(Step::Ready(self.negotiated(index, request.block_size)))
-    }
-
-    /// What INFO and GO have in common.
-    fn describe<'d>(
-        &self,
-        data: &'d [u8],
-        replies: &mut Replies,
-    ) -> std::result::Result<(usize, InfoRequest<'d>), Fault> {
-        let request = InfoRequest::parse(data)?;
-        let index = self.find(request.name)?;
-        let export = &self.exports[index];
-        replies.info_export(export.size, self.flags(export));
-        // Unasked too: a client that does not know block sizes ignores them, and one that does may be spared an error.
-        replies.info_block_size(export);
-        if request.wants_name {
-            replies.info_name(&export.name);
-        }
-        if request.wants_description && !export.description.is_empty() {
-            replies.info_description(&export.description);
-        }
-        Ok((index, request))
-    }
-
-    fn list_contexts(&self, data: &[u8], replies: &mut Replies) -> std::result::Result<(), Fault> {
-        let request = MetaRequest::parse(data)?;
-        self.needs_structured()?;
-        self.find(request.name)?;
-        let wanted = request.queries.is_empty()
-            || request.queries.iter().any(|&query| query == BASE_ALLOCATION.as_bytes() || query == b"base:");
-        if wanted {
-            replies.meta_context(0, BASE_ALLOCATION);
-        }
-        Ok(())
-    }
-
-    fn set_contexts(&mut self, data: &[u8], replies: &mut Replies) -> std::result::Result<(), Fault> {
-        // Even a request that fails replaces what was chosen before.
-        self.allocation = None;
-        let request = MetaRequest::parse(data)?;
-        self.needs_structured()?;
-        let index = self.find(request.name)?;
-        if request.queries.contains(&BASE_ALLOCATION.as_bytes()) {
-            self.allocation = Some(index);
-            replies.meta_context(ALLOCATION_ID, BASE_ALLOCATION);
-        }
-        Ok(())
-    }
-
-    fn needs_structured(&self) -> std::result::Result<(), Fault> {
-        self.structured.then_some(()).ok_or_else(|| Fault::invalid("negotiate structured replies first"))
-    }
-
-    fn find(&self, name: &[u8]) -> std::result::Result<usize, Fault> {
-        self.exports
-            .find(name)
-            .ok_or_else(|| Fault::new(reply::ERR_UNKNOWN, format!("there is no export {}", Printable(name))))
-    }
-
     fn flags(&self, export: &ExportInfo) -> TransmissionFlags {
         let hidden = if self.structured { TransmissionFlags::empty() } else { TransmissionFlags::SEND_DF };
         (export.flags | TransmissionFlags::HAS_FLAGS) - hidden
@@ -391,73 +270,9 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
-        let kind = match refusal {
-            Refusal::Full(_) => reply::ERR_POLICY,
-            Refusal::Stopping => reply::ERR_SHUTDOWN,
-        };
-        Self::new(kind, refusal.text())
-    }
-}
-
 /// A minimum block that clients do not expect unless they are told.
 fn needs_block_sizes(export: &ExportInfo) -> bool {
     export.min_block > 512
-}
-
-/// Sends the greeting and reads the client's flags; `None` if it closed instead.
-fn greet(io: &mut (impl Read + Write)) -> Result<Option<ClientFlags>> {
-    let offered = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
-    let mut greeting = [0; 18];
-    greeting[..8].copy_from_slice(&INIT_PASSWD.to_be_bytes());
-    greeting[8..16].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
-    greeting[16..].copy_from_slice(&offered.bits().to_be_bytes());
-    io.write_all(&greeting)?;
-    io.flush()?;
-    let mut flags = [0; 4];
-    if !read_or_end(io, &mut flags)? {
-        return Ok(None);
-    }
-    let bits = u32::from_be_bytes(flags);
-    ClientFlags::from_bits(bits)
-        .map(Some)
-        .ok_or_else(|| violation(format!("client flags {bits:#010x} are not known")))
-}
-
-/// Fills the buffer, or finds the stream at its end before the first byte.
-fn read_or_end(io: &mut impl Read, buffer: &mut [u8]) -> Result<bool> {
-    let first = loop {
-        match io.read(buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            done => break done?,
-        }
-    };
-    if first > 0 {
-        io.read_exact(&mut buffer[first..])?;
-    }
-    Ok(first > 0)
-}
-
-/// Memory grows with the bytes that come, not with those that were announced.
-fn read_data(io: &mut impl Read, length: u32) -> Result<Vec<u8>> {
-    let mut data = Vec::new();
-    io.take(length.into()).read_to_end(&mut data)?;
-    if data.len() < length as usize {
-        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-    }
-    Ok(data)
-}
-
-fn skip(io: &mut impl Read, length: u32) -> Result<()> {
-    if length > MAX_SKIP {
-        return Err(violation(format!("an option with {length} bytes of data")));
-    }
-    let skipped = std::io::copy(&mut io.take(length.into()), &mut std::io::sink())?;
-    if skipped < length.into() {
-        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-    }
-    Ok(())
 }
 
 fn violation(text: impl Into<String>) -> Error {

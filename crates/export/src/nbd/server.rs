@@ -169,38 +169,19 @@ impl Server {
     }
 
     fn accept_until_stopped(&self) -> Result<()> {
-        let shared = &self.shared;
-        let mut pause = None;
-        while !shared.stop.is_set() {
-            let wait = match pause.take() {
-                Some(pause) => Some(pause),
-                None => match shared.clients.make_room(Instant::now()) {
-                    Room::Free => None,
-                    Room::Evicted(peer) => {
-                        if let Some(more) = shared.complaints.evicted.pass() {
-                            log::warn!("too many handshakes: closed {peer}, silent for the longest{more}");
-                        }
-                        shared.clients.wait_for_departure(GRACE);
-                        continue;
-                    }
-                    Room::After(wait) => Some(wait),
-                },
-            };
+        let mut pause: Option<Duration> = None;
+        while !self.shared.stop.is_set() {
+            let wait = pause.take();
             let listeners: &[Listener] = if wait.is_none() { &self.listeners } else { &[] };
-            let mut fds = vec![PollFd::new(&shared.stop.event, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.shared.stop.event, PollFlags::IN)];
             fds.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
             match poll(&mut fds, wait.map(timespec).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(std::io::Error::from(error).into()),
             }
             let ready = fds[1..].iter().zip(listeners).filter(|(fd, _)| !fd.revents().is_empty());
-            for (_, listener) in ready {
-                // Each takes one client a turn, so that none starves the others and the limit is looked at again.
-                pause = shared.accept(listener).or(pause);
-                if !matches!(shared.clients.make_room(Instant::now()), Room::Free) {
-                    break;
-                }
-            }
+            // One client of each a turn, so that no listener starves another.
+            pause = ready.filter_map(|(_, listener)| self.shared.welcome(listener)).max();
         }
         Ok(())
     }
@@ -221,7 +202,21 @@ impl Stop {
 }
 
 impl Shared {
-    /// Takes one client in. `Some` is how long to leave listeners alone.
+    /// Takes a waiting client in, if there is room or room can be made. `Some` is how long to leave listeners alone.
+    fn welcome(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
+        match self.clients.make_room(Instant::now()) {
+            Room::Free => self.accept(listener),
+            Room::Evicted(peer) => {
+                if let Some(more) = self.complaints.evicted.pass() {
+                    log::warn!("too many handshakes: closed {peer} to make room{more}");
+                }
+                self.clients.wait_for_departure(GRACE);
+                None
+            }
+            Room::After(wait) => Some(wait),
+        }
+    }
+
     fn accept(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
         let socket = match listener.accept() {
             Ok(socket) => socket,

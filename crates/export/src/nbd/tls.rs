@@ -30,7 +30,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// If given, a client must show a certificate that one of these signed.
     pub client_ca: Option<PathBuf>,
-    /// Revoked certificates of clients.
+    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients are turned away.
     pub client_crl: Option<PathBuf>,
 }
 
@@ -148,24 +148,28 @@ fn client_verifier(
     let mut verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()));
     if let Some(crl) = crl {
-        let lists = CertificateRevocationListDer::pem_file_iter(crl)
-            .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
-            .map_err(|source| unusable(crl, "is no list of revoked certificates in PEM", source))?;
-        verifier =
-            verifier.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status();
+        let lists = read_all::<CertificateRevocationListDer<'static>>(crl, "list of revoked certificates")?;
+        verifier = verifier.with_crls(lists).only_check_end_entity_revocation();
     }
     verifier.build().map_err(|source| unusable(crl.unwrap_or(ca), "cannot verify clients", source))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let chain: Vec<_> = CertificateDer::pem_file_iter(path)
+    read_all(path, "certificate")
+}
+
+/// Everything of one kind in a file. A file with nothing of it in is a mistake that must not pass for "none wanted".
+fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
+    let found: Vec<T> = T::pem_file_iter(path)
         .and_then(Iterator::collect)
-        .map_err(|source| unusable(path, "holds no certificates in PEM", source))?;
-    if chain.is_empty() {
-        let context = format!("{}: holds no certificate in PEM", path.display());
-        return Err(Error::new(ErrorKind::Certificate, context));
+        .map_err(|source| unusable(path, &format!("no {kind} in PEM can be read"), source))?;
+    if found.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Certificate,
+            format!("{}: holds no {kind} in PEM", path.display()),
+        ));
     }
-    Ok(chain)
+    Ok(found)
 }
 
 /// A key that others can read is no secret; nbdkit and sshd look too. Only a warning: its directory may be closed.

@@ -28,7 +28,7 @@ pub(super) enum Room {
     Free,
     /// It may when this one, which was just closed, is gone.
     Evicted(Peer),
-    /// Everyone inside is too new to be closed for it.
+    /// It may have to wait so long: whoever would make room is too new to be closed.
     After(Duration),
 }
 
@@ -72,30 +72,27 @@ impl Clients {
         }
     }
 
-    /// Looks for room for one more handshake, and makes it by closing the longest silent client where that is fair.
+    /// Looks for room for one more handshake, or makes it: closes the client that has been silent longest or, if none
+    /// is silent, the one that has been negotiating longest. It must have had its [`GRACE`].
     pub(super) fn make_room(&self, now: Instant) -> Room {
         let mut table = self.lock();
         if table.clients.len() - table.serving < self.max_handshakes {
             return Room::Free;
         }
-        let age = |client: &Client| now.saturating_duration_since(client.since);
-        let handshakes = || table.clients.values().filter(|client| client.phase <= Phase::Negotiating);
-        let eldest = handshakes().map(age).max().unwrap_or(Duration::ZERO);
-        if eldest < GRACE {
-            return Room::After(GRACE - eldest);
-        }
         let victim = table
             .clients
             .values_mut()
-            .filter(|client| client.phase <= Phase::Negotiating && age(client) >= GRACE)
+            .filter(|client| client.phase <= Phase::Negotiating)
             .min_by_key(|client| (client.phase, client.since));
-        match victim {
-            Some(client) => {
+        // Everyone is on the way out already.
+        let Some(client) = victim else { return Room::After(GRACE) };
+        match GRACE.checked_sub(now.saturating_duration_since(client.since)) {
+            Some(wait) if !wait.is_zero() => Room::After(wait),
+            _ => {
                 client.phase = Phase::Evicted;
                 close(client);
                 Room::Evicted(client.peer.clone())
             }
-            None => Room::After(GRACE),
         }
     }
 
