@@ -99,6 +99,17 @@ struct Payload {
     into: std::result::Result<Buffer, Errno>,
 }
 
+/// Why no more requests are taken for now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Replies should go out; there is more to take.
+    More,
+    /// Nothing more has arrived.
+    Drained,
+    /// There is no room: requests in flight or replies have to go first.
+    Stalled,
+}
+
 /// What became of the next request in the inbox.
 #[derive(PartialEq, Eq)]
 enum Taken {
@@ -142,7 +153,7 @@ impl Transmission {
     fn run(mut self) -> Result<()> {
         loop {
             self.closing |= self.stop.is_stopping();
-            let stalled = self.take_requests()?;
+            let pace = self.take_requests()?;
             self.queue.poll()?;
             self.take_completions();
             let sent = self.outbox.send(&mut self.wire, &mut self.queue)?;
@@ -151,10 +162,14 @@ impl Transmission {
                 let _ = self.wire.finish();
                 return Ok(());
             }
-            // A stall that nothing in flight and no reply will end was ended by the replies just sent.
-            let pending = self.queue.in_flight() > 0 || !sent;
-            if if stalled { pending } else { self.closing || !self.readable } {
-                self.wait(!stalled && !self.closing, !sent)?;
+            let idle = match pace {
+                Pace::More => self.closing,
+                Pace::Drained => true,
+                // What nothing in flight and no reply can end was ended by the replies just sent.
+                Pace::Stalled => self.queue.in_flight() > 0 || !sent,
+            };
+            if idle {
+                self.wait(pace == Pace::Drained && !self.closing, !sent)?;
             }
         }
     }
@@ -163,6 +178,10 @@ impl Transmission {
     fn wait(&mut self, readable: bool, writable: bool) -> Result<()> {
         const POLLIN: i16 = 1;
         const POLLOUT: i16 = 4;
+        // What came while the thread was at work has changed what there is to do.
+        if self.take_events() {
+            return Ok(());
+        }
         for (number, wanted, events) in [(READABLE, readable, POLLIN), (WRITABLE, writable, POLLOUT)] {
             let watching = &mut self.watching[number as usize];
             if wanted && !*watching {
@@ -171,48 +190,52 @@ impl Transmission {
             }
         }
         self.queue.wait()?;
-        while let Some(number) = self.queue.next_event() {
-            self.watching[number as usize] = false;
-            self.readable |= number == READABLE;
-        }
+        self.take_events();
         Ok(())
     }
 
-    /// Takes in what the client has sent, until replies should go out first. True when the queue has no room.
-    fn take_requests(&mut self) -> Result<bool> {
+    /// Notes which descriptors have become ready. True when one has.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(number) = self.queue.next_event() {
+            self.watching[number as usize] = false;
+            self.readable |= number == READABLE;
+            any = true;
+        }
+        any
+    }
+
+    /// Takes in what the client has sent, until replies should go out first.
+    fn take_requests(&mut self) -> Result<Pace> {
         let mut taken = 0;
         while !self.closing {
             if self.outbox.is_full() {
-                return Ok(true);
+                return Ok(Pace::Stalled);
             }
             let next = match self.payload.take() {
                 Some(payload) => self.take_payload(payload)?,
                 None => self.take_request()?,
             };
             match next {
-                Taken::NeedsRoom => return Ok(true),
+                Taken::NeedsRoom => return Ok(Pace::Stalled),
                 Taken::Yes => {
                     taken += 1;
                     self.take_completions();
                     if self.outbox.bytes() >= SEND_AT {
-                        return Ok(false);
+                        return Ok(Pace::More);
                     }
                 }
                 Taken::NeedsBytes if !self.readable => {
                     // So many came at once that more has come since, most likely: asking costs less than waiting.
                     self.readable = taken >= STREAM;
-                    return Ok(false);
+                    return Ok(if self.readable { Pace::More } else { Pace::Drained });
                 }
-                Taken::NeedsBytes => {
-                    // A lone request is answered before the socket is asked again: most likely it is empty.
-                    if taken > 0 && !self.outbox.is_empty() {
-                        return Ok(false);
-                    }
-                    self.receive()?;
-                }
+                // What is answered goes out before the socket is asked for more.
+                Taken::NeedsBytes if taken > 0 && !self.outbox.is_empty() => return Ok(Pace::More),
+                Taken::NeedsBytes => self.receive()?,
             }
         }
-        Ok(false)
+        Ok(Pace::Drained)
     }
 
     /// Receives into the inbox or the payload under way.
