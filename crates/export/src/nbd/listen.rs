@@ -51,7 +51,11 @@ pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
             let mut first_error = None;
             for address in (host.as_str(), *port).to_socket_addrs().map_err(failed)? {
                 // "localhost" may have an address that this machine does not: one that works is enough.
-                match TcpListener::bind(address).and_then(|socket| Listener::tcp(socket.into())) {
+                let bound = TcpListener::bind(address).and_then(|socket| {
+                    rustix::net::listen(&socket, BACKLOG)?;
+                    Listener::tcp(socket.into())
+                });
+                match bound {
                     Ok(listener) => listeners.push(listener),
                     Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
                         first_error.get_or_insert(error);
@@ -119,16 +123,16 @@ impl Listener {
         Self { fd, address: Address::Tcp(address), _path: None }.ready()
     }
 
-    /// Not blocking, for a client that poll announced may be gone; and with room for a crowd to wait in.
+    /// Not blocking, for a client that poll announced may be gone by the time it is accepted.
     fn ready(self) -> std::io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
-        rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(self)
     }
 }
 
-/// Connections that wait in the kernel until they are accepted. The kernel caps it at net.core.somaxconn.
+/// Connections that wait in the kernel until they are accepted: room for a crowd. The kernel caps it at
+/// net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
 impl AsFd for Listener {

@@ -99,8 +99,10 @@ struct Stop {
 struct Complaints {
     accept: RateLimit,
     evicted: RateLimit,
-    failed: RateLimit,
     full: RateLimit,
+    handshake: RateLimit,
+    /// Apart from the handshakes', so that strangers cannot drown what happens to those who are served.
+    served: RateLimit,
 }
 
 /// The time a client has to say something before it may be closed to make room for another.
