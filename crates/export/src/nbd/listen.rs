@@ -6,6 +6,7 @@ use std::{
     fmt,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -107,13 +108,8 @@ impl Listener {
     pub(super) fn accept(&self) -> rustix::io::Result<Socket> {
         let socket = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC)?;
         if let Address::Tcp(_) = self.address {
-            // Replies are written whole, so waiting to fill a segment only adds latency. And a client whose machine
-            // died must not hold its place for ever.
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(60))?;
-            sockopt::set_tcp_keepintvl(&socket, std::time::Duration::from_secs(15))?;
-            sockopt::set_tcp_keepcnt(&socket, 4)?;
+            // These fail only for a client that is gone again, as its thread will see.
+            let _ = tune(&socket);
         }
         Ok(Socket::new(socket))
     }
@@ -148,6 +144,16 @@ impl fmt::Display for Listener {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
+}
+
+/// Replies are written whole, so waiting to fill a segment only adds latency. And a client whose machine died must not
+/// hold its place for ever: it is given up after two minutes.
+fn tune(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(socket, 4)
 }
 
 fn cannot_listen(endpoint: &Endpoint, source: std::io::Error) -> Error {
