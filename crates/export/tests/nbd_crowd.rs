@@ -9,6 +9,7 @@ mod client;
 mod fixture;
 
 use std::{
+    io::Read,
     os::unix::net::UnixStream,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
@@ -16,6 +17,10 @@ use std::{
 };
 
 use fixture::{MemoryDisk, Served, config};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, clock_gettime},
+};
 
 const CROWD: usize = 2000;
 
@@ -58,6 +63,7 @@ fn silent_crowd_costs_good_clients_a_short_wait_and_leaves_nothing_behind() {
     assert_eq!(descriptors(), before, "every descriptor was closed");
 
     reconnecting_crowd_does_not_shut_out_good_clients();
+    running_out_of_descriptors_hurts_only_those_who_come();
 }
 
 /// Clients that come back as soon as they are closed, while good ones come and go.
@@ -93,6 +99,30 @@ fn reconnecting_crowd_does_not_shut_out_good_clients() {
     });
 }
 
+/// A client that cannot be accepted waits, at no cost, until it can be.
+fn running_out_of_descriptors_hurts_only_those_who_come() {
+    let served = Served::unix(config(), MemoryDisk::default());
+    let mut old = served.served_client();
+    let highest = descriptors() as u64 + 50;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(highest), ..limit }).unwrap();
+    let mut fillers: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(!fillers.is_empty());
+    // One descriptor for the client, and none for the server's side of it.
+    fillers.pop();
+    let mut new = served.connect();
+
+    let busy_before = clock_gettime(ClockId::ProcessCPUTime);
+    thread::sleep(Duration::from_millis(500));
+    let busy = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime) - busy_before).unwrap();
+    assert!(busy < Duration::from_millis(100), "the server spun for {busy:?} of 500 ms");
+    assert_eq!(old.read(0, 512).unwrap().len(), 512);
+
+    drop(fillers);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    new.read_exact(&mut [0; 18]).unwrap();
+}
+
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -102,7 +132,6 @@ fn threads() -> usize {
 }
 
 fn allow_descriptors(wanted: u64) {
-    use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));

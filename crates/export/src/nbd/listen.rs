@@ -6,6 +6,7 @@ use std::{
     fmt,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -51,7 +52,11 @@ pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
             let mut first_error = None;
             for address in (host.as_str(), *port).to_socket_addrs().map_err(failed)? {
                 // "localhost" may have an address that this machine does not: one that works is enough.
-                match TcpListener::bind(address).and_then(|socket| Listener::tcp(socket.into())) {
+                let bound = TcpListener::bind(address).and_then(|socket| {
+                    rustix::net::listen(&socket, BACKLOG)?;
+                    Listener::tcp(socket.into())
+                });
+                match bound {
                     Ok(listener) => listeners.push(listener),
                     Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
                         first_error.get_or_insert(error);
@@ -103,13 +108,8 @@ impl Listener {
     pub(super) fn accept(&self) -> rustix::io::Result<Socket> {
         let socket = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC)?;
         if let Address::Tcp(_) = self.address {
-            // Replies are written whole, so waiting to fill a segment only adds latency. And a client whose machine
-            // died must not hold its place for ever.
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            sockopt::set_socket_keepalive(&socket, true)?;
-            sockopt::set_tcp_keepidle(&socket, std::time::Duration::from_secs(60))?;
-            sockopt::set_tcp_keepintvl(&socket, std::time::Duration::from_secs(15))?;
-            sockopt::set_tcp_keepcnt(&socket, 4)?;
+            // These fail only for a client that is gone again, as its thread will see.
+            let _ = tune(&socket);
         }
         Ok(Socket::new(socket))
     }
@@ -119,16 +119,16 @@ impl Listener {
         Self { fd, address: Address::Tcp(address), _path: None }.ready()
     }
 
-    /// Not blocking, for a client that poll announced may be gone; and with room for a crowd to wait in.
+    /// Not blocking, for a client that poll announced may be gone by the time it is accepted.
     fn ready(self) -> std::io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
-        rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(self)
     }
 }
 
-/// Connections that wait in the kernel until they are accepted. The kernel caps it at net.core.somaxconn.
+/// Connections that wait in the kernel until they are accepted: room for a crowd. The kernel caps it at
+/// net.core.somaxconn.
 const BACKLOG: i32 = 1024;
 
 impl AsFd for Listener {
@@ -144,6 +144,16 @@ impl fmt::Display for Listener {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
+}
+
+/// Replies are written whole, so waiting to fill a segment only adds latency. And a client whose machine died must not
+/// hold its place for ever: it is given up after two minutes.
+fn tune(socket: &OwnedFd) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(socket, 4)
 }
 
 fn cannot_listen(endpoint: &Endpoint, source: std::io::Error) -> Error {

@@ -99,13 +99,15 @@ struct Stop {
 struct Complaints {
     accept: RateLimit,
     evicted: RateLimit,
-    failed: RateLimit,
     full: RateLimit,
+    handshake: RateLimit,
+    /// Apart from the handshakes', so that strangers cannot drown what happens to those who are served.
+    served: RateLimit,
 }
 
 /// The time a client has to say something before it may be closed to make room for another.
 const GRACE: Duration = Duration::from_millis(100);
-/// How long to leave a listener alone that cannot accept (out of descriptors or memory).
+/// How long to leave listeners alone when one cannot accept (out of descriptors, memory or threads).
 const RECOVER: Duration = Duration::from_millis(100);
 /// What connections get to notice that their sockets were shut down, when the time to drain is over.
 const CUT_OFF: Duration = Duration::from_secs(5);
@@ -220,15 +222,13 @@ impl Shared {
     fn accept(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
         let socket = match listener.accept() {
             Ok(socket) => socket,
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+            // The client is gone again, or another process took it.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return None,
+            Err(error) => {
                 if let Some(more) = self.complaints.accept.pass() {
-                    log::error!("{listener}: no descriptor or memory for another client{more}");
+                    log::error!("{listener}: no client can be accepted: {error}{more}");
                 }
                 return Some(RECOVER);
-            }
-            Err(error) => {
-                log::debug!("{listener}: a client went away while connecting: {error}");
-                return None;
             }
         };
         if let Err(error) = connection::start(self, socket) {

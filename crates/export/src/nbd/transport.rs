@@ -198,7 +198,6 @@ impl Write for Deadlined<'_> {
 }
 
 pub(crate) fn timespec(duration: Duration) -> Timespec {
-    // Rounded up, or the last fraction of a nanosecond's wait would spin.
     Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
 }
 

@@ -232,7 +232,7 @@ impl MemoryDisk {
 /// Runs a tool and returns what it printed. A tool that is missing or fails fails the test.
 pub(crate) fn run(tool: &str, arguments: &[&str]) -> String {
     let output = Process::new(tool).args(arguments).output().unwrap_or_else(|error| {
-        panic!("{tool}: {error}; install libnbd-bin, qemu-utils and openssl for these tests")
+        panic!("{tool}: {error}; install libnbd-bin, python3-libnbd, qemu-utils and openssl for these tests")
     });
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(

@@ -134,6 +134,21 @@ fn plain_tcp_is_served_on_loopback_and_refused_elsewhere_unless_allowed() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "a part that did not run says so")]
+fn host_names_and_ipv6_addresses_are_listened_on() {
+    let bound = |endpoint: &str| -> Vec<_> {
+        listen(&endpoint.parse().unwrap()).unwrap().iter().map(|l| l.tcp_address().unwrap().ip()).collect()
+    };
+    let localhost = bound("tcp:localhost:0");
+    assert!(!localhost.is_empty() && localhost.iter().all(std::net::IpAddr::is_loopback), "{localhost:?}");
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        assert_eq!(bound("tcp:[::1]:0"), ["::1".parse::<std::net::IpAddr>().unwrap()]);
+    } else {
+        println!("skipped: [::1] (this machine has no IPv6)");
+    }
+}
+
+#[test]
 fn taken_port_is_an_error_that_names_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp:{}", taken.local_addr().unwrap());

@@ -3,7 +3,7 @@
 use std::{io::Write, path::Path, sync::Arc, time::Duration};
 
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
@@ -37,11 +37,19 @@ impl Certificates {
     }
 
     fn client(&self, shows_certificate: bool) -> ClientConfig {
+        self.client_of(shows_certificate, rustls::ALL_VERSIONS)
+    }
+
+    fn client_of(
+        &self,
+        shows_certificate: bool,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> ClientConfig {
         let path = |name: &str| self.0.path().join(name);
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(path("ca-cert.pem")).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
         if shows_certificate {
@@ -53,12 +61,28 @@ impl Certificates {
         }
     }
 
-    /// Asks for TLS on a connection and goes on over it.
-    fn secure(&self, mut client: Client<Box<dyn Stream>>, shows_certificate: bool) -> Secured {
-        assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ACK);
-        let config = Arc::new(self.client(shows_certificate));
-        let session = ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
-        Client(StreamOwned::new(session, client.0))
+    fn secure(&self, client: Client<Box<dyn Stream>>, shows_certificate: bool) -> Secured {
+        secure_with(client, self.client(shows_certificate))
+    }
+}
+
+/// Asks for TLS on a connection and goes on over it.
+fn secure_with(mut client: Client<Box<dyn Stream>>, config: ClientConfig) -> Secured {
+    assert_eq!(client.verdict(option::STARTTLS, b"").unwrap(), reply::ACK);
+    let session = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    Client(StreamOwned::new(session, client.0))
+}
+
+#[test]
+fn tls_1_2_and_1_3_are_spoken() {
+    let certificates = Certificates::new();
+    let config = ServerConfig { tls: TlsMode::Required(certificates.server(true)), ..config() };
+    let served = Served::unix(config, MemoryDisk::default());
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut client = secure_with(served.client(), certificates.client_of(true, &[version]));
+        client.go("disk").unwrap();
+        assert!(client.read(0, 1 << 20).unwrap() == disk());
+        assert_eq!(client.0.conn.protocol_version(), Some(version.version));
     }
 }
 
@@ -96,10 +120,7 @@ fn client_without_a_certificate_is_turned_away_where_one_is_wanted() {
     let others = Certificates::new();
     let mut client = others.client(true);
     client.dangerous().set_certificate_verifier(Arc::new(Trusting));
-    let mut plain = served.client();
-    assert_eq!(plain.verdict(option::STARTTLS, b"").unwrap(), reply::ACK);
-    let session = ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap();
-    assert!(Client(StreamOwned::new(session, plain.0)).go("disk").is_err());
+    assert!(secure_with(served.client(), client).go("disk").is_err());
 }
 
 #[test]
@@ -206,6 +227,19 @@ fn nbdinfo_reads_over_tls_and_fails_without() {
         Client::greet(served.connect(), FLAGS).unwrap().verdict(99, b"").unwrap(),
         reply::ERR_TLS_REQD
     );
+}
+
+#[test]
+fn qemu_img_connects_over_tls() {
+    let certificates = Certificates::new();
+    let config = ServerConfig { tls: TlsMode::Required(certificates.server(true)), ..config() };
+    let served = Served::tcp(config, MemoryDisk::default());
+    let credentials =
+        format!("tls-creds-x509,id=t,endpoint=client,dir={}", certificates.0.path().to_str().unwrap());
+    let image = format!("driver=nbd,host=localhost,port={},export=disk,tls-creds=t", served.port());
+    let described =
+        run("qemu-img", &["info", "--output=json", "--object", &credentials, "--image-opts", &image]);
+    assert!(described.contains("\"virtual-size\": 1048576"), "{described}");
 }
 
 /// Revokes the client's certificate: makes `ca-crl.pem`.

@@ -56,3 +56,24 @@ fn qemu_img_knows_the_size() {
         assert!(described.contains("\"virtual-size\": 1048576"), "{described}");
     }
 }
+
+#[test]
+fn libnbd_is_served_in_every_dialect_it_speaks() {
+    let served = Served::unix(config(), MemoryDisk::default());
+    let connect = format!("h.set_export_name('disk'); h.connect_unix('{}')", served.socket().display());
+    let table = [
+        ("h.set_handshake_flags(0)", "newstyle"),
+        ("h.set_handshake_flags(nbd.HANDSHAKE_FLAG_NO_ZEROES)", "newstyle"),
+        ("h.set_handshake_flags(nbd.HANDSHAKE_FLAG_FIXED_NEWSTYLE)", "newstyle-fixed"),
+        ("h.set_request_structured_replies(False)", "newstyle-fixed"),
+        ("h.set_full_info(True)", "newstyle-fixed"),
+        ("h.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)", "newstyle-fixed"),
+    ];
+    for (dialect, protocol) in table {
+        let read = "print(h.get_protocol(), h.get_size(), h.pread(512, 1024)[:8].hex())";
+        let script = ["import nbd", "h = nbd.NBD()", dialect, &connect, read, "h.shutdown()"].join("\n");
+        // The distribution's own Python is the one that python3-libnbd is a module of.
+        let said = run("/usr/bin/python3", &["-c", &script]);
+        assert_eq!(said.trim(), format!("{protocol} 1048576 0000000000000002"), "{dialect}");
+    }
+}

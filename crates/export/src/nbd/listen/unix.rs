@@ -109,29 +109,14 @@ impl Drop for UnixPath {
 mod tests {
     use std::os::unix::{fs::PermissionsExt, net::UnixListener};
 
+    use tempfile::tempdir;
+
     use super::*;
-
-    /// A directory of its own, removed at the end.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("underseal-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
 
     #[test]
     fn socket_is_closed_to_others_and_removed_at_the_end() {
-        let scratch = Scratch::new("mode");
-        let path = scratch.0.join("s");
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
         let bound = bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(bound);
@@ -140,8 +125,8 @@ mod tests {
 
     #[test]
     fn dead_socket_is_replaced_and_a_live_one_is_not() {
-        let scratch = Scratch::new("dead");
-        let path = scratch.0.join("s");
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "std leaves its socket behind");
         let live = bind(&path).unwrap();
@@ -153,11 +138,11 @@ mod tests {
 
     #[test]
     fn what_is_no_socket_is_never_touched() {
-        let scratch = Scratch::new("file");
-        let (file, link) = (scratch.0.join("file"), scratch.0.join("link"));
+        let scratch = tempdir().unwrap();
+        let (file, link) = (scratch.path().join("file"), scratch.path().join("link"));
         fs::write(&file, b"precious").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        for path in [&file, &link, &scratch.0] {
+        for path in [file.as_path(), &link, scratch.path()] {
             let error = bind(path).unwrap_err();
             assert!(error.to_string().contains("is no socket"), "{error}");
         }
@@ -166,8 +151,8 @@ mod tests {
 
     #[test]
     fn socket_that_took_our_place_is_left_alone() {
-        let scratch = Scratch::new("place");
-        let path = scratch.0.join("s");
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
         let first = bind(&path).unwrap();
         fs::remove_file(&path).unwrap();
         let second = bind(&path).unwrap();
@@ -178,10 +163,10 @@ mod tests {
 
     #[test]
     fn bad_paths_are_refused_with_a_reason() {
-        let scratch = Scratch::new("bad");
+        let scratch = tempdir().unwrap();
         let table = [
-            (scratch.0.join("x".repeat(108)), "too long"),
-            (scratch.0.join("none/s"), "directory is not there"),
+            (scratch.path().join("x".repeat(108)), "too long"),
+            (scratch.path().join("none/s"), "directory is not there"),
             (PathBuf::from("/"), "names no file"),
         ];
         for (path, why) in table {

@@ -1,20 +1,21 @@
 //! One client: its thread, its handshake, its handler. What goes wrong here ends this connection and no other.
 
 use std::{
+    error::Error as _,
     io,
     os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{Shared, clients::Id, raise};
 use crate::{
-    Result,
+    Error, Result,
     nbd::{
         Admission, Handshake, Negotiated, Peer, Refusal, Socket, Step, TlsStream, Transport,
-        transport::Deadlined,
+        logging::RateLimit, transport::Deadlined,
     },
 };
 
@@ -68,12 +69,15 @@ impl StopSignal {
     }
 }
 
+/// A day: what a configuration that means "for ever" gets, for a clock has an end.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Takes a client in and gives it a thread.
 pub(super) fn start(shared: &Arc<Shared>, socket: Socket) -> io::Result<()> {
     let peer = Peer::of(&socket);
     let Some(id) = shared.clients.arrive(socket.share(), peer.clone()) else { return Ok(()) };
     let place = Place(Admitted { shared: Arc::clone(shared), id });
-    let deadline = Instant::now() + shared.config.handshake_timeout;
+    let deadline = Instant::now() + shared.config.handshake_timeout.min(LONGEST_HANDSHAKE);
     // If there is no thread to be had, dropping the closure gives the place back.
     thread::Builder::new()
         .name(format!("nbd-{id}"))
@@ -82,31 +86,35 @@ pub(super) fn start(shared: &Arc<Shared>, socket: Socket) -> io::Result<()> {
 }
 
 fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
-    let shared = &place.0.shared;
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        match negotiate(&place.0, socket, deadline)? {
-            None => log::debug!("{peer}: left during the handshake"),
-            Some((transport, negotiated)) => {
-                let export = &shared.config.exports[negotiated.export].name;
-                let tls = if negotiated.tls { " over TLS" } else { "" };
-                log::info!("{peer}: serving export {export:?}{tls}");
-                let stop = StopSignal(place.0.clone());
-                shared.handler.serve(Connection { transport, negotiated, peer: peer.clone(), stop })?;
-                log::info!("{peer}: done");
+    let complaints = &place.0.shared.complaints;
+    let outcome = catch_unwind(AssertUnwindSafe(|| match negotiate(&place.0, socket, deadline) {
+        Ok(Some((transport, negotiated))) => {
+            if let Err(error) = serve(&place.0, transport, negotiated, &peer) {
+                complain(&complaints.served, &peer, &error);
             }
         }
-        Result::Ok(())
+        Ok(None) => log::debug!("{peer}: left during the handshake"),
+        Err(error) => complain(&complaints.handshake, &peer, &error),
     }));
-    match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            if let Some(more) = shared.complaints.failed.pass() {
-                let cause =
-                    std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                log::warn!("{peer}: {error}{cause}{more}");
-            }
-        }
-        Err(_) => log::error!("{peer}: its thread panicked; the connection is closed, the others go on"),
+    if outcome.is_err() {
+        log::error!("{peer}: its thread panicked; the connection is closed, the others go on");
+    }
+}
+
+fn serve(admitted: &Admitted, transport: Transport, negotiated: Negotiated, peer: &Peer) -> Result<()> {
+    let export = &admitted.shared.config.exports[negotiated.export].name;
+    let tls = if negotiated.tls { " over TLS" } else { "" };
+    log::info!("{peer}: serving export {export:?}{tls}");
+    let stop = StopSignal(admitted.clone());
+    admitted.shared.handler.serve(Connection { transport, negotiated, peer: peer.clone(), stop })?;
+    log::info!("{peer}: done");
+    Ok(())
+}
+
+fn complain(limit: &RateLimit, peer: &Peer, error: &Error) {
+    if let Some(more) = limit.pass() {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        log::warn!("{peer}: {error}{cause}{more}");
     }
 }
 
