@@ -9,6 +9,7 @@
 //!   tls.rs         STARTTLS
 //!   activation.rs  sockets from systemd
 //!   tools.rs       nbdinfo, nbdcopy, qemu-img
+//!   transmission.rs requests and replies over a real volume
 //! ```
 
 mod activation;
@@ -19,3 +20,4 @@ mod negotiation;
 mod stop;
 mod tls;
 mod tools;
+mod transmission;

@@ -101,8 +101,10 @@ impl Transmission {
             self.answer_error(request, Errno::Inval, "base:allocation was not negotiated");
             return Taken::Yes;
         };
-        if request.length == 0 || request.end().is_none_or(|end| end > self.mapping.size()) {
-            self.answer_error(request, Errno::Inval, "not within the export");
+        let aligned = |n: u64| n.is_multiple_of(u64::from(self.mapping.block()));
+        let whole = aligned(request.offset) && aligned(request.length.into()) && request.length > 0;
+        if !whole || request.end().is_none_or(|end| end > self.mapping.size()) {
+            self.answer_error(request, Errno::Inval, "not whole blocks within the export");
             return Taken::Yes;
         }
         let Some(mut body) = self.queue.alloc(EXTENTS * BLOCK_DESCRIPTOR_LEN) else {
