@@ -1,9 +1,8 @@
 //! A keyslot's area on disk: a split key, encrypted in 512-byte sectors whose IVs count from 0.
 
-use std::fs::File;
-
 use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 
+use crate::storage::Target;
 use crate::{Error, ErrorKind, Hash, ReadAt, Result, af, storage};
 
 /// How and where a keyslot keeps its key.
@@ -25,11 +24,11 @@ impl KeyArea<'_> {
     }
 
     /// Splits, encrypts and writes `key`. The caller syncs.
-    pub(crate) fn write(&self, file: &File, wrapping: &Key, key: &Key) -> Result<()> {
+    pub(crate) fn write(&self, to: &impl Target, wrapping: &Key, key: &Key) -> Result<()> {
         let cipher = self.cipher(wrapping)?;
         let mut stripes = af::split(key, self.hash)?;
         cipher.encrypt(0, InOutBuf::from(stripes.as_mut_bytes()));
-        storage::write(file, self.offset, stripes.as_bytes())
+        storage::write(to, self.offset, stripes.as_bytes())
     }
 
     fn cipher(&self, key: &Key) -> Result<std::sync::Arc<dyn underseal_cipher::SectorCipher>> {

@@ -7,6 +7,7 @@ use underseal_cipher::{CipherSpec, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
+use crate::storage::{HeaderLock, Target};
 use crate::{Error, ErrorKind, Hash, Header, Result, VolumeKey, luks1, luks2, storage, unlock};
 
 /// Which LUKS.
@@ -124,12 +125,24 @@ pub fn format(
     passphrase: &Key,
     options: FormatOptions,
 ) -> Result<(Header, VolumeKey)> {
-    let made = match options.version {
-        Version::Luks1 => luks1::format(file, data_size, passphrase, options),
-        Version::Luks2 => luks2::format(file, data_size, passphrase, options),
+    let made = || {
+        let _lock = HeaderLock::exclusive(file)?;
+        let key = format_unlocked(file, data_size, passphrase, options)?;
+        Ok((Header::parse(file)?, key))
     };
-    let key = made.map_err(|e| e.in_file(name))?;
-    Ok((Header::read(file, name)?, key))
+    made().map_err(|e: Error| e.in_file(name))
+}
+
+fn format_unlocked(
+    to: &impl Target,
+    data_size: u64,
+    passphrase: &Key,
+    options: FormatOptions,
+) -> Result<VolumeKey> {
+    match options.version {
+        Version::Luks1 => luks1::format(to, data_size, passphrase, options),
+        Version::Luks2 => luks2::format(to, data_size, passphrase, options),
+    }
 }
 
 pub(crate) fn bad(why: impl Into<String>) -> Error {
@@ -138,7 +151,7 @@ pub(crate) fn bad(why: impl Into<String>) -> Error {
 
 /// Checks that the data begins before its device ends; grows a detached header's file to `header_end`.
 pub(crate) fn make_room(
-    file: &File,
+    to: &impl Target,
     header_end: u64,
     data_offset: u64,
     data_size: u64,
@@ -152,9 +165,9 @@ pub(crate) fn make_room(
             ),
         ));
     }
-    let size = storage::size(file)?;
+    let size = storage::size(to)?;
     if size < header_end && detached {
-        file.set_len(header_end)
+        to.set_len(header_end)
             .map_err(|e| Error::new(ErrorKind::Io, "cannot make room for the header").with_source(e))?;
     } else if size < header_end {
         let context = format!("a header of {header_end} bytes does not fit {size}");
@@ -163,15 +176,36 @@ pub(crate) fn make_room(
     Ok(())
 }
 
+/// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
+pub(crate) fn forget_old_headers(target: &impl Target, end: u64) -> Result<()> {
+    let forget = |place| {
+        storage::write(target, place, &[0; luks2::BINARY_LEN])?;
+        storage::sync(target)
+    };
+    forget(0)?;
+    let end = end.min(storage::size(target)?);
+    for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {
+        let mut magic = [0; 6];
+        storage::read_into(target, place, &mut magic)?;
+        if magic == luks2::SECOND_MAGIC {
+            forget(place)?;
+        }
+    }
+    Ok(())
+}
+
 /// Overwrites a range with random bytes, so that keyslots that were there before are gone.
-pub(crate) fn scrub(file: &File, from: u64, to: u64) -> Result<()> {
+pub(crate) fn scrub(target: &impl Target, from: u64, to: u64) -> Result<()> {
     let mut noise = vec![0; 1 << 20];
     let mut at = from;
     while at < to {
         let left = usize::try_from(to - at).unwrap_or(usize::MAX).min(noise.len());
         crate::random::fill(&mut noise[..left])?;
-        storage::write(file, at, &noise[..left])?;
+        storage::write(target, at, &noise[..left])?;
         at += left as u64;
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,8 @@ use std::path::Path;
 
 use uuid::Uuid;
 
+use crate::storage::HeaderLock;
+pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey};
@@ -57,7 +59,8 @@ impl Header {
     /// # Errors
     /// `Busy` when somebody changed the header since it was read, `Io`.
     pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
-        store::repair(file, &self.stored).map_err(|e| e.in_file(name))?;
+        let repaired = HeaderLock::exclusive(file).and_then(|_lock| store::repair(file, &self.stored));
+        repaired.map_err(|e| e.in_file(name))?;
         self.stored.damage = None;
         Ok(())
     }

@@ -67,15 +67,41 @@ pub(crate) fn size(of: &(impl ReadAt + ?Sized)) -> Result<u64> {
     of.size().map_err(|e| Error::new(ErrorKind::Io, "cannot find out the size").with_source(e))
 }
 
-pub(crate) fn write(file: &File, offset: u64, bytes: &[u8]) -> Result<()> {
-    file.write_all_at(bytes, offset).map_err(|e| {
+/// What headers are written to: a [`File`], or in tests a recorder of the order of writes.
+pub(crate) trait Target: ReadAt {
+    /// Writes all of `bytes` at `offset`.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when everything written is on disk.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// Makes the file this long.
+    fn set_len(&self, size: u64) -> io::Result<()>;
+}
+
+impl Target for File {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, offset)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        File::sync_all(self)
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        File::set_len(self, size)
+    }
+}
+
+pub(crate) fn write(to: &impl Target, offset: u64, bytes: &[u8]) -> Result<()> {
+    to.write_all_at(bytes, offset).map_err(|e| {
         Error::new(ErrorKind::Io, format!("cannot write {} bytes at byte {offset}", bytes.len()))
             .with_source(e)
     })
 }
 
-pub(crate) fn sync(file: &File) -> Result<()> {
-    file.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
+pub(crate) fn sync(target: &impl Target) -> Result<()> {
+    target.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
 }
 
 /// Holds the lock that cryptsetup takes around its own reads and updates, until dropped.

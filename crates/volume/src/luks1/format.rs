@@ -1,13 +1,11 @@
 //! A new LUKS1 header with one keyslot.
 
-use std::fs::File;
-
 use underseal_cipher::{Key, SectorSize};
 
 use super::phdr::{Phdr, SLOTS, Slot};
 use crate::area::KeyArea;
-use crate::format::{bad, make_room, scrub};
-use crate::storage::{self, HeaderLock};
+use crate::format::{bad, forget_old_headers, make_room, scrub};
+use crate::storage::{self, Target};
 use crate::text::FixedText;
 use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, VolumeKey, af};
 
@@ -17,7 +15,7 @@ const ALIGNMENT: u64 = 4096;
 const DATA_ALIGNMENT: u64 = 1 << 20;
 
 pub(crate) fn format(
-    file: &File,
+    to: &impl Target,
     data_size: u64,
     passphrase: &Key,
     mut options: FormatOptions,
@@ -29,7 +27,7 @@ pub(crate) fn format(
     let header_end = ALIGNMENT + area * SLOTS as u64;
     let payload_offset = payload_offset(&options, header_end)?;
     let uuid = FixedText::new(&options.uuid_text()?, "UUID")?;
-    make_room(file, header_end, payload_offset, data_size, options.detached)?;
+    make_room(to, header_end, payload_offset, data_size, options.detached)?;
     let hash = options.hash;
     let kdf = options.pbkdf.settle(hash)?;
     let Kdf::Pbkdf2 { iterations, salt, .. } = &kdf else { unreachable!("PBKDF2 was asked for") };
@@ -50,14 +48,12 @@ pub(crate) fn format(
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
 
-    let _lock = HeaderLock::exclusive(file)?;
-    storage::write(file, 0, &[0; 4096])?;
-    storage::sync(file)?;
-    scrub(file, ALIGNMENT, header_end)?;
-    KeyArea { spec: &phdr.cipher, offset: places[0], hash }.write(file, &wrapping, &key)?;
-    storage::sync(file)?;
-    storage::write(file, 0, &phdr.encode(&places))?;
-    storage::sync(file)?;
+    forget_old_headers(to, header_end.max(payload_offset))?;
+    scrub(to, ALIGNMENT, header_end)?;
+    KeyArea { spec: &phdr.cipher, offset: places[0], hash }.write(to, &wrapping, &key)?;
+    storage::sync(to)?;
+    storage::write(to, 0, &phdr.encode(&places))?;
+    storage::sync(to)?;
     Ok(VolumeKey { key, digest: 0 })
 }
 

@@ -11,7 +11,9 @@ pub(crate) const LEN: usize = 4096;
 pub(crate) const SIZES: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
-const MAGIC: [[u8; 6]; 2] = [*b"LUKS\xba\xbe", *b"SKUL\xba\xbe"];
+/// What the second copy begins with.
+pub(crate) const SECOND_MAGIC: [u8; 6] = *b"SKUL\xba\xbe";
+const MAGIC: [[u8; 6]; 2] = [*b"LUKS\xba\xbe", SECOND_MAGIC];
 const CHECKSUM: std::ops::Range<usize> = 448..512;
 
 /// Which of the two copies.

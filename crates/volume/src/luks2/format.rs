@@ -1,7 +1,5 @@
 //! A new LUKS2 header with one keyslot.
 
-use std::fs::File;
-
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
@@ -10,9 +8,9 @@ use super::binary::{self, Binary, SIZES};
 use super::metadata::Metadata;
 use super::store;
 use crate::area::KeyArea;
-use crate::format::{bad, make_room, scrub};
+use crate::format::{bad, forget_old_headers, make_room, scrub};
 use crate::kdf::Kdf;
-use crate::storage::{self, HeaderLock};
+use crate::storage::{self, Target};
 use crate::text::FixedText;
 use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, VolumeKey, af, kdf};
 
@@ -20,7 +18,7 @@ use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, VolumeKey, af, kdf};
 const DATA_OFFSET: u64 = 16 << 20;
 
 pub(crate) fn format(
-    file: &File,
+    to: &impl Target,
     data_size: u64,
     passphrase: &Key,
     mut options: FormatOptions,
@@ -36,15 +34,14 @@ pub(crate) fn format(
         checksum: Hash::Sha256,
     };
     let sector_size = sector_size(options.sector_size, data_size.saturating_sub(layout.data_offset))?;
-    make_room(file, layout.keyslots_end, layout.data_offset, data_size, options.detached)?;
+    make_room(to, layout.keyslots_end, layout.data_offset, data_size, options.detached)?;
     let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots_begin)?;
     let digest_iterations = options.pbkdf.digest_iterations(options.hash);
 
-    let _lock = HeaderLock::exclusive(file)?;
-    forget_old_headers(file, layout.keyslots_end)?;
-    scrub(file, layout.keyslots_begin, layout.keyslots_end)?;
-    let keyslot = slot.write(file, &key, passphrase)?;
-    storage::sync(file)?;
+    forget_old_headers(to, layout.keyslots_end.max(layout.data_offset))?;
+    scrub(to, layout.keyslots_begin, layout.keyslots_end)?;
+    let keyslot = slot.write(to, &key, passphrase)?;
+    storage::sync(to)?;
     let document = object(json!({
         "keyslots": { "0": keyslot },
         "tokens": {},
@@ -63,7 +60,7 @@ pub(crate) fn format(
         },
     }));
     let metadata = Metadata::parse(document, options.metadata_size)?;
-    store::write(file, &binary, &metadata)?;
+    store::write(to, &binary, &metadata)?;
     Ok(VolumeKey { key, digest: 0 })
 }
 
@@ -147,9 +144,9 @@ impl NewSlot {
     }
 
     /// Writes the area and gives back the keyslot's JSON.
-    fn write(&self, file: &File, key: &Key, passphrase: &Key) -> Result<Value> {
+    fn write(&self, to: &impl Target, key: &Key, passphrase: &Key) -> Result<Value> {
         let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
-        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.write(file, &wrapping, key)?;
+        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.write(to, &wrapping, key)?;
         Ok(json!({
             "type": "luks2",
             "key_size": key.len(),
@@ -200,15 +197,6 @@ fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
 /// The length of a keyslot's area: its stripes in whole pages.
 fn area_size(key_len: usize) -> u64 {
     af::split_len(key_len).next_multiple_of(4096) as u64
-}
-
-/// Wipes every place where an old copy might be found, so that a crash cannot bring it back.
-fn forget_old_headers(file: &File, header_end: u64) -> Result<()> {
-    let places = std::iter::once(0).chain(SIZES).filter(|&place| place + binary::LEN as u64 <= header_end);
-    for place in places {
-        storage::write(file, place, &[0; binary::LEN])?;
-    }
-    storage::sync(file)
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -1,11 +1,9 @@
 //! The two copies of a header: read, compare, repair, write.
 
-use std::fs::File;
-
 use super::binary::{self, Binary, Place, SIZES};
 use super::json;
 use super::metadata::Metadata;
-use crate::storage::{self, HeaderLock, ReadAt};
+use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, Result};
 
 /// One sound copy.
@@ -61,24 +59,23 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
 }
 
 /// Writes the header to both copies, so that one is whole at every instant (the caller has locked the file).
-pub(super) fn write(file: &File, binary: &Binary, metadata: &Metadata) -> Result<()> {
+pub(super) fn write(to: &impl Target, binary: &Binary, metadata: &Metadata) -> Result<()> {
     let area = json::fill_area(&metadata.document, binary.json_len())?;
-    write_copy(file, binary, &area, Place::First)?;
-    write_copy(file, binary, &area, Place::Second)
+    write_copy(to, binary, &area, Place::First)?;
+    write_copy(to, binary, &area, Place::Second)
 }
 
-/// Writes the bad copy again from the good one, with a fresh salt.
-pub(super) fn repair(file: &File, stored: &Stored) -> Result<()> {
+/// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
+pub(super) fn repair(to: &impl Target, stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
-    let _lock = HeaderLock::exclusive(file)?;
-    unchanged(file, &stored.binary)?;
+    unchanged(to, &stored.binary)?;
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
-    write_copy(file, &stored.binary, &area, damage.place)
+    write_copy(to, &stored.binary, &area, damage.place)
 }
 
 /// Refuses to go on when the header on disk is no longer the one that was read.
-pub(super) fn unchanged(file: &File, binary: &Binary) -> Result<()> {
-    let now = read(file)?;
+pub(super) fn unchanged(to: &impl ReadAt, binary: &Binary) -> Result<()> {
+    let now = read(to)?;
     if now.is_some_and(|now| now.binary.seqid == binary.seqid && now.binary.uuid == binary.uuid) {
         return Ok(());
     }
@@ -86,14 +83,14 @@ pub(super) fn unchanged(file: &File, binary: &Binary) -> Result<()> {
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
-fn write_copy(file: &File, binary: &Binary, area: &[u8], place: Place) -> Result<()> {
+fn write_copy(to: &impl Target, binary: &Binary, area: &[u8], place: Place) -> Result<()> {
     let offset = place.offset(binary.size);
     let bytes = binary.encode(place, &crate::random::bytes()?, area);
-    storage::write(file, offset, &[0; binary::LEN])?;
-    storage::write(file, offset + binary::LEN as u64, area)?;
-    storage::sync(file)?;
-    storage::write(file, offset, &bytes[..])?;
-    storage::sync(file)
+    storage::write(to, offset, &[0; binary::LEN])?;
+    storage::write(to, offset + binary::LEN as u64, area)?;
+    storage::sync(to)?;
+    storage::write(to, offset, &bytes[..])?;
+    storage::sync(to)
 }
 
 /// Reads one copy; `size` is what its size must be.
