@@ -1,18 +1,93 @@
-//! Block ciphers, from libraries, behind the one trait that the chain modes use.
+//! Block ciphers behind the one trait that the chain modes use.
 
-use cipher::consts::U16;
-use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt};
+use cipher::array::{Array, ArraySize, AssocArraySize};
+use cipher::inout::InOutBuf;
+use cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-/// One 16-byte block.
-pub(crate) type Block = Array<u8, U16>;
+use crate::kernel::AesKey;
+use crate::{Error, ErrorKind, Locked, Result};
 
-/// A keyed 128-bit block cipher that takes many blocks a call.
-pub(crate) trait BlockCipher:
-    BlockCipherEncrypt<BlockSize = U16> + BlockCipherDecrypt<BlockSize = U16> + Send + Sync + 'static
-{
+/// A keyed cipher of `B`-byte blocks that takes many blocks a call, each on its own.
+pub(crate) trait BlockCipher<const B: usize>: Send + Sync {
+    /// Encrypts each block.
+    fn encrypt(&self, blocks: &mut [[u8; B]]);
+
+    /// Decrypts each block.
+    fn decrypt(&self, blocks: &mut [[u8; B]]);
 }
 
-impl<C> BlockCipher for C where
-    C: BlockCipherEncrypt<BlockSize = U16> + BlockCipherDecrypt<BlockSize = U16> + Send + Sync + 'static
+/// Any block cipher, its key on locked pages.
+pub(crate) type AnyCipher<const B: usize> = Box<dyn BlockCipher<B>>;
+
+impl<const B: usize> BlockCipher<B> for AnyCipher<B> {
+    fn encrypt(&self, blocks: &mut [[u8; B]]) {
+        (**self).encrypt(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; B]]) {
+        (**self).decrypt(blocks);
+    }
+}
+
+impl BlockCipher<16> for AesKey {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.decrypt_blocks(blocks);
+    }
+}
+
+/// A block cipher of a library.
+struct Library<C>(Locked<C>);
+
+/// Keys a cipher of a library.
+///
+/// # Errors
+/// `KeySize` when the key does not fit; `Memory` when its round keys cannot be placed on locked pages.
+pub(crate) fn library<C, const B: usize>(key: &[u8]) -> Result<AnyCipher<B>>
+where
+    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync + 'static,
+    [u8; B]: AssocArraySize<Size = C::BlockSize>,
+    C::BlockSize: ArraySize<ArrayType<u8> = [u8; B]>,
 {
+    let cipher = C::new_from_slice(key)
+        .map_err(|e| Error::new(ErrorKind::KeySize, format!("{} bytes of key", key.len())).with_source(e))?;
+    Ok(Box::new(Library(Locked::new(cipher)?)))
+}
+
+impl<C, const B: usize> BlockCipher<B> for Library<C>
+where
+    C: BlockCipherEncrypt + BlockCipherDecrypt + Send + Sync,
+    C::BlockSize: ArraySize<ArrayType<u8> = [u8; B]>,
+{
+    fn encrypt(&self, blocks: &mut [[u8; B]]) {
+        self.0.encrypt_blocks(Array::cast_slice_from_core_mut(blocks));
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; B]]) {
+        self.0.decrypt_blocks(Array::cast_slice_from_core_mut(blocks));
+    }
+}
+
+/// The data as blocks.
+///
+/// # Panics
+/// When it is not a whole number of blocks.
+pub(crate) fn blocks<'i, 'o, const B: usize>(data: InOutBuf<'i, 'o, u8>) -> InOutBuf<'i, 'o, [u8; B]> {
+    assert!(data.len().is_multiple_of(B), "{} bytes are no blocks of {B}", data.len());
+    let count = data.len() / B;
+    let (src, dst) = data.into_raw();
+    // SAFETY: `count` arrays span the same bytes, arrays of bytes need no alignment, and the lifetimes are kept.
+    unsafe { InOutBuf::from_raw(src.cast(), dst.cast(), count) }
+}
+
+/// a ^ b.
+pub(crate) fn xor<const B: usize>(a: &[u8; B], b: &[u8; B]) -> [u8; B] {
+    let mut sum = *a;
+    for (sum, b) in sum.iter_mut().zip(b) {
+        *sum ^= b;
+    }
+    sum
 }

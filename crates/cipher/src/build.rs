@@ -3,21 +3,45 @@
 use std::sync::Arc;
 
 use aes::{Aes128, Aes192, Aes256};
-use cipher::KeyInit;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
-use crate::block::BlockCipher;
-use crate::iv::{Essiv, Plain64};
-use crate::mode::{Cbc, Null, Xts};
-use crate::{CipherSpec, Error, ErrorKind, Key, Locked, Result, SectorCipher, SectorSize};
+use crate::block::{AnyCipher, library};
+use crate::iv::{Encrypted, EncryptedNumbers, IvGenerator, Plain64};
+use crate::kernel::AesKey;
+use crate::mode::{AesCbc, AesXts, Cbc, Mode, Null, Sectors, Xts};
+use crate::{CipherSpec, CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 
-/// Makes the cipher that `spec` names.
+/// What a cipher is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct BuildOptions<'a> {
+    /// Cipher, chain mode and IV generator.
+    pub spec: &'a CipherSpec,
+    /// The volume key.
+    pub key: &'a Key,
+    /// The size of the sectors.
+    pub sector_size: SectorSize,
+    /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own size.
+    pub iv_large_sectors: bool,
+    /// The code to run; the processor's best, or what `UNDERSEAL_CPU` says, when none is named.
+    pub cpu: Option<CpuPath>,
+}
+
+/// Makes the cipher that `spec` names, with IVs made of 512-byte sector numbers.
 ///
 /// # Errors
-/// `Unsupported` for a cipher, mode or IV generator that is not in this build; `KeySize` when the key's length
-/// does not fit; `Memory` when its round keys cannot be placed on locked pages.
+/// As [`build_with`].
 pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
+    build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, cpu: None })
+}
+
+/// Makes the cipher that the options name.
+///
+/// # Errors
+/// `Unsupported` for a cipher, mode or IV generator that is not in this build, or a path that this processor cannot
+/// run; `KeySize` when the key's length does not fit; `Memory` when its round keys cannot be placed on locked pages.
+pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
+    let (spec, key) = (options.spec, options.key);
     let sizes = key_sizes(spec)?;
     if !sizes.contains(&key.len()) {
         return Err(Error::new(
@@ -25,16 +49,44 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
             format!("{spec} takes a key of {} bytes, not {}", list(sizes), key.len()),
         ));
     }
+    let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
     let (key, half) = (key.as_bytes(), key.len() / 2);
-    match (spec.cipher(), spec.chain(), spec.iv(), key.len()) {
-        ("cipher_null", ..) => Ok(Arc::new(Null { sector_size })),
-        ("aes", "xts", "plain64", 32) => xts::<Aes128>(key.split_at(half), sector_size),
-        ("aes", "xts", "plain64", 48) => xts::<Aes192>(key.split_at(half), sector_size),
-        ("aes", "xts", "plain64", 64) => xts::<Aes256>(key.split_at(half), sector_size),
-        ("aes", "cbc", "essiv", 16) => cbc_essiv::<Aes128>(key, sector_size),
-        ("aes", "cbc", "essiv", 24) => cbc_essiv::<Aes192>(key, sector_size),
-        ("aes", "cbc", "essiv", 32) => cbc_essiv::<Aes256>(key, sector_size),
+    match (spec.cipher(), spec.chain(), spec.iv()) {
+        ("cipher_null", ..) => Ok(Arc::new(Null { sector_size: options.sector_size })),
+        ("aes", "xts", "plain64") => {
+            let (data, tweak) = key.split_at(half);
+            match (AesKey::new(path, data)?, AesKey::new(path, tweak)?) {
+                (Some(data), Some(by)) => Ok(join(options, AesXts { data }, EncryptedNumbers { by })),
+                _ => Ok(join(options, Xts { data: aes(data)? }, Encrypted { iv: Plain64, by: aes(tweak)? })),
+            }
+        }
+        ("aes", "cbc", "essiv") => {
+            let mut salt = Sha256::digest(key);
+            let keys = (AesKey::new(path, key)?, AesKey::new(path, &salt)?);
+            let cipher = match keys {
+                (Some(data), Some(by)) => join(options, AesCbc { data }, EncryptedNumbers { by }),
+                _ => join(options, Cbc { data: aes(key)? }, Encrypted { iv: Plain64, by: aes(&salt)? }),
+            };
+            salt.zeroize();
+            Ok(cipher)
+        }
         _ => Err(unsupported(spec)),
+    }
+}
+
+fn join<const W: usize>(
+    options: &BuildOptions<'_>,
+    mode: impl Mode<W> + 'static,
+    iv: impl IvGenerator<W> + 'static,
+) -> Arc<dyn SectorCipher> {
+    Arc::new(Sectors { mode, iv, size: options.sector_size, large: options.iv_large_sectors })
+}
+
+fn aes(key: &[u8]) -> Result<AnyCipher<16>> {
+    match key.len() {
+        16 => library::<Aes128, 16>(key),
+        24 => library::<Aes192, 16>(key),
+        _ => library::<Aes256, 16>(key),
     }
 }
 
@@ -57,46 +109,4 @@ fn unsupported(spec: &CipherSpec) -> Error {
 
 fn list(sizes: &[usize]) -> String {
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn xts<C: BlockCipher + KeyInit>(
-    (data, tweak): (&[u8], &[u8]),
-    sector_size: SectorSize,
-) -> Result<Arc<dyn SectorCipher>> {
-    let mode = Xts { data: keyed::<C>(data)?, tweak: keyed::<C>(tweak)?, iv: Plain64, sector_size };
-    Ok(Arc::new(OnLockedPages(Locked::new(mode)?)))
-}
-
-fn cbc_essiv<C: BlockCipher + KeyInit>(key: &[u8], sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
-    let mut salt = Sha256::digest(key);
-    let iv = Essiv { salted: keyed::<Aes256>(&salt)? };
-    salt.zeroize();
-    let mode = Cbc { data: keyed::<C>(key)?, iv, sector_size };
-    Ok(Arc::new(OnLockedPages(Locked::new(mode)?)))
-}
-
-fn keyed<C: KeyInit>(key: &[u8]) -> Result<C> {
-    C::new_from_slice(key)
-        .map_err(|e| Error::new(ErrorKind::KeySize, format!("{} bytes of key", key.len())).with_source(e))
-}
-
-/// Round keys are as secret as the key they come from.
-struct OnLockedPages<T>(Locked<T>);
-
-impl<T: SectorCipher> SectorCipher for OnLockedPages<T> {
-    fn sector_size(&self) -> SectorSize {
-        self.0.sector_size()
-    }
-
-    fn encrypt(&self, first: u64, data: crate::InOutBuf<'_, '_, u8>) {
-        self.0.encrypt(first, data);
-    }
-
-    fn decrypt(&self, first: u64, data: crate::InOutBuf<'_, '_, u8>) {
-        self.0.decrypt(first, data);
-    }
-
-    fn is_null(&self) -> bool {
-        self.0.is_null()
-    }
 }

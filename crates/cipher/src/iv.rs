@@ -1,17 +1,17 @@
 //! IV generators: one file each, its formula in its documentation.
 //!
-//! A generator makes the IVs of a whole run of sectors in one call.
+//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it ([`Run::number`]).
 
-mod essiv;
+mod encrypted;
 mod plain64;
 
-pub(crate) use essiv::Essiv;
+pub(crate) use encrypted::{Encrypted, EncryptedNumbers};
 pub(crate) use plain64::Plain64;
 
-use crate::block::Block;
+use crate::sector::Run;
 
-/// Makes IVs. Sector `i` of the run has dm-crypt's sector number `first + i * step` (mod 2^64), where `step`
-/// is the sector size in 512-byte units.
-pub(crate) trait IvGenerator: Send + Sync + 'static {
-    fn fill(&self, first: u64, step: u64, ivs: &mut [Block]);
+/// Makes IVs of `W` bytes, those of a run of sectors in one call.
+pub(crate) trait IvGenerator<const W: usize>: Send + Sync {
+    /// Overwrites `ivs` with the IVs of the run's first `ivs.len()` sectors.
+    fn fill(&self, run: Run, ivs: &mut [[u8; W]]);
 }

@@ -9,9 +9,10 @@
 //!        v
 //!   dyn SectorCipher                      one call = one request
 //!        |
-//!        +-- mode/   xts, cbc, null       chains blocks inside each sector, many sectors at a time
-//!        +-- iv/     plain64, essiv, ..   the IVs of all those sectors, made together
-//!        +-- block   aes, ..              block ciphers, from libraries
+//!        +-- mode/    xts, cbc, null      chains blocks inside each sector, many sectors at a time
+//!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
+//!        +-- kernel/  aes                 AES in vector code, on the path that `cpu` picked
+//!        +-- block    aes, ..             block ciphers, from libraries
 //! ```
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added
@@ -19,16 +20,20 @@
 
 mod block;
 mod build;
+mod cpu;
 mod error;
 mod iv;
+mod kernel;
 mod key;
 mod locked;
 mod mode;
 mod sector;
 mod spec;
+mod wipe;
 
-pub use build::{build, key_sizes};
+pub use build::{BuildOptions, build, build_with, key_sizes};
 pub use cipher::inout::InOutBuf;
+pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process};

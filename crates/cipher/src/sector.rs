@@ -36,6 +36,44 @@ impl SectorSize {
     }
 }
 
+/// Consecutive sectors, as IV generators number them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    /// dm-crypt's cc of the first sector.
+    first: u64,
+    units: u64,
+    shift: u32,
+}
+
+impl Run {
+    /// A run from the sector number `first` on. With `large`, IVs count sectors of this size and not of 512 bytes.
+    pub(crate) fn new(first: u64, size: SectorSize, large: bool) -> Self {
+        let units = size.units();
+        Self { first, units, shift: if large { units.trailing_zeros() } else { 0 } }
+    }
+
+    /// S of the run's sector `nth`.
+    #[inline]
+    pub(crate) fn number(self, nth: usize) -> u64 {
+        self.first.wrapping_add(self.units.wrapping_mul(nth as u64)) >> self.shift
+    }
+
+    /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64, where they are that: not where sector
+    /// numbers wrap below a shift.
+    pub(crate) fn progression(self, count: usize) -> Option<(u64, u32)> {
+        if self.shift == 0 {
+            return Some((self.first, self.units.trailing_zeros()));
+        }
+        self.first.checked_add(self.units.checked_mul(count as u64)?)?;
+        Some((self.first >> self.shift, 0))
+    }
+
+    /// The run from its sector `nth` on.
+    pub(crate) fn skip(self, nth: usize) -> Self {
+        Self { first: self.first.wrapping_add(self.units.wrapping_mul(nth as u64)), ..self }
+    }
+}
+
 /// A cipher with its key, mode and IV generator: encrypts and decrypts whole requests.
 ///
 /// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included, arithmetic

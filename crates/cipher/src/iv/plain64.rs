@@ -1,16 +1,16 @@
-//! `plain64`: IV = le64(S), zero-padded to the block.
+//! `plain64`: IV = le64(S), zero-padded.
 
 use super::IvGenerator;
-use crate::block::Block;
+use crate::sector::Run;
 
 pub(crate) struct Plain64;
 
-impl IvGenerator for Plain64 {
-    fn fill(&self, first: u64, step: u64, ivs: &mut [Block]) {
-        let mut sector = first;
-        for iv in ivs {
-            *iv = Block::from(u128::from(sector).to_le_bytes());
-            sector = sector.wrapping_add(step);
+impl<const W: usize> IvGenerator<W> for Plain64 {
+    #[inline]
+    fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
+        for (nth, iv) in ivs.iter_mut().enumerate() {
+            *iv = [0; W];
+            iv[..8].copy_from_slice(&run.number(nth).to_le_bytes());
         }
     }
 }

@@ -1,21 +1,34 @@
 //! `xts`: XEX with a tweak for each sector (IEEE 1619-2007, NIST SP 800-38E).
 //!
-//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2.
+//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2. The IV generator
+//! gives T, encrypted with those of the other sectors ([`Encrypted`](crate::iv::Encrypted)).
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, RUN, xor};
-use crate::block::{Block, BlockCipher};
-use crate::iv::IvGenerator;
-use crate::{SectorCipher, SectorSize};
+use super::{GROUP, Mode};
+use crate::block::{BlockCipher, blocks, xor};
+use crate::kernel::{AesKey, Direction};
 
-pub(crate) struct Xts<C, I> {
+/// AES on the vector kernels.
+pub(crate) struct AesXts {
+    /// Encrypts the data: key1.
+    pub(crate) data: AesKey,
+}
+
+impl Mode<16> for AesXts {
+    fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.data.xts(Direction::Encrypt, ivs, data);
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.data.xts(Direction::Decrypt, ivs, data);
+    }
+}
+
+/// Any block cipher of a library.
+pub(crate) struct Xts<C> {
     /// Encrypts the data: key1.
     pub(crate) data: C,
-    /// Encrypts the IVs: key2.
-    pub(crate) tweak: C,
-    pub(crate) iv: I,
-    pub(crate) sector_size: SectorSize,
 }
 
 /// Tweaks that advance side by side, so that their multiplications overlap in the pipeline.
@@ -27,33 +40,13 @@ fn shift(x: u128, by: u32) -> u128 {
     (x << by) ^ high ^ (high << 1) ^ (high << 2) ^ (high << 7)
 }
 
-impl<C: BlockCipher, I: IvGenerator> Xts<C, I> {
-    fn run(&self, first: u64, data: InOutBuf<'_, '_, u8>, apply: impl Fn(&C, &mut [Block])) {
-        let per_sector = self.sector_size.bytes() / 16;
-        let mut rest = super::blocks(data, self.sector_size);
-        let mut sector = first;
-        let mut ivs = [Block::default(); RUN];
-        while !rest.is_empty() {
-            let sectors = RUN.min(rest.len() / per_sector);
-            let run;
-            (run, rest) = rest.split_at(sectors * per_sector);
-            let ivs = &mut ivs[..sectors];
-            self.iv.fill(sector, self.sector_size.units(), ivs);
-            self.tweak.encrypt_blocks(ivs);
-            self.sectors(ivs, run, &apply);
-            sector = sector.wrapping_add(self.sector_size.units().wrapping_mul(sectors as u64));
-        }
-    }
-
+impl<C: BlockCipher<16>> Xts<C> {
     /// Runs groups of blocks through the cipher, whichever sectors they belong to.
-    fn sectors(
-        &self,
-        mut starts: &[Block],
-        mut rest: InOutBuf<'_, '_, Block>,
-        apply: &impl Fn(&C, &mut [Block]),
-    ) {
+    fn sectors(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>, apply: impl Fn(&C, &mut [[u8; 16]])) {
+        let mut starts = ivs.iter();
+        let mut rest = blocks::<16>(data);
         let per_sector = rest.len() / starts.len();
-        let mut tweaks = [Block::default(); GROUP];
+        let mut tweaks = [[0; 16]; GROUP];
         let mut carry = None;
         let mut left_in_sector = 0;
         while !rest.is_empty() {
@@ -65,10 +58,8 @@ impl<C: BlockCipher, I: IvGenerator> Xts<C, I> {
             let mut filled = 0;
             while filled < group.len() {
                 let start = carry.take().unwrap_or_else(|| {
-                    let (first, others) = starts.split_first().unwrap_or((&tweaks[0], &[]));
-                    starts = others;
                     left_in_sector = per_sector;
-                    u128::from_le_bytes((*first).into())
+                    starts.next().map_or(0, |tweak| u128::from_le_bytes(*tweak))
                 });
                 let n = left_in_sector.min(group.len() - filled);
                 let next = powers(start, &mut tweaks[filled..filled + n]);
@@ -91,30 +82,26 @@ impl<C: BlockCipher, I: IvGenerator> Xts<C, I> {
 }
 
 /// Fills `out` with start * x^j and returns the tweak that follows. `out` is a whole number of lanes.
-fn powers(start: u128, out: &mut [Block]) -> u128 {
+fn powers(start: u128, out: &mut [[u8; 16]]) -> u128 {
     let mut lanes = [start; LANES as usize];
     for lane in 1..LANES {
         lanes[lane as usize] = shift(start, lane);
     }
     for chunk in out.chunks_exact_mut(LANES as usize) {
         for (block, lane) in chunk.iter_mut().zip(&mut lanes) {
-            *block = Block::from(lane.to_le_bytes());
+            *block = lane.to_le_bytes();
             *lane = shift(*lane, LANES);
         }
     }
     lanes[0]
 }
 
-impl<C: BlockCipher, I: IvGenerator> SectorCipher for Xts<C, I> {
-    fn sector_size(&self) -> SectorSize {
-        self.sector_size
+impl<C: BlockCipher<16>> Mode<16> for Xts<C> {
+    fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.sectors(ivs, data, |cipher, blocks| cipher.encrypt(blocks));
     }
 
-    fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.run(first, data, |cipher, blocks| cipher.encrypt_blocks(blocks));
-    }
-
-    fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.run(first, data, |cipher, blocks| cipher.decrypt_blocks(blocks));
+    fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.sectors(ivs, data, |cipher, blocks| cipher.decrypt(blocks));
     }
 }

@@ -1,0 +1,149 @@
+//! CBC over whole sectors (NIST SP 800-38A, 6.2): C_0 = E(P_0 ^ IV), C_j = E(P_j ^ C_(j-1)).
+//!
+//! Encryption is a chain inside a sector, so up to 32 sectors advance side by side, one in each lane; decryption
+//! has no chain and takes a sector's blocks in their order.
+
+use super::ecb::{finish, rounds};
+use super::schedule::RoundKey;
+use super::vector::Vector;
+use super::{IN_FLIGHT, LANES};
+
+/// Encrypts `sectors` sectors of `bytes` bytes each, whose IVs lie at `ivs`.
+///
+/// # Safety
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; `bytes` is a positive
+/// multiple of 512; `ivs` holds `sectors` blocks; `src` is readable and `dst` writable for all sectors, and they are
+/// the same or apart.
+#[inline(always)]
+pub(super) unsafe fn cbc_encrypt<V: Vector, const R: usize>(
+    keys: *const RoundKey,
+    ivs: *const u8,
+    sectors: usize,
+    bytes: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let mut done = 0;
+    while done < sectors {
+        let left = sectors - done;
+        let chains = |n: usize| Lanes::new(done, left.min(n * V::BLOCKS), bytes);
+        // SAFETY: the lanes are sectors from `done` to `sectors`.
+        unsafe {
+            match left.div_ceil(V::BLOCKS) {
+                1 => chain::<V, R, 1>(keys, ivs, &chains(1), bytes, src, dst),
+                2 => chain::<V, R, 2>(keys, ivs, &chains(2), bytes, src, dst),
+                3..=4 => chain::<V, R, 4>(keys, ivs, &chains(4), bytes, src, dst),
+                _ => chain::<V, R, IN_FLIGHT>(keys, ivs, &chains(IN_FLIGHT), bytes, src, dst),
+            }
+        }
+        done += left.min(IN_FLIGHT * V::BLOCKS);
+    }
+}
+
+/// Which sector each lane works on.
+struct Lanes {
+    iv: [usize; LANES],
+    data: [usize; LANES],
+}
+
+impl Lanes {
+    /// `count` sectors from `first`; the lanes beyond do the last sector again, with the same result.
+    #[inline(always)]
+    fn new(first: usize, count: usize, bytes: usize) -> Self {
+        let mut lanes = Self { iv: [0; LANES], data: [0; LANES] };
+        for lane in 0..LANES {
+            let sector = first + if lane < count { lane } else { count - 1 };
+            lanes.iv[lane] = sector * 16;
+            lanes.data[lane] = sector * bytes;
+        }
+        lanes
+    }
+}
+
+/// Encrypts the sectors of `N` vectors of lanes from their first block to their last.
+#[inline(always)]
+unsafe fn chain<V: Vector, const R: usize, const N: usize>(
+    keys: *const RoundKey,
+    ivs: *const u8,
+    lanes: &Lanes,
+    bytes: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All lanes read a block
+    // before any writes it, so a repeated lane sees what the first saw, in place too.
+    unsafe {
+        let mut x = [V::gather(ivs, lanes.iv.as_ptr()); N];
+        let mut k = 1;
+        while k < N {
+            x[k] = V::gather(ivs, lanes.iv.as_ptr().add(k * V::BLOCKS));
+            k += 1;
+        }
+        let mut at = 0;
+        while at < bytes {
+            let first = V::key(keys);
+            let mut k = 0;
+            while k < N {
+                let block = V::gather(src.add(at), lanes.data.as_ptr().add(k * V::BLOCKS));
+                x[k] = x[k].xor3(block, first);
+                k += 1;
+            }
+            rounds::<V, R, true, N>(keys, &mut x);
+            let last = V::key(keys.add(R));
+            let mut k = 0;
+            while k < N {
+                x[k] = finish::<V, true>(x[k], last);
+                x[k].scatter(dst.add(at), lanes.data.as_ptr().add(k * V::BLOCKS));
+                k += 1;
+            }
+            at += 16;
+        }
+    }
+}
+
+/// Decrypts `sectors` sectors of `bytes` bytes each, whose IVs lie at `ivs`.
+///
+/// # Safety
+/// As [`cbc_encrypt`], with `keys` for decryption.
+#[inline(always)]
+pub(super) unsafe fn cbc_decrypt<V: Vector, const R: usize>(
+    keys: *const RoundKey,
+    ivs: *const u8,
+    sectors: usize,
+    bytes: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    for sector in 0..sectors {
+        // SAFETY: groups tile 512 bytes exactly for every vector. In place, a block is read again as the chain of
+        // the one after it: later vectors are written first, and the group's last is kept for the next group.
+        unsafe {
+            let (src, dst) = (src.add(sector * bytes), dst.add(sector * bytes));
+            let mut before = V::repeat(ivs.add(sector * 16));
+            let mut at = 0;
+            while at < bytes {
+                let (src, dst) = (src.add(at), dst.add(at));
+                let head = V::load(src);
+                let tail = V::load(src.add((IN_FLIGHT - 1) * V::BYTES));
+                let first = V::key(keys);
+                let mut x = [first; IN_FLIGHT];
+                let mut k = 0;
+                while k < IN_FLIGHT {
+                    x[k] = V::load(src.add(k * V::BYTES)).xor(first);
+                    k += 1;
+                }
+                rounds::<V, R, false, IN_FLIGHT>(keys, &mut x);
+                let last = V::key(keys.add(R));
+                let mut k = IN_FLIGHT - 1;
+                while k > 0 {
+                    let chain = V::load(src.add(k * V::BYTES - 16));
+                    finish::<V, false>(x[k], last.xor(chain)).store(dst.add(k * V::BYTES));
+                    k -= 1;
+                }
+                finish::<V, false>(x[0], last.xor(head.preceded_by(before))).store(dst);
+                before = tail;
+                at += IN_FLIGHT * V::BYTES;
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A key made ready for one CPU path: the safe face of the kernels.
+
+use cipher::inout::InOutBuf;
+
+use super::schedule::{RoundKey, Schedule};
+use super::table::{Functions, Sectors, Table};
+use super::{Direction, aesni, avx512, vaes256};
+use crate::iv::{IvGenerator, Plain64};
+use crate::sector::Run;
+use crate::wipe::wipe_stack;
+use crate::{CpuPath, Locked, Result};
+
+/// The most stack that a kernel uses; a test looks for what may be left.
+const SPILLED: usize = 1536;
+
+/// An expanded AES key on locked pages, and the functions that use it.
+pub(crate) struct AesKey {
+    schedule: Locked<Schedule>,
+    // Only ever the functions of a path that the processor has.
+    functions: &'static Functions,
+}
+
+impl AesKey {
+    /// Expands a key of 16, 24 or 32 bytes; none for a path that has no kernels or a processor that lacks it.
+    ///
+    /// # Errors
+    /// `Memory` when no page could be had.
+    pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
+        let (Some(table), Some(nth)) = (table(path), [16, 24, 32].iter().position(|&n| n == key.len()))
+        else {
+            return Ok(None);
+        };
+        let mut schedule = Locked::new(Schedule::EMPTY)?;
+        // SAFETY: `table` says that the processor has AES-NI at least.
+        unsafe { schedule.expand(key) };
+        wipe_stack::<SPILLED>();
+        Ok(Some(Self { schedule, functions: &table[nth] }))
+    }
+
+    /// Encrypts blocks on their own, in place.
+    pub(crate) fn encrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
+        let at = blocks.as_mut_ptr().cast::<u8>();
+        // SAFETY: the processor has this path; the blocks are readable and writable.
+        unsafe { (self.functions.ecb_encrypt)(self.schedule.encrypt.as_ptr(), at, at, blocks.len()) }
+        self.tidy();
+    }
+
+    /// Decrypts blocks on their own, in place.
+    pub(crate) fn decrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
+        let at = blocks.as_mut_ptr().cast::<u8>();
+        // SAFETY: as in `encrypt_blocks`.
+        unsafe { (self.functions.ecb_decrypt)(self.schedule.decrypt.as_ptr(), at, at, blocks.len()) }
+        self.tidy();
+    }
+
+    /// Writes the encryption of each sector's number, le64(S) zero-padded: the tweaks of XTS with `plain64`, the IVs
+    /// of ESSIV.
+    pub(crate) fn encrypt_numbers(&self, run: Run, blocks: &mut [[u8; 16]]) {
+        let Some((first, shift)) = run.progression(blocks.len()) else {
+            Plain64.fill(run, blocks);
+            return self.encrypt_blocks(blocks);
+        };
+        let at = blocks.as_mut_ptr().cast::<u8>();
+        // SAFETY: as in `encrypt_blocks`.
+        unsafe {
+            (self.functions.encrypt_numbers)(self.schedule.encrypt.as_ptr(), first, shift, at, blocks.len())
+        }
+    }
+
+    /// Applies XTS to whole sectors, whose encrypted tweaks are given.
+    ///
+    /// # Panics
+    /// When the data is not one sector of a multiple of 512 bytes for each tweak.
+    pub(crate) fn xts(&self, direction: Direction, tweaks: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        let run = match direction {
+            Direction::Encrypt => self.functions.xts_encrypt,
+            Direction::Decrypt => self.functions.xts_decrypt,
+        };
+        self.sectors(run, direction, tweaks, data);
+    }
+
+    /// Applies CBC to whole sectors.
+    ///
+    /// # Panics
+    /// When the data is not one sector of a multiple of 512 bytes for each IV.
+    pub(crate) fn cbc(&self, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        let run = match direction {
+            Direction::Encrypt => self.functions.cbc_encrypt,
+            Direction::Decrypt => self.functions.cbc_decrypt,
+        };
+        self.sectors(run, direction, ivs, data);
+    }
+
+    fn sectors(&self, run: Sectors, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        if ivs.is_empty() {
+            return;
+        }
+        let bytes = data.len() / ivs.len();
+        assert!(bytes * ivs.len() == data.len() && bytes.is_multiple_of(512) && bytes > 0);
+        let keys: *const RoundKey = match direction {
+            Direction::Encrypt => self.schedule.encrypt.as_ptr(),
+            Direction::Decrypt => self.schedule.decrypt.as_ptr(),
+        };
+        let (src, dst) = data.into_raw();
+        // SAFETY: the processor has this path; the assertion above gives the shape; `InOutBuf` is one buffer or two
+        // apart, readable and writable.
+        unsafe { run(keys, ivs.as_ptr().cast(), ivs.len(), bytes, src, dst) }
+        self.tidy();
+    }
+
+    /// Leaves no round key behind on the stack.
+    fn tidy(&self) {
+        if self.functions.spills {
+            wipe_stack::<SPILLED>();
+        }
+    }
+}
+
+/// The functions of a path that the processor has.
+fn table(path: CpuPath) -> Option<&'static Table> {
+    if !path.is_available() {
+        return None;
+    }
+    match path {
+        CpuPath::Portable => None,
+        CpuPath::AesNi => Some(&aesni::TABLE),
+        CpuPath::Vaes256 => Some(&vaes256::TABLE),
+        CpuPath::Avx512 => Some(&avx512::TABLE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::{Key, SectorSize};
+
+    /// Bytes below the caller's frame that are looked at.
+    const DEEP: usize = 128 << 10;
+
+    /// What calls have left behind on the stack, without adding to it: the kernel copies it.
+    #[inline(never)]
+    fn left_on_the_stack() -> Vec<u8> {
+        let here = 0u8;
+        let mut below = vec![0; DEEP];
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        memory.read_exact_at(&mut below, (&raw const here).addr() as u64 - DEEP as u64).unwrap();
+        below
+    }
+
+    /// All round keys, inverted, so that the list is not found itself.
+    fn needles(key: &AesKey) -> Vec<[u8; 16]> {
+        let both = key.schedule.encrypt.iter().chain(&key.schedule.decrypt);
+        both.map(|k| k.0[0].map(|b| !b)).filter(|k| *k != [0xff; 16]).collect()
+    }
+
+    #[inline(never)]
+    fn use_all(path: CpuPath, key: &Key) -> Option<AesKey> {
+        let key = AesKey::new(path, key.as_bytes()).unwrap()?;
+        let mut data = vec![7; 65536];
+        let mut ivs = [[0; 16]; 16];
+        key.encrypt_numbers(Run::new(5, SectorSize::S4096, false), &mut ivs);
+        key.encrypt_blocks(&mut ivs);
+        key.decrypt_blocks(&mut ivs);
+        for direction in [Direction::Encrypt, Direction::Decrypt] {
+            key.xts(direction, &ivs, (&mut data[..]).into());
+            key.cbc(direction, &ivs, (&mut data[..]).into());
+            key.cbc(direction, &ivs[..3], (&mut data[..3 * 512]).into());
+        }
+        Some(key)
+    }
+
+    #[test]
+    fn no_round_key_is_left_on_the_stack() {
+        for path in CpuPath::ALL {
+            for len in [16, 24, 32] {
+                let mut key = Key::zeroed(len).unwrap();
+                std::fs::File::open("/dev/urandom").unwrap().read_exact(key.as_mut_bytes()).unwrap();
+                let Some(used) = use_all(path, &key) else { continue };
+                let stack = left_on_the_stack();
+                for needle in needles(&used) {
+                    let found = |window: &[u8]| window.iter().zip(&needle).all(|(a, b)| *a == !*b);
+                    let at = stack.windows(16).position(found);
+                    assert_eq!(
+                        at,
+                        None,
+                        "{} with {len} bytes: {} below",
+                        path.name(),
+                        DEEP - at.unwrap_or(0)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_planted_key_is_found_on_the_stack() {
+        #[inline(never)]
+        fn plant() {
+            let planted = [0x5au8; 4096];
+            std::hint::black_box(&planted);
+        }
+        plant();
+        let stack = left_on_the_stack();
+        assert!(
+            stack.windows(64).any(|window| window == [0x5a; 64]),
+            "the search sees what a call left behind"
+        );
+    }
+}

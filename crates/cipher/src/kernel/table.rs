@@ -1,0 +1,110 @@
+//! The function table of each CPU path, and who may have it.
+
+use super::schedule::RoundKey;
+
+/// Blocks on their own: keys, source, destination, count of blocks.
+pub(super) type Ecb = unsafe fn(*const RoundKey, *const u8, *mut u8, usize);
+/// Numbers: keys, the first, the logarithm of their distance, destination, count of blocks.
+pub(super) type Numbers = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
+/// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
+pub(super) type Sectors = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
+
+/// One algorithm of one CPU path for one number of rounds.
+pub(crate) struct Functions {
+    /// Whether they may leave round keys on the stack.
+    pub(super) spills: bool,
+    pub(super) ecb_encrypt: Ecb,
+    pub(super) ecb_decrypt: Ecb,
+    pub(super) encrypt_numbers: Numbers,
+    pub(super) xts_encrypt: Sectors,
+    pub(super) xts_decrypt: Sectors,
+    pub(super) cbc_encrypt: Sectors,
+    pub(super) cbc_decrypt: Sectors,
+}
+
+/// The functions for 10, 12 and 14 rounds.
+pub(super) type Table = [Functions; 3];
+
+/// Compiles the algorithms for one vector, with the features that its instructions need.
+macro_rules! entry_points {
+    ($vector:ty, $features:literal) => {
+        pub(super) static TABLE: super::table::Table =
+            [entry::functions::<10>(), entry::functions::<12>(), entry::functions::<14>()];
+
+        /// Each function's contract is that of the algorithm it compiles; the features are its own.
+        mod entry {
+            use super::super::schedule::RoundKey;
+            use super::super::table::Functions;
+            use super::super::{cbc, ecb, xts};
+            type V = $vector;
+
+            pub(super) const fn functions<const R: usize>() -> Functions {
+                Functions {
+                    spills: <V as super::super::vector::Vector>::SPILLS,
+                    ecb_encrypt: ecb_encrypt::<R>,
+                    ecb_decrypt: ecb_decrypt::<R>,
+                    encrypt_numbers: encrypt_numbers::<R>,
+                    xts_encrypt: xts_encrypt::<R>,
+                    xts_decrypt: xts_decrypt::<R>,
+                    cbc_encrypt: cbc_encrypt::<R>,
+                    cbc_decrypt: cbc_decrypt::<R>,
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn encrypt_numbers<const R: usize>(
+                k: *const RoundKey,
+                first: u64,
+                shift: u32,
+                dst: *mut u8,
+                blocks: usize,
+            ) {
+                // SAFETY: passed on.
+                unsafe { ecb::numbers::<V, R>(k, first, shift, dst, blocks) }
+            }
+
+            super::super::table::entry_points!(@ecb $features, ecb_encrypt, true);
+            super::super::table::entry_points!(@ecb $features, ecb_decrypt, false);
+            super::super::table::entry_points!(@xts $features, xts_encrypt, true);
+            super::super::table::entry_points!(@xts $features, xts_decrypt, false);
+            super::super::table::entry_points!(@cbc $features, cbc_encrypt);
+            super::super::table::entry_points!(@cbc $features, cbc_decrypt);
+        }
+    };
+    (@ecb $features:literal, $name:ident, $encrypt:literal) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const R: usize>(k: *const RoundKey, src: *const u8, dst: *mut u8, blocks: usize) {
+            // SAFETY: passed on.
+            unsafe { ecb::ecb::<V, R, $encrypt>(k, src, dst, blocks) }
+        }
+    };
+    (@xts $features:literal, $name:ident, $encrypt:literal) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const R: usize>(
+            k: *const RoundKey,
+            t: *const u8,
+            n: usize,
+            bytes: usize,
+            src: *const u8,
+            dst: *mut u8,
+        ) {
+            // SAFETY: passed on.
+            unsafe { xts::xts::<V, R, $encrypt>(k, t, n, bytes, src, dst) }
+        }
+    };
+    (@cbc $features:literal, $name:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const R: usize>(
+            k: *const RoundKey,
+            ivs: *const u8,
+            n: usize,
+            bytes: usize,
+            src: *const u8,
+            dst: *mut u8,
+        ) {
+            // SAFETY: passed on.
+            unsafe { cbc::$name::<V, R>(k, ivs, n, bytes, src, dst) }
+        }
+    };
+}
+pub(super) use entry_points;

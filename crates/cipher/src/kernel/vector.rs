@@ -1,0 +1,50 @@
+//! What the algorithms need of a vector register of AES blocks.
+
+use super::IN_FLIGHT;
+use super::schedule::RoundKey;
+
+/// A vector of [`Vector::BLOCKS`] AES blocks in one register.
+///
+/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point that they end
+/// up in.
+///
+/// # Safety
+/// Every method may be called only on a processor with the implementing module's features. Pointers are read or
+/// written for the whole vector (`repeat`: for one block), at any alignment.
+pub(super) trait Vector: Copy {
+    /// True where eight blocks, their tweaks and a round key are more than the registers hold, so that the compiler
+    /// spills to the stack.
+    const SPILLS: bool;
+    /// Blocks in one vector.
+    const BLOCKS: usize;
+    /// Bytes in one vector.
+    const BYTES: usize = Self::BLOCKS * 16;
+
+    unsafe fn load(at: *const u8) -> Self;
+    /// Loads a round key.
+    unsafe fn key(at: *const RoundKey) -> Self;
+    unsafe fn store(self, at: *mut u8);
+    /// One block in every place.
+    unsafe fn repeat(block: *const u8) -> Self;
+    /// le64(first + (i << shift)), zero-padded, in block i. The sum wraps.
+    unsafe fn numbers(first: u64, shift: u32) -> Self;
+    unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn xor3(self, b: Self, c: Self) -> Self;
+
+    unsafe fn encrypt_round(self, key: Self) -> Self;
+    unsafe fn encrypt_last(self, key: Self) -> Self;
+    unsafe fn decrypt_round(self, key: Self) -> Self;
+    unsafe fn decrypt_last(self, key: Self) -> Self;
+
+    /// Of a tweak repeated in every block: block i of vector k becomes tweak * x^(k * BLOCKS + i).
+    unsafe fn powers(self) -> [Self; IN_FLIGHT];
+    /// Each block times x^(8 * BLOCKS): the tweaks of the blocks `IN_FLIGHT` vectors further on.
+    unsafe fn advance(self) -> Self;
+
+    /// The blocks one place later, the last block of `before` in front.
+    unsafe fn preceded_by(self, before: Self) -> Self;
+    /// Blocks from `BLOCKS` places, each so many bytes from `at`.
+    unsafe fn gather(at: *const u8, offsets: *const usize) -> Self;
+    /// The reverse of `gather`.
+    unsafe fn scatter(self, at: *mut u8, offsets: *const usize);
+}

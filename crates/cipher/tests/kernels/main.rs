@@ -1,0 +1,183 @@
+//! Every CPU path against AWS-LC, OpenSSL and the other paths, byte for byte.
+
+mod peers;
+
+use proptest::prelude::*;
+use underseal_cipher::{
+    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, build_with,
+};
+
+/// One request, and how its buffers lie.
+#[derive(Debug, Clone)]
+struct Case {
+    key: Vec<u8>,
+    size: SectorSize,
+    large: bool,
+    first: u64,
+    data: Vec<u8>,
+    /// Bytes that input and output are off a cache line.
+    off: (usize, usize),
+    in_place: bool,
+}
+
+impl Case {
+    fn cipher(&self, spec: &str, path: CpuPath) -> std::sync::Arc<dyn SectorCipher> {
+        let spec: CipherSpec = spec.parse().unwrap();
+        let key = Key::new(&self.key).unwrap();
+        build_with(&BuildOptions {
+            spec: &spec,
+            key: &key,
+            sector_size: self.size,
+            iv_large_sectors: self.large,
+            cpu: Some(path),
+        })
+        .unwrap()
+    }
+
+    /// Sends `data` through `apply`, at this case's alignments, and checks that nothing around it is touched.
+    fn through(&self, data: &[u8], apply: impl Fn(InOutBuf<'_, '_, u8>)) -> Vec<u8> {
+        const AROUND: u8 = 0xa5;
+        let place = |off: usize| {
+            let buffer = vec![AROUND; data.len() + 256];
+            let start = buffer.as_ptr().align_offset(64) + 64 + off;
+            (buffer, start..start + data.len())
+        };
+        let (mut output, at) = place(self.off.1);
+        if self.in_place {
+            output[at.clone()].copy_from_slice(data);
+            apply((&mut output[at.clone()]).into());
+        } else {
+            let (mut input, from) = place(self.off.0);
+            input[from.clone()].copy_from_slice(data);
+            apply(InOutBuf::new(&input[from.clone()], &mut output[at.clone()]).unwrap());
+            assert_eq!(&input[from], data, "the input is left as it was");
+        }
+        assert!(output[..at.start].iter().all(|&b| b == AROUND), "bytes before the output");
+        assert!(output[at.end..].iter().all(|&b| b == AROUND), "bytes behind the output");
+        output[at].to_vec()
+    }
+
+    /// le64(S), zero-padded, of each sector.
+    fn ivs(&self) -> Vec<[u8; 16]> {
+        let sectors = self.data.len() / self.size.bytes();
+        let shift = if self.large { self.size.units().trailing_zeros() } else { 0 };
+        (0..sectors as u64)
+            .map(|nth| self.first.wrapping_add(nth.wrapping_mul(self.size.units())) >> shift)
+            .map(|number| u128::from(number).to_le_bytes())
+            .collect()
+    }
+}
+
+fn paths() -> impl Iterator<Item = CpuPath> {
+    CpuPath::ALL.into_iter().filter(|path| path.is_available())
+}
+
+fn cases(keys: &'static [usize]) -> impl Strategy<Value = Case> {
+    let numbers =
+        prop_oneof![any::<u64>(), (1u64 << 32) - 200..(1 << 32) + 8, u64::MAX - 8000..=u64::MAX, 0..9u64];
+    let key = prop::sample::select(keys).prop_flat_map(|n| prop::collection::vec(any::<u8>(), n));
+    let size = prop::sample::select(&[512u32, 1024, 2048, 4096, 8192, 65536][..]);
+    (
+        key,
+        size,
+        0usize..101,
+        any::<bool>(),
+        numbers,
+        (0usize..64, 0usize..64),
+        any::<[bool; 2]>(),
+        any::<u64>(),
+    )
+        .prop_map(|(key, bytes, count, large, first, off, [aligned, in_place], seed)| {
+            let size = SectorSize::new(bytes).unwrap();
+            let count = count.min((1 << 18) / size.bytes());
+            let mut state = seed | 1;
+            let mut random = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()
+            };
+            let data = (0..count * size.bytes() / 8).flat_map(|_| random()).collect();
+            let off = if aligned { (0, 0) } else { off };
+            // The layer above only asks for whole sectors.
+            let first = first / size.units() * size.units();
+            Case { key, size, large, first, data, off, in_place }
+        })
+}
+
+/// Checks all paths against `expected`, which encrypts one sector: IV, sector.
+fn check(
+    case: &Case,
+    spec: &str,
+    expected: impl Fn(&[u8; 16], &[u8]) -> Vec<u8>,
+) -> Result<(), TestCaseError> {
+    let sectors = case.data.chunks(case.size.bytes());
+    let want: Vec<u8> = sectors.zip(case.ivs()).flat_map(|(sector, iv)| expected(&iv, sector)).collect();
+    for path in paths() {
+        let cipher = case.cipher(spec, path);
+        let got = case.through(&case.data, |data| cipher.encrypt(case.first, data));
+        prop_assert!(got == want, "{} does not encrypt like the peer", path.name());
+        let back = case.through(&want, |data| cipher.decrypt(case.first, data));
+        prop_assert!(back == case.data, "{} does not decrypt like the peer", path.name());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn every_path_writes_the_xts_of_openssl(case in cases(&[32, 64])) {
+        prop_assume!(case.key[..case.key.len() / 2] != case.key[case.key.len() / 2..]);
+        check(&case, "aes-xts-plain64", |iv, sector| peers::openssl_xts(&case.key, iv, sector))?;
+    }
+
+    #[test]
+    fn every_path_writes_the_xts_of_aws_lc(case in cases(&[64])) {
+        check(&case, "aes-xts-plain64", |iv, sector| peers::aws_lc_xts(&case.key, iv, sector))?;
+    }
+
+    #[test]
+    fn every_path_writes_the_cbc_essiv_of_openssl(case in cases(&[16, 24, 32])) {
+        let salt = openssl::sha::sha256(&case.key);
+        let essiv = |iv: &[u8; 16]| peers::openssl_ecb(&salt, iv);
+        check(&case, "aes-cbc-essiv:sha256", |iv, sector| peers::openssl_cbc(&case.key, &essiv(iv), sector))?;
+    }
+
+    #[test]
+    fn every_path_writes_the_cbc_essiv_of_aws_lc(case in cases(&[16, 24, 32])) {
+        let salt = openssl::sha::sha256(&case.key);
+        let essiv = |iv: &[u8; 16]| peers::openssl_ecb(&salt, iv);
+        check(&case, "aes-cbc-essiv:sha256", |iv, sector| peers::aws_lc_cbc(&case.key, &essiv(iv), sector))?;
+    }
+
+    #[test]
+    fn all_paths_agree_where_no_peer_has_the_key_size(case in cases(&[48])) {
+        let portable = case.cipher("aes-xts-plain64", CpuPath::Portable);
+        let want = case.through(&case.data, |data| portable.encrypt(case.first, data));
+        for path in paths() {
+            let cipher = case.cipher("aes-xts-plain64", path);
+            let got = case.through(&case.data, |data| cipher.encrypt(case.first, data));
+            prop_assert!(got == want, "{}", path.name());
+            let back = case.through(&want, |data| cipher.decrypt(case.first, data));
+            prop_assert!(back == case.data, "{}", path.name());
+        }
+    }
+
+    #[test]
+    fn splitting_a_request_at_a_sector_changes_nothing(
+        case in cases(&[32]), spec in prop::sample::select(&["aes-xts-plain64", "aes-cbc-essiv:sha256"][..]), at in any::<prop::sample::Index>(),
+    ) {
+        for path in paths() {
+            let cipher = case.cipher(spec, path);
+            let whole = case.through(&case.data, |data| cipher.encrypt(case.first, data));
+            let sectors = at.index(case.data.len() / case.size.bytes() + 1);
+            let parts = case.through(&case.data, |data| {
+                let (head, tail) = data.split_at(sectors * case.size.bytes());
+                cipher.encrypt(case.first, head);
+                cipher.encrypt(case.first.wrapping_add(sectors as u64 * case.size.units()), tail);
+            });
+            prop_assert!(whole == parts, "{}", path.name());
+        }
+    }
+}
