@@ -8,7 +8,7 @@
 //!   format                                            plain: a passphrase or key file, and no header at all
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          hash, random, storage (file or bytes; the header's lock), text
+//!          hash, random, storage (file or bytes), lock (cryptsetup's), text
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod hash;
 mod header;
 pub mod info;
 mod kdf;
+mod lock;
 pub mod luks1;
 pub mod luks2;
 pub mod plain;

@@ -54,11 +54,12 @@ impl Pbkdf {
         Self { kind: PbkdfKind::Pbkdf2, ..Self::argon2id() }
     }
 
-    /// The parameters of a new keyslot, measured on this machine if they are not forced, with a fresh salt.
+    /// The parameters of a new keyslot whose derived key has `len` bytes, measured on this machine if they are not
+    /// forced, with a fresh salt.
     ///
     /// # Errors
     /// `BadOption` out of range, `Memory` when there is none to measure with.
-    pub(crate) fn settle(&self, hash: Hash) -> Result<Kdf> {
+    pub(crate) fn settle(&self, hash: Hash, len: usize) -> Result<Kdf> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadOption, why));
         if let Cost::Time(time) = self.cost
             && !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time)
@@ -69,7 +70,7 @@ impl Pbkdf {
         let variant = match self.kind {
             PbkdfKind::Pbkdf2 => {
                 let iterations = match self.cost {
-                    Cost::Time(time) => pbkdf2_iterations(hash, time),
+                    Cost::Time(time) => pbkdf2_iterations(hash, len, time),
                     Cost::Iterations(n) if n < MIN_ITERATIONS => {
                         return bad(format!("{n} PBKDF2 iterations are too few: at least {MIN_ITERATIONS}"));
                     }
@@ -96,20 +97,20 @@ impl Pbkdf {
         Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes: self.lanes, salt })
     }
 
-    /// The rounds of a digest over the volume key: an eighth of a second, or the floor when costs are forced.
+    /// The rounds of a digest of `len` bytes over the volume key: an eighth of a second, or the floor when costs are forced.
     ///
     /// The volume key is random, so these rounds need not slow a guess down.
-    pub(crate) fn digest_iterations(&self, hash: Hash) -> u32 {
+    pub(crate) fn digest_iterations(&self, hash: Hash, len: usize) -> u32 {
         match self.cost {
             Cost::Iterations(_) => MIN_ITERATIONS,
-            Cost::Time(time) => pbkdf2_iterations(hash, time.min(Duration::from_millis(125))),
+            Cost::Time(time) => pbkdf2_iterations(hash, len, time.min(Duration::from_millis(125))),
         }
     }
 }
 
-/// PBKDF2 rounds that take `time` for one digest's length of key, scaled from a shorter run.
-fn pbkdf2_iterations(hash: Hash, time: Duration) -> u32 {
-    let mut out = [0; 16];
+/// PBKDF2 rounds that take `time` for `len` bytes, scaled from a shorter run.
+fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
+    let mut out = vec![0; len];
     let mut rounds = MIN_ITERATIONS;
     loop {
         let start = Instant::now();
