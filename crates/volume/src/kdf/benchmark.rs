@@ -159,3 +159,43 @@ pub(crate) fn physical_memory_kib() -> u32 {
     let bytes = info.totalram.saturating_mul(info.mem_unit.into());
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Cost = Cost::Time(Duration::from_millis(30));
+
+    #[test]
+    fn a_benchmark_stays_within_its_bounds_and_salts_differ() {
+        let argon2 = Pbkdf { cost: SHORT, memory_kib: 64 << 10, lanes: 2, ..Pbkdf::argon2id() };
+        let Kdf::Argon2 { passes, memory_kib, lanes, salt, .. } = argon2.settle(Hash::Sha256, 64).unwrap()
+        else {
+            panic!("asked for Argon2");
+        };
+        assert!(passes >= MIN_PASSES && (MIN_MEMORY_KIB..=64 << 10).contains(&memory_kib) && lanes == 2);
+        assert!(argon2.settle(Hash::Sha256, 64).unwrap().salt() != salt);
+        let small = Pbkdf { memory_kib: 64, ..argon2 };
+        assert!(matches!(small.settle(Hash::Sha256, 64).unwrap(), Kdf::Argon2 { memory_kib: 64, .. }));
+    }
+
+    #[test]
+    fn more_time_buys_more_iterations() {
+        let pbkdf2 = |ms| Pbkdf { cost: Cost::Time(Duration::from_millis(ms)), ..Pbkdf::pbkdf2() };
+        let iterations = |ms| match pbkdf2(ms).settle(Hash::Sha256, 32).unwrap() {
+            Kdf::Pbkdf2 { iterations, .. } => iterations,
+            Kdf::Argon2 { .. } => panic!("asked for PBKDF2"),
+        };
+        assert!(iterations(1) >= MIN_ITERATIONS);
+        // A hundred times the time; a busy machine may spoil a measurement, but not by that much.
+        assert!(iterations(1000) > iterations(10));
+    }
+
+    #[test]
+    fn forced_costs_are_taken_as_they_are() {
+        let forced = Pbkdf { cost: Cost::Iterations(7), memory_kib: 100, lanes: 1, ..Pbkdf::argon2id() };
+        let kdf = forced.settle(Hash::Sha256, 64).unwrap();
+        assert!(matches!(kdf, Kdf::Argon2 { passes: 7, memory_kib: 100, lanes: 1, .. }), "{kdf:?}");
+        assert_eq!(forced.digest_iterations(Hash::Sha256, 32), MIN_ITERATIONS);
+    }
+}
