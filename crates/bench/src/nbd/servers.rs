@@ -99,7 +99,9 @@ impl Place<'_> {
     }
 
     fn underseal(&self) -> Command {
-        Command::new(&self.options.underseal)
+        let mut command = Command::new(&self.options.underseal);
+        command.arg("--quiet");
+        command
     }
 
     fn ours(&self, name: &'static str, sector: &str) -> Result<Server, NbdError> {
