@@ -23,6 +23,10 @@ use super::{NbdError, NbdOptions};
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
 /// Ours with the sectors that the LUKS1 peers have.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
+/// Ours without structured replies, which cost libnbd two more calls a read.
+const OURS_SIMPLE: &str = "underseal, simple replies";
+/// nbdkit without them.
+const NBDKIT_SIMPLE: &str = "nbdkit luks --no-sr";
 /// Ours without a cipher, over the same kind of file.
 pub(super) const OURS_NULL: &str = "underseal, cipher_null";
 /// Ours without a cipher and without a file: the transport's limit.
@@ -40,17 +44,19 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The processor time that it has used, all threads together.
+    /// The processor time that it has used, threads that have ended included.
     pub(super) fn cpu_time(&self) -> Result<Duration, NbdError> {
-        let gone = |e| NbdError::because(format!("{} is gone", self.name), e);
-        let mut nanoseconds = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id())).map_err(gone)? {
-            // The first number is the time on a processor; a thread may end while we look.
-            let stat =
-                task.and_then(|t| std::fs::read_to_string(t.path().join("schedstat"))).unwrap_or_default();
-            nanoseconds += stat.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0u64);
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))
+            .map_err(|e| NbdError::because(format!("{} is gone", self.name), e))?;
+        // proc(5): the second field is a name in brackets; 14 and 15 are user and system time in ticks.
+        let ticks: u64 = stat
+            .rsplit(") ")
+            .next()
+            .into_iter()
+            .flat_map(|rest| rest.split(' ').skip(11).take(2))
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum();
+        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
     }
 }
 
@@ -76,13 +82,15 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
         .map_err(|e| NbdError::because(format!("cannot write {}", place.passphrase.display()), e))?;
     file.write_all(b"benchmark").map_err(|e| NbdError::because("cannot write the passphrase", e))?;
     let servers = vec![
-        place.ours(OURS, "4096")?,
-        place.ours(OURS_512, "512")?,
+        place.ours(OURS, "4096", &[])?,
+        place.ours(OURS_512, "512", &[])?,
+        place.ours(OURS_SIMPLE, "4096", &["--simple-replies"])?,
         place.null()?,
         place.memory()?,
         place.qemu()?,
-        place.nbdkit(NBDKIT, "nbdkit", true)?,
-        place.nbdkit(NBDKIT_FILE, "nbdkit-file", false)?,
+        place.nbdkit(NBDKIT, &[])?,
+        place.nbdkit(NBDKIT_SIMPLE, &["--no-sr"])?,
+        place.nbdkit(NBDKIT_FILE, &[])?,
     ];
     let _ = std::fs::remove_file(&place.passphrase);
     Ok(servers)
@@ -104,32 +112,26 @@ impl Place<'_> {
         command
     }
 
-    fn ours(&self, name: &'static str, sector: &str) -> Result<Server, NbdError> {
-        let image = self.path(&format!("luks2-{sector}.img"));
+    fn ours(&self, name: &'static str, sector: &str, more: &[&str]) -> Result<Server, NbdError> {
+        let stem = format!("luks2-{sector}{}", more.concat());
+        let image = self.path(&format!("{stem}.img"));
         // The header comes on top of the volume.
         let size = self.options.size + (16 << 20);
         let mut format = self.underseal();
         format.arg("format").arg(&image).args(["--size", &size.to_string(), "--sector-size", sector]);
         format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
         run(format.arg(&self.passphrase))?;
-        let socket = self.path(&format!("{sector}.sock"));
+        let socket = self.path(&format!("{stem}.sock"));
         let mut open = self.underseal();
-        open.arg("open").arg(&image).arg("--passphrase-file").arg(&self.passphrase);
+        open.arg("open").arg(&image).args(more).arg("--passphrase-file").arg(&self.passphrase);
         self.serve(name, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
     }
 
     fn null(&self) -> Result<Server, NbdError> {
         let (image, socket) = (self.image("null.img")?, self.path("null.sock"));
         let mut open = self.underseal();
-        open.arg("open").arg(&image).args([
-            "--type",
-            "plain",
-            "--cipher",
-            "cipher_null-ecb",
-            "--key-size",
-            "0",
-        ]);
-        open.args(["--sector-size", "4096", "--allow-null", "--key-file", "/dev/null"]);
+        open.arg("open").arg(&image).args(["--type", "plain", "--cipher", "cipher_null-ecb", "--allow-null"]);
+        open.args(["--sector-size", "4096", "--passphrase-file"]).arg(&self.passphrase);
         self.serve(OURS_NULL, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
     }
 
@@ -148,11 +150,13 @@ impl Place<'_> {
         self.serve(QEMU, serve.arg("--socket").arg(&socket), socket, vec![image])
     }
 
-    fn nbdkit(&self, name: &'static str, stem: &str, luks: bool) -> Result<Server, NbdError> {
+    fn nbdkit(&self, name: &'static str, more: &[&str]) -> Result<Server, NbdError> {
+        let luks = name != NBDKIT_FILE;
+        let stem = name.replace([' ', ','], "-");
         let socket = self.path(&format!("{stem}.sock"));
         let mut serve = Command::new("nbdkit");
-        serve.args(["--foreground", "--unix"]).arg(&socket);
-        let image = if luks { self.luks1(stem)? } else { self.image(&format!("{stem}.img"))? };
+        serve.args(["--foreground", "--unix"]).arg(&socket).args(more);
+        let image = if luks { self.luks1(&stem)? } else { self.image(&format!("{stem}.img"))? };
         if luks {
             serve.arg("--filter=luks");
         }
