@@ -192,9 +192,9 @@ mod tests {
         for (offset, lower, sector) in
             [(0, 1 << 20, 8), (4095, (1 << 20) + 4095, 15), (4096, 512, 8), (8192, 4608, 16)]
         {
-            let found = volume.segment_at(offset).unwrap();
+            let found = &volume.segments()[volume.segment_index(offset).unwrap()];
             assert_eq!((found.lower_offset(offset), found.sector(offset)), (lower, sector), "{offset}");
         }
-        assert!(volume.segment_at(12288).is_none());
+        assert!(volume.segment_index(12288).is_none());
     }
 }
