@@ -4,9 +4,22 @@ use sha2::digest::DynDigest;
 
 use crate::{Key, Result};
 
-/// The hash of this name in the kernel's words: its digest's length, and how to compute it.
-pub(super) fn named(name: &str) -> Option<Box<dyn DynDigest>> {
-    Some(match name {
+/// A hash, and how many bytes of its digest are used.
+pub(super) struct Hash {
+    function: Box<dyn DynDigest>,
+    pub(super) bytes: usize,
+}
+
+/// The hash of this name in the kernel's words.
+pub(super) fn named(name: &str) -> Option<Hash> {
+    let whole = |function: Box<dyn DynDigest>| Hash { bytes: function.output_size(), function };
+    // Whirlpool, cut.
+    let (name, cut) = match name {
+        "wp256" => ("wp512", Some(32)),
+        "wp384" => ("wp512", Some(48)),
+        name => (name, None),
+    };
+    let hash = whole(match name {
         "md5" => Box::<md5::Md5>::default(),
         "sha1" => Box::<sha1::Sha1>::default(),
         "sha224" => Box::<sha2::Sha224>::default(),
@@ -24,17 +37,19 @@ pub(super) fn named(name: &str) -> Option<Box<dyn DynDigest>> {
         "blake2b-512" => Box::<blake2::Blake2b512>::default(),
         "blake2s-256" => Box::<blake2::Blake2s256>::default(),
         _ => return None,
-    })
+    });
+    Some(Hash { bytes: cut.unwrap_or(hash.bytes), ..hash })
 }
 
 /// The digest of a key, itself a key.
 ///
 /// # Errors
 /// `Memory` when no page could be had.
-pub(super) fn digest(mut hash: Box<dyn DynDigest>, key: &[u8]) -> Result<Key> {
-    let mut digest = Key::zeroed(hash.output_size())?;
-    hash.update(key);
+pub(super) fn digest(mut hash: Hash, key: &[u8]) -> Result<Key> {
+    let mut digest = Key::zeroed(hash.function.output_size())?;
+    hash.function.update(key);
     // The buffer is as long as the digest.
-    let _ = hash.finalize_into_reset(digest.as_mut_bytes());
+    let _ = hash.function.finalize_into_reset(digest.as_mut_bytes());
+    digest.truncate(hash.bytes);
     Ok(digest)
 }
