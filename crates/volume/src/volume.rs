@@ -120,9 +120,81 @@ impl Volume {
         &self.segments
     }
 
-    /// The segment that holds the byte `offset`, or none beyond the end.
-    pub fn segment_at(&self, offset: u64) -> Option<&Segment> {
+    /// The number of the segment that holds the byte `offset`, or none beyond the end.
+    pub fn segment_index(&self, offset: u64) -> Option<usize> {
         let after = self.segments.partition_point(|s| s.start <= offset);
-        self.segments[..after].last().filter(|s| offset < s.end())
+        after.checked_sub(1).filter(|&i| offset < self.segments[i].end())
+    }
+}
+
+/// The bytes from `offset` on that a segment covers: `size`, or all that a device of `data_size` bytes has.
+pub(crate) fn data_length(
+    data_size: u64,
+    offset: u64,
+    size: Option<u64>,
+    sector_size: SectorSize,
+) -> Result<u64> {
+    let small = |why: String| Err(Error::new(ErrorKind::TooSmall, why));
+    let Some(room) = data_size.checked_sub(offset).filter(|&room| room > 0) else {
+        return small(format!("the data begins at byte {offset}, but its device ends at byte {data_size}"));
+    };
+    match size {
+        Some(size) if size > room => small(format!(
+            "the data ends at byte {}, but its device at byte {data_size}; it was cut off",
+            offset.saturating_add(size)
+        )),
+        Some(size) => Ok(size),
+        None => {
+            // As a block device would show it: whole sectors of 512 bytes.
+            let room = room & !511;
+            let unit = sector_size.bytes() as u64;
+            if room == 0 || !room.is_multiple_of(unit) {
+                let context = format!("{room} bytes of data are no whole number of {unit}-byte sectors");
+                return Err(Error::new(ErrorKind::BadLayout, format!("{context}; resize the image")));
+            }
+            Ok(room)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underseal_cipher::Key;
+
+    fn segment(start: u64, len: u64, lower: u64, sector: u32) -> Segment {
+        let (spec, key) = ("cipher_null-ecb".parse().unwrap(), Key::new(&[]).unwrap());
+        let cipher = underseal_cipher::build(&spec, &key, SectorSize::new(sector).unwrap()).unwrap();
+        Segment { start, len, lower, iv_offset: 8, cipher }
+    }
+
+    #[test]
+    fn segments_that_do_not_fit_together_are_refused() {
+        for (why, segments) in [
+            ("none", vec![]),
+            ("not from 0", vec![segment(512, 512, 0, 512)]),
+            ("empty", vec![segment(0, 0, 0, 512)]),
+            ("no whole sectors", vec![segment(0, 1000, 0, 512)]),
+            ("a gap", vec![segment(0, 512, 0, 512), segment(1024, 512, 512, 512)]),
+            ("an overlap", vec![segment(0, 1024, 0, 512), segment(512, 512, 1024, 512)]),
+            ("beyond any file", vec![segment(0, 512, i64::MAX as u64 & !511, 512)]),
+            ("wraps", vec![segment(0, 512, !511, 512)]),
+        ] {
+            assert_eq!(Volume::new(segments).unwrap_err().kind(), ErrorKind::BadLayout, "{why}");
+        }
+    }
+
+    #[test]
+    fn every_byte_is_found_in_its_segment() {
+        let volume =
+            Volume::new(vec![segment(0, 4096, 1 << 20, 512), segment(4096, 8192, 512, 4096)]).unwrap();
+        assert_eq!((volume.size(), volume.sector_size()), (12288, SectorSize::S4096));
+        for (offset, lower, sector) in
+            [(0, 1 << 20, 8), (4095, (1 << 20) + 4095, 15), (4096, 512, 8), (8192, 4608, 16)]
+        {
+            let found = volume.segment_at(offset).unwrap();
+            assert_eq!((found.lower_offset(offset), found.sector(offset)), (lower, sector), "{offset}");
+        }
+        assert!(volume.segment_at(12288).is_none());
     }
 }

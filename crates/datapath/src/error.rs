@@ -1,0 +1,66 @@
+//! The crate's one error: what a request failed of.
+
+use std::fmt;
+
+use underseal_device as device;
+
+/// Why a request or a mapping failed, for a program to match on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request goes beyond the volume's end.
+    OutOfRange,
+    /// The request is not aligned to the volume's block, or is empty.
+    Misaligned,
+    /// The request is longer than a queue can hold.
+    TooLarge,
+    /// The volume was opened for reading only.
+    ReadOnly,
+    /// The volume cannot do this, or not faster than by writing.
+    Unsupported,
+    /// The lower device has no space left.
+    NoSpace,
+    /// The lower device failed.
+    Lower,
+    /// The volume does not fit on the lower device.
+    Layout,
+}
+
+/// An error of the data path.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<device::Error>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Self { kind, context: context.into(), source: None }
+    }
+
+    pub(crate) fn lower(name: &str, source: device::Error) -> Self {
+        const ENOSPC: i32 = 28;
+        const EDQUOT: i32 = 122;
+        let full = matches!(source.errno(), Some(ENOSPC | EDQUOT));
+        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Lower };
+        Self { kind, context: format!("{name} failed"), source: Some(source) }
+    }
+
+    /// The stable kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|s| s as _)
+    }
+}

@@ -1,0 +1,31 @@
+//! A request's way from an export to the lower device and back.
+//!
+//! ```text
+//!   export:  submit / write_in_place            next_completion
+//!                     |                                ^
+//!                     v                                |
+//!   Queue    check -> segment -> encrypt --> lower --> decrypt -> ready
+//!   (one thread, one Ring, one Channel,        |
+//!    one Arena, one table of slots)            +-- at once, or when the Ring says so
+//!
+//!   Mapping  a Volume over a Device: shared by all queues, never locked
+//! ```
+//!
+//! A request stays on the thread that brought it: it is encrypted and submitted there, and decrypted there when it
+//! comes back (the `Inline` policy). Nothing is allocated and no lock is taken for a request; what it needs was
+//! reserved when its queue opened.
+
+mod error;
+mod mapping;
+mod queue;
+mod request;
+mod slot;
+
+pub use error::{Error, ErrorKind};
+pub use mapping::{Mapping, Status};
+pub use queue::{Full, Queue, QueueOptions};
+pub use request::{Completion, Request};
+pub use underseal_device::Buffer;
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

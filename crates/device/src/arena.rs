@@ -1,0 +1,233 @@
+//! Request memory: one mapping a queue, handed out in page-aligned power-of-two pieces by a buddy allocator.
+//!
+//! The lowest free piece is taken first, so a queue that is not deep stays in the processor's cache.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The smallest piece, in bytes.
+const UNIT: usize = 4096;
+
+/// Memory for a queue's requests, reserved when the queue opens.
+pub struct Arena {
+    mapping: Arc<Mapping>,
+    /// For each order, a bit for each piece of that size: set when it is free as a whole.
+    free: Vec<Bits>,
+}
+
+impl Arena {
+    /// Reserves at least `bytes` of address space, rounded up to a power of two; pages appear as they are touched.
+    ///
+    /// # Errors
+    /// `Memory` when the address space or the limit does not allow it.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let bytes = bytes.max(UNIT).next_power_of_two();
+        let orders = (bytes / UNIT).ilog2() as usize + 1;
+        let mut free: Vec<Bits> = (0..orders).map(|order| Bits::new((bytes / UNIT) >> order)).collect();
+        free[orders - 1].set(0);
+        Ok(Self { mapping: Arc::new(Mapping::new(bytes)?), free })
+    }
+
+    /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None` when no piece of that
+    /// size is free now.
+    pub fn alloc(&mut self, len: usize) -> Option<Buffer> {
+        let order = order_of(len)?;
+        let (from, mut index) = (order..self.free.len()).find_map(|o| Some((o, self.free[o].first()?)))?;
+        self.free[from].clear(index);
+        for split in (order..from).rev() {
+            index *= 2;
+            self.free[split].set(index + 1);
+        }
+        Some(Buffer { mapping: self.mapping.clone(), start: (index * UNIT) << order, len })
+    }
+
+    /// Takes a buffer back.
+    ///
+    /// # Panics
+    /// When it is another arena's.
+    pub fn free(&mut self, buffer: Buffer) {
+        assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
+        let mut order = order_of(buffer.len).unwrap_or(0);
+        let mut index = (buffer.start / UNIT) >> order;
+        while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
+            self.free[order].clear(index ^ 1);
+            index /= 2;
+            order += 1;
+        }
+        self.free[order].set(index);
+    }
+
+    /// The largest buffer that there can be, in bytes.
+    pub fn largest(&self) -> usize {
+        self.mapping.len
+    }
+}
+
+/// The order of the smallest piece that holds `len` bytes.
+fn order_of(len: usize) -> Option<usize> {
+    Some(len.max(1).div_ceil(UNIT).checked_next_power_of_two()?.ilog2() as usize)
+}
+
+/// Page-aligned memory of one request. Dropping it instead of giving it back leaves its piece unused until the arena
+/// goes.
+pub struct Buffer {
+    mapping: Arc<Mapping>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// Where it begins, for the kernel.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `start` lies within the mapping.
+        unsafe { self.mapping.at.as_ptr().add(self.start) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the arena gave these bytes to this buffer alone; they are mapped, initialised (the kernel fills new
+        // pages with zeros) and stay mapped while `mapping` is held.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    /// The contents may be plaintext: only the length is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory; who may touch which bytes is settled by the buffers' ownership.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize) -> Result<Self> {
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let no_memory =
+            || Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of request buffers"));
+        let at = at.map_err(|e| no_memory().with_source(e))?;
+        Ok(Self { at: NonNull::new(at.cast()).ok_or_else(no_memory)?, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole; no buffer refers to it any longer.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A set of small numbers.
+struct Bits {
+    words: Vec<u64>,
+    /// No word before this one has a bit set.
+    hint: usize,
+}
+
+impl Bits {
+    fn new(count: usize) -> Self {
+        Self { words: vec![0; count.div_ceil(64)], hint: 0 }
+    }
+
+    fn first(&mut self) -> Option<usize> {
+        let word = (self.hint..self.words.len()).find(|&w| self.words[w] != 0);
+        self.hint = word.unwrap_or(self.words.len());
+        word.map(|w| w * 64 + self.words[w].trailing_zeros() as usize)
+    }
+
+    fn get(&self, i: usize) -> bool {
+        self.words[i / 64] >> (i % 64) & 1 == 1
+    }
+
+    fn set(&mut self, i: usize) {
+        self.words[i / 64] |= 1 << (i % 64);
+        self.hint = self.hint.min(i / 64);
+    }
+
+    fn clear(&mut self, i: usize) {
+        self.words[i / 64] &= !(1 << (i % 64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_full_arena_says_so_and_recovers() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let whole = arena.alloc(64 << 10).unwrap();
+        assert!(arena.alloc(1).is_none());
+        arena.free(whole);
+        let pieces: Vec<_> = (0..16).map(|_| arena.alloc(4096).unwrap()).collect();
+        assert!(arena.alloc(1).is_none());
+        pieces.into_iter().for_each(|p| arena.free(p));
+        assert!(arena.alloc(64 << 10).is_some(), "the pieces grew together again");
+    }
+
+    #[test]
+    fn the_piece_just_freed_is_used_again() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let at = |b: &Buffer| b.as_ptr();
+        let first = arena.alloc(4096).unwrap();
+        let place = at(&first);
+        arena.free(first);
+        assert_eq!(at(&arena.alloc(4096).unwrap()), place);
+    }
+
+    proptest! {
+        #[test]
+        fn buffers_never_overlap_and_are_aligned(steps in prop::collection::vec((0usize..3, 1usize..40_000), 1..200)) {
+            let mut arena = Arena::new(256 << 10).unwrap();
+            let mut held: Vec<Buffer> = Vec::new();
+            for (what, size) in steps {
+                if what == 0 && !held.is_empty() {
+                    let buffer = held.swap_remove(size % held.len());
+                    arena.free(buffer);
+                } else if let Some(buffer) = arena.alloc(size) {
+                    prop_assert_eq!(buffer.as_ptr() as usize % UNIT, 0);
+                    prop_assert_eq!(buffer.len(), size);
+                    for other in &held {
+                        prop_assert!(buffer.start + size <= other.start || other.start + other.len <= buffer.start);
+                    }
+                    held.push(buffer);
+                }
+            }
+            held.drain(..).for_each(|b| arena.free(b));
+            prop_assert!(arena.alloc(256 << 10).is_some());
+        }
+    }
+}

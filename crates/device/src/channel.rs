@@ -1,0 +1,105 @@
+//! The two traits of a lower device, and the words they speak in.
+
+use std::ops::Range;
+
+use crate::{Buffer, Error, Geometry, Result, Ring, Token};
+
+/// A lower device: opened once, gives every queue a channel of its own.
+pub trait Device: Send + Sync {
+    /// Size and alignment. The size is that of opening time.
+    fn geometry(&self) -> Geometry;
+
+    /// A channel for the calling thread's queue, for up to `depth` requests at a time.
+    ///
+    /// # Errors
+    /// When the system has no descriptor or memory left.
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>>;
+
+    /// What a failing request's log line calls the device.
+    fn name(&self) -> &str;
+
+    /// Where data is allocated at and after `offset`, as one extent that ends at or before `offset + len`.
+    ///
+    /// A device that cannot tell says that all is data.
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let _ = offset;
+        Extent { len, hole: false }
+    }
+}
+
+/// A run of the device that is allocated, or is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes, at least 1.
+    pub len: u64,
+    /// True when nothing is stored there.
+    pub hole: bool,
+}
+
+/// How a request was answered that may not wait.
+#[derive(Debug)]
+pub enum Now {
+    /// All of it is done.
+    Done,
+    /// So many bytes are done; the rest would block.
+    Blocked(usize),
+    /// It failed.
+    Failed(Error),
+}
+
+/// A request that may wait. It owns its memory until it is finished. Offsets and lengths are in bytes.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the fields are explained beside each request")]
+pub enum Io {
+    /// Fill `range` of the buffer from `offset`.
+    Read { offset: u64, buffer: Buffer, range: Range<usize> },
+    /// Write `range` of the buffer to `offset`; `durable`: it is on stable storage when it finishes.
+    Write { offset: u64, buffer: Buffer, range: Range<usize>, durable: bool },
+    /// Everything written before is on stable storage when this finishes.
+    Flush,
+    /// The bytes need not be kept.
+    Discard { offset: u64, len: u64 },
+    /// The bytes read as zeros afterwards; `punch`: their space may be freed.
+    Zero { offset: u64, len: u64, punch: bool },
+    /// The bytes will be read soon.
+    Prefetch { offset: u64, len: u64 },
+}
+
+/// A request that is over, with its memory.
+#[derive(Debug)]
+pub struct Finished {
+    /// The token that it was started with.
+    pub slot: u32,
+    /// Its memory, when it had any.
+    pub buffer: Option<Buffer>,
+    /// How it ended.
+    pub result: Result<()>,
+}
+
+/// What became of a request that was started.
+#[derive(Debug)]
+pub enum Started {
+    /// It is over already.
+    Finished(Finished),
+    /// A completion of this channel's will come out of the ring.
+    Pending,
+}
+
+/// One queue's way to a device. It is used by one thread.
+///
+/// # Contract
+/// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
+/// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`.
+pub trait Channel {
+    /// Reads without waiting. Memory need not be aligned.
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
+
+    /// Writes without waiting. Memory need not be aligned. What is done is not yet durable.
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now;
+
+    /// Starts a request that may wait.
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started;
+
+    /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was started again).
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished>;
+}

@@ -1,0 +1,141 @@
+//! A regular file or a block device.
+
+mod channel;
+mod extents;
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
+
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
+use channel::FileChannel;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Go past the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// Do not lock it: the caller has seen to it that nobody else writes.
+    pub unlocked: bool,
+}
+
+/// A regular file or a block device, locked for as long as it is open.
+pub struct FileDevice {
+    file: Arc<File>,
+    name: String,
+    geometry: Geometry,
+    /// How requests reach the data.
+    way: Way,
+}
+
+/// How a file's data is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Through the page cache of a disk: at once where it is cached, else through the ring.
+    Cached,
+    /// A file that lives in memory (tmpfs, ramfs): system calls never wait for a disk. RWF_NOWAIT is refused there.
+    Memory,
+    /// Past the page cache: always through the ring.
+    Direct,
+}
+
+impl FileDevice {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when another program uses
+    /// it; `Alignment` when its filesystem has no direct I/O.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
+        let name = path.display().to_string();
+        let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
+        let mut file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(!options.read_only)
+            .custom_flags(if options.direct { libc::O_DIRECT } else { 0 } | libc::O_NONBLOCK)
+            .open(path)
+            .map_err(cannot)?;
+        let kind = file.metadata().map_err(cannot)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let context = format!("{name} is neither a regular file nor a block device");
+            return Err(Error::new(ErrorKind::Open, context));
+        }
+        if !options.unlocked {
+            crate::lock::lock(&file, !options.read_only).map_err(|e| {
+                let context =
+                    format!("{name} is in use by another program (underseal, qemu-nbd, a virtual machine?)");
+                Error::new(ErrorKind::Locked, context).with_source(e)
+            })?;
+        }
+        let size = file.seek(SeekFrom::End(0)).map_err(cannot)?;
+        let way = match () {
+            () if options.direct => Way::Direct,
+            () if kind.is_file() && lives_in_memory(&file) => Way::Memory,
+            () => Way::Cached,
+        };
+        let (block, memory_alignment) = if options.direct { direct_alignment(&file, &name)? } else { (1, 1) };
+        let geometry = Geometry {
+            size,
+            block,
+            preferred_block: 4096.max(block),
+            memory_alignment,
+            read_only: options.read_only,
+            discard: true,
+        };
+        Ok(Self { file: Arc::new(file), name, geometry, way })
+    }
+
+    /// The open file, for reading the headers that lie on it.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(FileChannel::new(self.file.clone(), self.way, depth)))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        extents::extent(&self.file, offset, len)
+    }
+}
+
+/// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells (6.1).
+fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
+    let page = 4096;
+    let told = statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|s| StatxFlags::from_bits_retain(s.stx_mask).contains(StatxFlags::DIOALIGN));
+    let (block, memory) = match told {
+        Some(s) => (s.stx_dio_offset_align, s.stx_dio_mem_align),
+        // A page suits every device and filesystem.
+        None => (page, page),
+    };
+    if block == 0 || memory == 0 || memory > page {
+        let context = format!("{name}: its filesystem has no direct I/O; open it without --direct");
+        return Err(Error::new(ErrorKind::Alignment, context));
+    }
+    Ok((block, memory))
+}
+
+fn lives_in_memory(file: &File) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    #[allow(clippy::unnecessary_cast, reason = "f_type's width differs between architectures")]
+    fstatfs(file).is_ok_and(|s| matches!(s.f_type as i64, TMPFS | RAMFS))
+}

@@ -1,0 +1,242 @@
+//! One queue's way to a file.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use io_uring::{opcode, squeue, types};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+
+use super::Way;
+use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
+
+/// The most that one system call is asked to move: the kernel's own limit, in whole pages.
+const MOST: usize = 0x7fff_f000;
+
+pub(super) struct FileChannel {
+    file: Arc<File>,
+    way: Way,
+    /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
+    nowait_reads: bool,
+    nowait_writes: bool,
+    in_flight: Vec<Option<Flight>>,
+}
+
+/// A request in the kernel. Its buffer stays here, untouched, until the completion has come.
+struct Flight {
+    io: Io,
+    done: usize,
+}
+
+impl FileChannel {
+    pub(super) fn new(file: Arc<File>, way: Way, depth: u32) -> Self {
+        let in_flight = (0..depth).map(|_| None).collect();
+        Self { file, way, nowait_reads: true, nowait_writes: true, in_flight }
+    }
+
+    fn flags(&self) -> ReadWriteFlags {
+        if self.way == Way::Memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+    }
+
+    /// Gives the rest of the request in `slot` to the kernel.
+    fn push(&mut self, ring: &mut Ring, slot: u32) -> Result<(), Errno> {
+        let Some(flight) = &self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
+        let entry = flight.entry(types::Fd(self.file.as_raw_fd())).user_data(Token::lower(slot).bits());
+        // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
+        // the completion (`Drop` forgets what is still in flight).
+        unsafe { ring.push(&entry) }.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY))
+    }
+}
+
+impl Channel for FileChannel {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        if self.way == Way::Direct || !self.nowait_reads {
+            return Now::Blocked(0);
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &mut [IoSliceMut::new(&mut data[done..])];
+            match preadv2(&self.file, rest, offset + done as u64, self.flags()) {
+                Ok(0) => return Now::Failed(ends_early(offset + done as u64)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Now::Blocked(done),
+                Err(Errno::OPNOTSUPP) => {
+                    self.nowait_reads = false;
+                    return Now::Blocked(done);
+                }
+                Err(e) => return Now::Failed(failed(ErrorKind::Read, "read", offset + done as u64, e)),
+            }
+        }
+        Now::Done
+    }
+
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        if self.way == Way::Direct || !self.nowait_writes {
+            return Now::Blocked(0);
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &[IoSlice::new(&data[done..])];
+            match pwritev2(&self.file, rest, offset + done as u64, self.flags()) {
+                Ok(0) | Err(Errno::AGAIN) => return Now::Blocked(done),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => {
+                    self.nowait_writes = false;
+                    return Now::Blocked(done);
+                }
+                Err(e) => return Now::Failed(failed(ErrorKind::Write, "write", offset + done as u64, e)),
+            }
+        }
+        Now::Done
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        if self.way == Way::Memory && matches!(io, Io::Flush) {
+            return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
+        }
+        self.in_flight[slot as usize] = Some(Flight { io, done: 0 });
+        match self.push(ring, slot) {
+            Ok(()) => Started::Pending,
+            Err(e) => Started::Finished(self.over(slot, Err(e))),
+        }
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        let slot = token.as_lower()?;
+        let flight = self.in_flight.get_mut(slot as usize)?.as_mut()?;
+        let again = match usize::try_from(result) {
+            Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
+                Errno::INTR | Errno::AGAIN => true,
+                e => return Some(self.over(slot, Err(e))),
+            },
+            Ok(moved) => {
+                flight.done += moved;
+                let short = flight.io.moves().is_some_and(|len| flight.done < len);
+                if short && moved == 0 {
+                    let error = flight.cut_short();
+                    return Some(self.over_with(slot, Err(error)));
+                }
+                short
+            }
+        };
+        if !again {
+            return Some(self.over(slot, Ok(())));
+        }
+        self.push(ring, slot).err().map(|e| self.over(slot, Err(e)))
+    }
+}
+
+impl FileChannel {
+    fn over(&mut self, slot: u32, result: Result<(), Errno>) -> Finished {
+        let result = match (&self.in_flight[slot as usize], result) {
+            (_, Ok(())) => Ok(()),
+            // A discard is a hint: a filesystem or device that has none has done enough.
+            (Some(Flight { io: Io::Discard { .. } | Io::Prefetch { .. }, .. }), Err(Errno::OPNOTSUPP)) => {
+                Ok(())
+            }
+            (Some(flight), Err(e)) => Err(flight.error(e)),
+            (None, Err(e)) => Err(failed(ErrorKind::Other, "request", 0, e)),
+        };
+        self.over_with(slot, result)
+    }
+
+    fn over_with(&mut self, slot: u32, result: crate::Result<()>) -> Finished {
+        let buffer = self.in_flight[slot as usize].take().and_then(|flight| match flight.io {
+            Io::Read { buffer, .. } | Io::Write { buffer, .. } => Some(buffer),
+            _ => None,
+        });
+        Finished { slot, buffer, result }
+    }
+}
+
+impl Drop for FileChannel {
+    fn drop(&mut self) {
+        // The kernel may still write there: such memory is never given back. The queue waits before it comes to this.
+        self.in_flight.drain(..).flatten().for_each(std::mem::forget);
+    }
+}
+
+impl Flight {
+    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+        let at = |buffer: &crate::Buffer, range: &std::ops::Range<usize>| {
+            let rest = &buffer[range.start + self.done..range.end];
+            // `Io` owns the buffer, so the pointer's provenance is the mapping's, good for reading and writing.
+            let pointer = buffer.as_ptr().wrapping_add(range.start + self.done);
+            (pointer, u32::try_from(rest.len().min(MOST)).unwrap_or(u32::MAX))
+        };
+        let done = self.done as u64;
+        match &self.io {
+            Io::Read { offset, buffer, range } => {
+                let (pointer, len) = at(buffer, range);
+                opcode::Read::new(fd, pointer, len).offset(offset + done).build()
+            }
+            Io::Write { offset, buffer, range, durable } => {
+                let (pointer, len) = at(buffer, range);
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, pointer, len).offset(offset + done).rw_flags(flags).build()
+            }
+            Io::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Io::Discard { offset, len } => {
+                allocate(fd, *offset, *len, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)
+            }
+            Io::Zero { offset, len, punch: true } => {
+                allocate(fd, *offset, *len, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)
+            }
+            Io::Zero { offset, len, punch: false } => allocate(fd, *offset, *len, FallocateFlags::ZERO_RANGE),
+            Io::Prefetch { offset, len } => {
+                let len = i64::try_from(*len).unwrap_or(i64::MAX);
+                opcode::Fadvise::new(fd, len, libc::POSIX_FADV_WILLNEED).offset(*offset).build()
+            }
+        }
+    }
+
+    /// What it means that no more bytes can be moved.
+    fn cut_short(&self) -> Error {
+        match self.io {
+            Io::Read { offset, .. } => ends_early(offset + self.done as u64),
+            _ => self.error(Errno::NOSPC),
+        }
+    }
+
+    fn error(&self, e: Errno) -> Error {
+        let done = self.done as u64;
+        match self.io {
+            Io::Read { offset, .. } => failed(ErrorKind::Read, "read", offset + done, e),
+            Io::Write { offset, .. } => failed(ErrorKind::Write, "write", offset + done, e),
+            Io::Flush => {
+                Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(e)
+            }
+            Io::Discard { offset, .. } => failed(ErrorKind::Other, "discard", offset, e),
+            Io::Zero { offset, .. } => failed(ErrorKind::Other, "zeroing", offset, e),
+            Io::Prefetch { offset, .. } => failed(ErrorKind::Other, "prefetch", offset, e),
+        }
+    }
+}
+
+impl Io {
+    /// How many bytes a read or write moves.
+    fn moves(&self) -> Option<usize> {
+        match self {
+            Self::Read { range, .. } | Self::Write { range, .. } => Some(range.len()),
+            _ => None,
+        }
+    }
+}
+
+fn allocate(fd: types::Fd, offset: u64, len: u64, mode: FallocateFlags) -> squeue::Entry {
+    opcode::Fallocate::new(fd, len).offset(offset).mode(mode.bits().cast_signed()).build()
+}
+
+fn failed(kind: ErrorKind, what: &str, offset: u64, e: Errno) -> Error {
+    Error::new(kind, format!("{what} failed at byte {offset} of the lower device")).with_source(e)
+}
+
+fn ends_early(offset: u64) -> Error {
+    let context =
+        format!("the lower device ends at or before byte {offset}: was the file made shorter while open?");
+    Error::new(ErrorKind::Read, context).with_source(Errno::IO)
+}

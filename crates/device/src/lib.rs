@@ -1,0 +1,37 @@
+//! Lower devices: where ciphertext lies. They know nothing of encryption.
+//!
+//! ```text
+//!   Device (opened once, shared)                Ring    one a queue: waits for lower I/O and for the
+//!     |  channel()                               |      export's descriptors in one place
+//!     v                                          |
+//!   Channel (one a queue, no lock) --start/finish+
+//!     |
+//!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
+//!     +-- ram     memory
+//!
+//!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
+//! ```
+//!
+//! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say that they would
+//! block; [`Channel::start`] takes the request's [`Buffer`] and hands it back in [`Channel::finish`], so memory that
+//! the kernel may still write to is never anybody else's.
+
+mod arena;
+mod channel;
+mod error;
+mod file;
+mod geometry;
+mod lock;
+mod ram;
+mod ring;
+
+pub use arena::{Arena, Buffer};
+pub use channel::{Channel, Device, Extent, Finished, Io, Now, Started};
+pub use error::{Error, ErrorKind};
+pub use file::{FileDevice, OpenOptions};
+pub use geometry::Geometry;
+pub use ram::RamDevice;
+pub use ring::{Completion, Ring, Token};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,154 @@
+//! A file through its channel, at once and through the ring, cached and direct.
+
+use std::fs::{File, OpenOptions as StdOpenOptions};
+use std::path::PathBuf;
+
+use underseal_device::{
+    Arena, Channel, Device, ErrorKind, Extent, FileDevice, Finished, Io, Now, OpenOptions, Ring, Started,
+};
+
+struct Fixture {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    ring: Ring,
+    arena: Arena,
+}
+
+impl Fixture {
+    /// A file of `size` zero bytes on a disk, not in memory.
+    fn new(size: u64) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = folder.path().join("image");
+        File::create(&path).unwrap().set_len(size).unwrap();
+        Self { _folder: folder, path, ring: Ring::new(8).unwrap(), arena: Arena::new(1 << 20).unwrap() }
+    }
+
+    fn open(&self, options: OpenOptions) -> FileDevice {
+        FileDevice::open(&self.path, options).unwrap()
+    }
+
+    /// Runs one request to its end.
+    fn run(&mut self, channel: &mut dyn Channel, io: Io) -> Finished {
+        match channel.start(&mut self.ring, 0, io) {
+            Started::Finished(finished) => finished,
+            Started::Pending => loop {
+                self.ring.wait().unwrap();
+                while let Some(done) = self.ring.next_completion() {
+                    if let Some(finished) = channel.finish(&mut self.ring, done.token, done.result) {
+                        return finished;
+                    }
+                }
+            },
+        }
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 % 251) as u8).collect()
+}
+
+#[test]
+fn what_the_ring_writes_it_reads_cached_and_direct() {
+    for direct in [false, true] {
+        let mut f = Fixture::new(1 << 20);
+        let device = f.open(OpenOptions { direct, ..Default::default() });
+        let mut channel = device.channel(4).unwrap();
+        for durable in [false, true] {
+            let mut buffer = f.arena.alloc(8192).unwrap();
+            buffer.copy_from_slice(&pattern(8192));
+            let write = Io::Write { offset: 4096, buffer, range: 0..8192, durable };
+            let done = f.run(channel.as_mut(), write);
+            done.result.unwrap();
+            f.arena.free(done.buffer.unwrap());
+        }
+        f.run(channel.as_mut(), Io::Flush).result.unwrap();
+        let buffer = f.arena.alloc(8192).unwrap();
+        let done = f.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
+        done.result.unwrap();
+        assert_eq!(done.buffer.unwrap()[..], pattern(8192));
+        assert_eq!(&std::fs::read(&f.path).unwrap()[4096..12288], pattern(8192));
+    }
+}
+
+#[test]
+fn a_cached_page_is_read_at_once() {
+    let f = Fixture::new(1 << 20);
+    std::fs::write(&f.path, pattern(1 << 20)).unwrap();
+    let device = f.open(OpenOptions::default());
+    let mut channel = device.channel(1).unwrap();
+    let mut data = vec![0; 10_000];
+    assert!(matches!(channel.read_now(777, &mut data), Now::Done));
+    assert_eq!(data, pattern(1 << 20)[777..10_777]);
+}
+
+#[test]
+fn a_file_in_memory_is_read_and_written_at_once() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path().join("image");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let mut channel = device.channel(1).unwrap();
+    assert!(matches!(channel.write_now(5, &pattern(9000)), Now::Done));
+    let mut data = vec![0; 9000];
+    assert!(matches!(channel.read_now(5, &mut data), Now::Done));
+    assert_eq!(data, pattern(9000));
+}
+
+#[test]
+fn a_file_that_shrank_fails_the_read_and_says_where() {
+    for direct in [false, true] {
+        let mut f = Fixture::new(1 << 20);
+        let device = f.open(OpenOptions { direct, ..Default::default() });
+        let mut channel = device.channel(1).unwrap();
+        StdOpenOptions::new().write(true).open(&f.path).unwrap().set_len(8192).unwrap();
+        let buffer = f.arena.alloc(8192).unwrap();
+        let done = f.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
+        let error = done.result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Read);
+        assert!(error.to_string().contains("byte 8192"), "{error}");
+        assert!(done.buffer.is_some(), "the memory comes back with the failure");
+    }
+}
+
+#[test]
+fn two_writers_exclude_each_other_and_readers_share() {
+    let f = Fixture::new(4096);
+    let read_only = OpenOptions { read_only: true, ..Default::default() };
+    let writer = f.open(OpenOptions::default());
+    for options in [OpenOptions::default(), read_only] {
+        let error = FileDevice::open(&f.path, options).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Locked);
+    }
+    drop(writer);
+    let _reader = f.open(read_only);
+    let _another = f.open(read_only);
+    assert!(FileDevice::open(&f.path, OpenOptions::default()).is_err());
+}
+
+#[test]
+fn discarded_and_zeroed_ranges_read_as_zeros() {
+    let mut f = Fixture::new(1 << 20);
+    std::fs::write(&f.path, pattern(1 << 20)).unwrap();
+    let device = f.open(OpenOptions::default());
+    let mut channel = device.channel(1).unwrap();
+    for io in [
+        Io::Discard { offset: 0, len: 65536 },
+        Io::Zero { offset: 65536, len: 65536, punch: false },
+        Io::Zero { offset: 131_072, len: 65536, punch: true },
+    ] {
+        f.run(channel.as_mut(), io).result.unwrap();
+    }
+    let bytes = std::fs::read(&f.path).unwrap();
+    assert!(bytes[..196_608].iter().all(|&b| b == 0));
+    assert_eq!(bytes[196_608..], pattern(1 << 20)[196_608..]);
+    assert_eq!(device.extent(0, 4096), Extent { len: 4096, hole: true });
+    assert!(!device.extent(65536, 4096).hole, "zeroed without a hole stays allocated");
+}
+
+#[test]
+fn a_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let error =
+        FileDevice::open(folder.path(), OpenOptions { read_only: true, ..Default::default() }).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Open);
+}

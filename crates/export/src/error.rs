@@ -1,0 +1,77 @@
+//! The crate's one error: a stable kind, the thing it happened to, and its cause.
+
+use std::{fmt, io};
+
+/// What went wrong, for a program to match on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The text names no endpoint.
+    BadEndpoint,
+    /// An export's description breaks a rule of the protocol.
+    BadExport,
+    /// A socket could not be bound, listened on or taken over.
+    Listen,
+    /// The listener would carry plain text over a network, and nobody asked for that.
+    Plaintext,
+    /// A certificate, key or list of revocations could not be used.
+    Certificate,
+    /// The client broke the protocol, or asked for what is not served.
+    Protocol,
+    /// The client did not finish in the time it has.
+    Timeout,
+    /// Reading from or writing to the client failed.
+    Io,
+    /// Connections were still at work when the time to stop had passed.
+    Drain,
+}
+
+/// An error of the export layer. Text that came from the network is escaped and shortened in it.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Self { kind, context: context.into(), source: None }
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The stable kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|s| s.as_ref() as _)
+    }
+}
+
+/// A failed read or write on a connection.
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Self {
+        let (kind, context) = match source.kind() {
+            io::ErrorKind::TimedOut => (ErrorKind::Timeout, "the client ran out of time"),
+            io::ErrorKind::UnexpectedEof => {
+                (ErrorKind::Io, "the client went away in the middle of a message")
+            }
+            _ => (ErrorKind::Io, "the connection failed"),
+        };
+        Self::new(kind, context).with_source(source)
+    }
+}

@@ -1,0 +1,15 @@
+//! How a plain volume is reached from outside.
+//!
+//! ```text
+//!   nbd/    Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//! ```
+//!
+//! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
+
+mod error;
+pub mod nbd;
+
+pub use error::{Error, ErrorKind};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

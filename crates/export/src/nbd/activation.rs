@@ -1,0 +1,89 @@
+//! systemd's socket activation: listening sockets handed over at start (sd_listen_fds(3)).
+//!
+//! `LISTEN_PID` says who they are for, `LISTEN_FDS` how many, from descriptor 3 on; `LISTEN_FDNAMES` names them.
+//! libnbd's tools start a server this way too: `nbdinfo [ server ... ]`.
+
+use std::{
+    os::fd::{FromRawFd, OwnedFd, RawFd},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::Listener;
+use crate::{Error, ErrorKind, Result};
+
+/// The sockets that this process was started with; none if it was not started that way. They are handed out once.
+///
+/// # Errors
+/// [`ErrorKind::Listen`]: the environment makes no sense, or a descriptor is no listening stream socket.
+pub fn activated() -> Result<Vec<Listener>> {
+    let variable = |name| std::env::var(name).ok();
+    let names = handed_over(
+        std::process::id(),
+        variable("LISTEN_PID").as_deref(),
+        variable("LISTEN_FDS").as_deref(),
+        variable("LISTEN_FDNAMES").as_deref(),
+    )?;
+    if names.is_empty() || TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(Vec::new());
+    }
+    // All are taken before any is judged, so that none is left open to a child by an error.
+    let sockets: Vec<_> = names.into_iter().zip(FIRST..).map(|(name, fd)| take(fd, name)).collect();
+    sockets.into_iter().map(|taken| taken.and_then(|(fd, name)| Listener::adopt(fd, &name))).collect()
+}
+
+/// Descriptors come after the three standard ones.
+const FIRST: RawFd = 3;
+/// More sockets than anybody hands to one server.
+const MAX: usize = 256;
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// A name for each socket that is ours.
+fn handed_over(own: u32, pid: Option<&str>, count: Option<&str>, names: Option<&str>) -> Result<Vec<String>> {
+    let (Some(pid), Some(count)) = (pid, count) else { return Ok(Vec::new()) };
+    // Set for an ancestor: not ours.
+    if pid.parse() != Ok(own) {
+        return Ok(Vec::new());
+    }
+    let count: usize = count.parse().ok().filter(|count| *count <= MAX).ok_or_else(|| {
+        Error::new(ErrorKind::Listen, format!("LISTEN_FDS is {count:?}, not a number of sockets up to {MAX}"))
+    })?;
+    let mut names = names.unwrap_or_default().split(':').map(Some).chain(std::iter::repeat(None));
+    Ok((0..count)
+        .map(|i| match names.next().flatten().filter(|name| !name.is_empty()) {
+            Some(name) => format!("activated socket {:?}", name),
+            None => format!("activated socket {i}"),
+        })
+        .collect())
+}
+
+fn take(fd: RawFd, name: String) -> Result<(OwnedFd, String)> {
+    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open descriptor.
+    let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|error| {
+        Error::new(ErrorKind::Listen, format!("{name}: descriptor {fd} is not open")).with_source(error)
+    })?;
+    // SAFETY: the descriptor is open, and LISTEN_PID says that it was opened for this process to own. `TAKEN` sees to it
+    // that it is wrapped once.
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_says_which_sockets_are_ours() {
+        let sockets = |pid, count, names| handed_over(7, pid, count, names).map(|names| names.len());
+        assert_eq!(sockets(None, None, None).unwrap(), 0);
+        assert_eq!(sockets(Some("7"), None, None).unwrap(), 0);
+        assert_eq!(sockets(Some("8"), Some("2"), None).unwrap(), 0, "another process's");
+        assert_eq!(sockets(Some("7"), Some("2"), None).unwrap(), 2);
+        for nonsense in ["", "-1", "x", "257", "99999999999999999999"] {
+            assert_eq!(sockets(Some("7"), Some(nonsense), None).unwrap_err().kind(), ErrorKind::Listen);
+        }
+        let names = handed_over(7, Some("7"), Some("3"), Some("disk:")).unwrap();
+        assert_eq!(names, ["activated socket \"disk\"", "activated socket 1", "activated socket 2"]);
+    }
+}

@@ -1,0 +1,154 @@
+//! What a server offers, checked once when it starts.
+
+use super::{
+    logging::Printable,
+    protocol::{MAX_STRING, TransmissionFlags},
+};
+use crate::{Error, ErrorKind, Result};
+
+/// One export as clients see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// The name a client asks for; may be empty. At most 4096 bytes, without NUL.
+    pub name: String,
+    /// For people; may be empty. At most 4096 bytes, without NUL.
+    pub description: String,
+    /// Bytes; at most `i64::MAX`, for clients keep it in an `off_t`.
+    pub size: u64,
+    /// Alignment of offsets and lengths, in bytes: a power of two up to 65,536. Clients that do not ask for block
+    /// sizes are turned away where it is over 512.
+    pub min_block: u32,
+    /// Alignment that avoids read-modify-write, in bytes: a power of two, at least 512 and at least `min_block`.
+    pub preferred_block: u32,
+    /// The longest payload of a read or write, in bytes: at least `preferred_block`.
+    pub max_block: u32,
+    /// What the export can do. HAS_FLAGS is set and, for clients without structured replies, DF is cleared, when it
+    /// is sent.
+    pub flags: TransmissionFlags,
+}
+
+/// The exports of a server: at least one, no name twice, every one within the protocol's rules.
+#[derive(Debug, Clone)]
+pub struct Exports(Vec<ExportInfo>);
+
+impl Exports {
+    /// Checks the descriptions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadExport`] names the export and the rule it breaks.
+    pub fn new(exports: Vec<ExportInfo>) -> Result<Self> {
+        if exports.is_empty() {
+            return Err(Error::new(ErrorKind::BadExport, "a server needs at least one export"));
+        }
+        for (i, export) in exports.iter().enumerate() {
+            let fault = export.fault().or_else(|| {
+                exports[..i]
+                    .iter()
+                    .any(|other| other.name == export.name)
+                    .then_some("another export has its name")
+            });
+            if let Some(fault) = fault {
+                let name = Printable(export.name.as_bytes());
+                return Err(Error::new(ErrorKind::BadExport, format!("export {name}: {fault}")));
+            }
+        }
+        Ok(Self(exports))
+    }
+
+    /// The export of that name; no name means the first one, unless one is really named "".
+    pub fn find(&self, name: &[u8]) -> Option<usize> {
+        let exact = self.0.iter().position(|export| export.name.as_bytes() == name);
+        exact.or(if name.is_empty() { Some(0) } else { None })
+    }
+}
+
+impl std::ops::Deref for Exports {
+    type Target = [ExportInfo];
+
+    fn deref(&self) -> &[ExportInfo] {
+        &self.0
+    }
+}
+
+impl ExportInfo {
+    fn fault(&self) -> Option<&'static str> {
+        let text = |s: &str| s.len() <= MAX_STRING && !s.contains('\0');
+        let rules = [
+            (text(&self.name), "its name is longer than 4096 bytes or holds a NUL"),
+            (text(&self.description), "its description is longer than 4096 bytes or holds a NUL"),
+            (i64::try_from(self.size).is_ok(), "its size is more than 2^63 - 1 bytes"),
+            (
+                self.min_block.is_power_of_two() && self.min_block <= 1 << 16,
+                "its minimum block is no power of two from 1 to 65,536",
+            ),
+            (
+                self.preferred_block.is_power_of_two() && self.preferred_block >= self.min_block.max(512),
+                "its preferred block is no power of two of at least 512 and the minimum block",
+            ),
+            (self.max_block >= self.preferred_block, "its maximum block is smaller than the preferred one"),
+            (
+                self.min_block == 0 || self.size.is_multiple_of(u64::from(self.min_block)),
+                "its size is no multiple of the minimum block",
+            ),
+            (
+                self.flags.contains(TransmissionFlags::SEND_WRITE_ZEROES)
+                    || !self.flags.contains(TransmissionFlags::SEND_FAST_ZERO),
+                "fast zeroes need write zeroes",
+            ),
+        ];
+        rules.into_iter().find_map(|(kept, fault)| (!kept).then_some(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> ExportInfo {
+        ExportInfo {
+            name: name.into(),
+            description: String::new(),
+            size: 1 << 20,
+            min_block: 512,
+            preferred_block: 4096,
+            max_block: 1 << 25,
+            flags: TransmissionFlags::HAS_FLAGS,
+        }
+    }
+
+    #[test]
+    fn empty_name_means_the_first_export_unless_one_is_named_so() {
+        let exports = Exports::new(vec![export("a"), export("b")]).unwrap();
+        assert_eq!(
+            (exports.find(b""), exports.find(b"b"), exports.find(b"c"), exports.find(b"\xff")),
+            (Some(0), Some(1), None, None)
+        );
+        assert_eq!(Exports::new(vec![export("a"), export("")]).unwrap().find(b""), Some(1));
+    }
+
+    #[test]
+    fn every_broken_rule_is_named() {
+        type Break = fn(&mut ExportInfo);
+        let table: [(Break, &str); 10] = [
+            (|e| e.name = "x".repeat(4097), "its name"),
+            (|e| e.name = "a\0b".into(), "its name"),
+            (|e| e.description = "x".repeat(4097), "its description"),
+            (|e| e.size = 1 << 63, "its size is more"),
+            (|e| e.min_block = 0, "its minimum block"),
+            (|e| e.min_block = 1 << 17, "its minimum block"),
+            (|e| e.preferred_block = 256, "its preferred block"),
+            (|e| e.max_block = 2048, "its maximum block"),
+            (|e| e.size += 1, "no multiple"),
+            (|e| e.flags |= TransmissionFlags::SEND_FAST_ZERO, "fast zeroes"),
+        ];
+        for (break_it, fault) in table {
+            let mut broken = export("disk");
+            break_it(&mut broken);
+            let error = Exports::new(vec![broken]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadExport);
+            assert!(error.to_string().contains(fault), "{error}");
+        }
+        assert!(Exports::new(vec![]).is_err());
+        assert!(Exports::new(vec![export("a"), export("a")]).unwrap_err().to_string().contains("another"));
+    }
+}

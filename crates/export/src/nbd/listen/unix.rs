@@ -1,0 +1,178 @@
+//! Unix sockets: closed to other users from the first moment, never in place of something else, gone at the end.
+
+use std::{
+    fs,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, Mode, fchmod, flock},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A socket's entry in its directory. Dropping removes it, unless somebody has put something else there.
+#[derive(Debug)]
+pub(super) struct UnixPath {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+/// Binds and listens, mode 0600.
+pub(super) fn bind(path: &Path) -> Result<(OwnedFd, UnixPath)> {
+    let failed = |why: &str, source: std::io::Error| {
+        Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display())).with_source(source)
+    };
+    let os = |why: &'static str| move |errno: Errno| failed(why, errno.into());
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path
+        .file_name()
+        .ok_or_else(|| Error::new(ErrorKind::Listen, format!("unix:{}: names no file", path.display())))?;
+    // Absolute, for whoever removes it may stand in another directory by then.
+    let path =
+        &fs::canonicalize(parent).map_err(|error| failed("its directory is not there", error))?.join(name);
+    let address = SocketAddrUnix::new(path.as_path())
+        .map_err(os("the path is too long for a socket (107 bytes); choose a shorter one"))?;
+
+    // Between bind and listen, our socket looks dead to another server that starts; the lock keeps such two apart.
+    let directory =
+        fs::File::open(parent).map_err(|error| failed("its directory cannot be opened", error))?;
+    flock(&directory, FlockOperation::LockExclusive).map_err(os("its directory cannot be locked"))?;
+
+    let socket = new_socket().map_err(os("no socket"))?;
+    // Linux gives the new file the socket's own mode (less the umask): there is no moment at which it is open to
+    // others, and the umask, which all threads share, stays as it is.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("the socket's mode cannot be set"))?;
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            rustix::net::bind(&socket, &address).map_err(os("cannot listen"))?;
+        }
+        done => done.map_err(os("cannot listen"))?,
+    }
+    let file = fs::symlink_metadata(path).map_err(|error| failed("the socket vanished", error))?;
+    let entry = UnixPath { path: path.clone(), device: file.dev(), inode: file.ino() };
+    rustix::net::listen(&socket, super::BACKLOG).map_err(os("cannot listen"))?;
+    Ok((socket, entry))
+}
+
+/// Removes a socket on which nobody listens; everything else at the path is an error.
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+    let taken = |why: &str| Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display()));
+    let file = fs::symlink_metadata(path).map_err(|error| taken("cannot be looked at").with_source(error))?;
+    if !file.file_type().is_socket() {
+        return Err(taken("exists and is no socket; remove it or choose another path"));
+    }
+    let probe = new_socket().map_err(|error| taken("no socket").with_source(error))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {
+            log::info!("unix:{}: replacing the socket of a server that is gone", path.display());
+            fs::remove_file(path).map_err(|error| taken("a dead socket cannot be removed").with_source(error))
+        }
+        // AGAIN: its backlog is full, so somebody listens.
+        Ok(()) | Err(Errno::AGAIN) => {
+            Err(taken("another server listens there; stop it or choose another path"))
+        }
+        Err(error) => {
+            Err(taken("a socket is there, and whether it is in use cannot be told; remove it")
+                .with_source(error))
+        }
+    }
+}
+
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+impl Drop for UnixPath {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            log::warn!("unix:{}: the socket could not be removed: {error}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{fs::PermissionsExt, net::UnixListener};
+
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[test]
+    fn socket_is_closed_to_others_and_removed_at_the_end() {
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
+        let bound = bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn dead_socket_is_replaced_and_a_live_one_is_not() {
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "std leaves its socket behind");
+        let live = bind(&path).unwrap();
+        let error = bind(&path).unwrap_err();
+        assert!(error.to_string().contains("another server"), "{error}");
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_never_touched() {
+        let scratch = tempdir().unwrap();
+        let (file, link) = (scratch.path().join("file"), scratch.path().join("link"));
+        fs::write(&file, b"precious").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [file.as_path(), &link, scratch.path()] {
+            let error = bind(path).unwrap_err();
+            assert!(error.to_string().contains("is no socket"), "{error}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn socket_that_took_our_place_is_left_alone() {
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
+        let first = bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = bind(&path).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+    }
+
+    #[test]
+    fn bad_paths_are_refused_with_a_reason() {
+        let scratch = tempdir().unwrap();
+        let table = [
+            (scratch.path().join("x".repeat(108)), "too long"),
+            (scratch.path().join("none/s"), "directory is not there"),
+            (PathBuf::from("/"), "names no file"),
+        ];
+        for (path, why) in table {
+            let error = bind(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Listen);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One client: its thread, its handshake, its handler. What goes wrong here ends this connection and no other.
+
+use std::{
+    error::Error as _,
+    io,
+    os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Shared, clients::Id, raise};
+use crate::{
+    Error, Result,
+    nbd::{
+        Admission, Handshake, Negotiated, Peer, Refusal, Socket, Step, TlsStream, Transport,
+        logging::RateLimit, transport::Deadlined,
+    },
+};
+
+/// A client past its handshake, for its handler.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its bytes: the first one is a request's. The socket is in blocking mode and has no timeouts set.
+    pub transport: Transport,
+    /// What was agreed.
+    pub negotiated: Negotiated,
+    /// Who it is.
+    pub peer: Peer,
+    /// When to end.
+    pub stop: StopSignal,
+}
+
+/// Serves the transmission phase.
+pub trait ConnectionHandler: Send + Sync + 'static {
+    /// Serves one client on this thread until it says goodbye, fails, or the server stops; then the connection is
+    /// closed. A panic closes the connection too.
+    ///
+    /// # Errors
+    /// Why the connection ended before its time: it becomes a line in the log.
+    fn serve(&self, connection: Connection) -> Result<()>;
+}
+
+/// Tells a handler that the server is stopping: answer what is in flight, flush, and return.
+///
+/// When that happens, the socket's reading side is shut down, so a blocked read returns with what came before and then
+/// the end of the stream. (A TCP client that goes on sending can still be heard, so look at
+/// [`is_stopping`](Self::is_stopping) as well.) A handler that waits for other things names an eventfd to be woken by.
+#[derive(Debug)]
+pub struct StopSignal(Admitted);
+
+impl StopSignal {
+    /// Whether the server is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping()
+    }
+
+    /// Adds 1 to this eventfd when the server begins to stop, or now if it has. The server keeps a duplicate.
+    ///
+    /// # Errors
+    /// There is no descriptor left for the duplicate.
+    pub fn wake_with(&self, event: impl AsFd) -> io::Result<()> {
+        let event = rustix::io::fcntl_dupfd_cloexec(event, 0)?;
+        if let Err(event) = self.0.shared.clients.wake_with(self.0.id, event) {
+            raise(&event);
+        }
+        Ok(())
+    }
+}
+
+/// A day: what a configuration that means "for ever" gets, for a clock has an end.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Takes a client in and gives it a thread.
+pub(super) fn start(shared: &Arc<Shared>, socket: Socket) -> io::Result<()> {
+    let peer = Peer::of(&socket);
+    let Some(id) = shared.clients.arrive(socket.share(), peer.clone()) else { return Ok(()) };
+    let place = Place(Admitted { shared: Arc::clone(shared), id });
+    let deadline = Instant::now() + shared.config.handshake_timeout.min(LONGEST_HANDSHAKE);
+    // If there is no thread to be had, dropping the closure gives the place back.
+    thread::Builder::new()
+        .name(format!("nbd-{id}"))
+        .spawn(move || live(&place, socket, peer, deadline))
+        .map(drop)
+}
+
+fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
+    let complaints = &place.0.shared.complaints;
+    let outcome = catch_unwind(AssertUnwindSafe(|| match negotiate(&place.0, socket, deadline) {
+        Ok(Some((transport, negotiated))) => {
+            if let Err(error) = serve(&place.0, transport, negotiated, &peer) {
+                complain(&complaints.served, &peer, &error);
+            }
+        }
+        Ok(None) => log::debug!("{peer}: left during the handshake"),
+        Err(error) => complain(&complaints.handshake, &peer, &error),
+    }));
+    if outcome.is_err() {
+        log::error!("{peer}: its thread panicked; the connection is closed, the others go on");
+    }
+}
+
+fn serve(admitted: &Admitted, transport: Transport, negotiated: Negotiated, peer: &Peer) -> Result<()> {
+    let export = &admitted.shared.config.exports[negotiated.export].name;
+    let tls = if negotiated.tls { " over TLS" } else { "" };
+    log::info!("{peer}: serving export {export:?}{tls}");
+    let stop = StopSignal(admitted.clone());
+    admitted.shared.handler.serve(Connection { transport, negotiated, peer: peer.clone(), stop })?;
+    log::info!("{peer}: done");
+    Ok(())
+}
+
+fn complain(limit: &RateLimit, peer: &Peer, error: &Error) {
+    if let Some(more) = limit.pass() {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        log::warn!("{peer}: {error}{cause}{more}");
+    }
+}
+
+fn negotiate(
+    admitted: &Admitted,
+    socket: Socket,
+    deadline: Instant,
+) -> Result<Option<(Transport, Negotiated)>> {
+    let config = &admitted.shared.config;
+    let mut handshake = Handshake::new(&config.exports, config.tls.policy(), admitted);
+    let step = handshake.run(&mut Deadlined { socket: &socket, deadline })?;
+    match (step, config.tls.config()) {
+        (Step::Ready(negotiated), _) => Ok(Some((Transport::Plain(socket), negotiated))),
+        (Step::StartTls, Some(tls)) => {
+            let mut session = tls.accept(&socket, deadline)?;
+            let mut io = Deadlined { socket: &socket, deadline };
+            match handshake.run(&mut rustls::Stream::new(&mut session, &mut io))? {
+                Step::Ready(negotiated) => {
+                    Ok(Some((Transport::Tls(Box::new(TlsStream { session, socket })), negotiated)))
+                }
+                Step::Left | Step::StartTls => Ok(None),
+            }
+        }
+        (Step::Left | Step::StartTls, _) => Ok(None),
+    }
+}
+
+/// A client's place in the table; given back when its thread ends, however it ends.
+struct Place(Admitted);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.shared.clients.depart(self.0.id);
+    }
+}
+
+/// The server as one client's handshake and handler see it.
+#[derive(Clone)]
+struct Admitted {
+    shared: Arc<Shared>,
+    id: Id,
+}
+
+impl Admission for Admitted {
+    fn heard(&self) {
+        self.shared.clients.heard(self.id);
+    }
+
+    fn admit(&self) -> std::result::Result<(), Refusal> {
+        let admitted = self.shared.clients.admit(self.id);
+        if let Err(Refusal::Full(limit)) = admitted
+            && let Some(more) = self.shared.complaints.full.pass()
+        {
+            log::warn!("all {limit} connections are taken: turned a client away{more}");
+        }
+        admitted
+    }
+
+    fn stopping(&self) -> bool {
+        self.shared.stop.is_set()
+    }
+}
+
+impl std::fmt::Debug for Admitted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
+    }
+}

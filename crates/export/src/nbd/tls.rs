@@ -1,0 +1,185 @@
+//! The server's side of TLS: certificates from files, and what STARTTLS does with them.
+//!
+//! File names in a directory are those that qemu and nbdkit use: `server-cert.pem`, `server-key.pem`, and for
+//! verifying clients `ca-cert.pem` and, if it exists, `ca-crl.pem`.
+
+use std::{
+    fmt,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use rustls::{
+    RootCertStore, ServerConfig, ServerConnection,
+    crypto::ring,
+    pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+};
+
+use super::{Socket, TlsUse, transport::Deadlined};
+use crate::{Error, ErrorKind, Result};
+
+/// Where certificates are (PEM).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, with the chain above it.
+    pub certificate: PathBuf,
+    /// The server's private key.
+    pub key: PathBuf,
+    /// If given, a client must show a certificate that one of these signed.
+    pub client_ca: Option<PathBuf>,
+    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients are turned away.
+    pub client_crl: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The usual names in a directory. `verify_clients` makes `ca-cert.pem` decide who may connect.
+    pub fn in_directory(directory: &Path, verify_clients: bool) -> Self {
+        let crl = directory.join("ca-crl.pem");
+        Self {
+            certificate: directory.join("server-cert.pem"),
+            key: directory.join("server-key.pem"),
+            client_ca: verify_clients.then(|| directory.join("ca-cert.pem")),
+            client_crl: (verify_clients && crl.exists()).then_some(crl),
+        }
+    }
+}
+
+/// Certificates, ready to use.
+#[derive(Clone)]
+pub struct TlsConfig(Arc<ServerConfig>);
+
+impl TlsConfig {
+    /// Reads the files. TLS 1.2 and 1.3, without resumption: NBD connections are few and long.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Certificate`] names the file.
+    pub fn load(files: &TlsFiles) -> Result<Self> {
+        let chain = certificates(&files.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(|source| unusable(&files.key, "is no private key in PEM", source))?;
+        warn_of_readable_key(&files.key);
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|source| {
+                Error::new(ErrorKind::Certificate, "TLS has no usable version").with_source(source)
+            })?;
+        let builder = match &files.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(ca) => builder.with_client_cert_verifier(client_verifier(ca, files.client_crl.as_deref())?),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|source| {
+            let context =
+                format!("{} and {} do not fit together", files.certificate.display(), files.key.display());
+            Error::new(ErrorKind::Certificate, context).with_source(source)
+        })?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The TLS handshake on a socket, within a deadline.
+    pub(crate) fn accept(&self, socket: &Socket, deadline: Instant) -> Result<ServerConnection> {
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::InvalidData => {
+                Error::new(ErrorKind::Protocol, "the TLS handshake failed").with_source(source)
+            }
+            _ => source.into(),
+        };
+        let mut session = ServerConnection::new(Arc::clone(&self.0))
+            .map_err(|error| failed(std::io::Error::other(error)))?;
+        while session.is_handshaking() {
+            let (read, _) = session.complete_io(&mut Deadlined { socket, deadline }).map_err(failed)?;
+            if read == 0 && session.is_handshaking() {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+        Ok(session)
+    }
+}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsConfig([redacted])")
+    }
+}
+
+/// Whether connections are TLS.
+#[derive(Debug, Clone, Default)]
+pub enum TlsMode {
+    /// Never.
+    #[default]
+    Off,
+    /// If the client asks.
+    Offered(TlsConfig),
+    /// Always: nothing is said before STARTTLS.
+    Required(TlsConfig),
+}
+
+impl TlsMode {
+    pub(crate) fn policy(&self) -> TlsUse {
+        match self {
+            Self::Off => TlsUse::Off,
+            Self::Offered(_) => TlsUse::Offered,
+            Self::Required(_) => TlsUse::Required,
+        }
+    }
+
+    pub(crate) fn config(&self) -> Option<&TlsConfig> {
+        match self {
+            Self::Off => None,
+            Self::Offered(config) | Self::Required(config) => Some(config),
+        }
+    }
+}
+
+fn client_verifier(
+    ca: &Path,
+    crl: Option<&Path>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots
+            .add(certificate)
+            .map_err(|source| unusable(ca, "holds a certificate that cannot sign", source))?;
+    }
+    let mut verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()));
+    if let Some(crl) = crl {
+        let lists = read_all::<CertificateRevocationListDer<'static>>(crl, "list of revoked certificates")?;
+        verifier = verifier.with_crls(lists).only_check_end_entity_revocation();
+    }
+    verifier.build().map_err(|source| unusable(crl.unwrap_or(ca), "cannot verify clients", source))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    read_all(path, "certificate")
+}
+
+/// Everything of one kind in a file. A file with nothing of it in is a mistake that must not pass for "none wanted".
+fn read_all<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>> {
+    let found: Vec<T> = T::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|source| unusable(path, &format!("no {kind} in PEM can be read"), source))?;
+    if found.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Certificate,
+            format!("{}: holds no {kind} in PEM", path.display()),
+        ));
+    }
+    Ok(found)
+}
+
+/// A key that others can read is no secret; nbdkit and sshd look too. Only a warning: its directory may be closed.
+fn warn_of_readable_key(path: &Path) {
+    let readable = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+    if readable {
+        log::warn!("{}: the private key is open to other users; chmod 600 it", path.display());
+    }
+}
+
+fn unusable(path: &Path, why: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Certificate, format!("{}: {why}", path.display())).with_source(source)
+}

@@ -1,0 +1,179 @@
+//! From completions and refusals to replies.
+
+use std::error::Error as _;
+
+use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
+
+use super::{MAX_PAYLOAD, Taken, Transmission};
+use crate::nbd::protocol::{
+    BLOCK_DESCRIPTOR_LEN, Command, CommandFlags, Errno, ExtentState, Request, block_descriptor,
+    block_status_header, error_chunk, none_chunk, offset_data_header, simple_reply,
+};
+
+/// The most extents in one answer.
+const EXTENTS: usize = 500;
+
+/// How many of a connection's failures are logged one by one; then every thousandth.
+const LOGGED: u64 = 20;
+
+impl Transmission {
+    /// Why a request is refused before it starts, by its command and flags.
+    pub(super) fn refuse(&self, request: &Request) -> Option<Errno> {
+        let allowed = match request.command {
+            Command::Read if self.negotiated.structured_replies => CommandFlags::DF,
+            Command::WriteZeroes => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+            Command::BlockStatus if self.negotiated.base_allocation.is_some() => CommandFlags::REQ_ONE,
+            Command::Read | Command::Write | Command::Flush | Command::Cache => CommandFlags::empty(),
+            Command::Trim if self.mapping.discards() || self.mapping.read_only() => CommandFlags::empty(),
+            Command::Trim | Command::BlockStatus | Command::Disconnect | Command::Other(_) => {
+                return Some(Errno::Inval);
+            }
+        };
+        (!(allowed | CommandFlags::FUA).contains(request.flags)).then_some(Errno::Inval)
+    }
+
+    /// Why a write is refused before its payload is received: no memory is taken for it then.
+    pub(super) fn refuse_write(&self, request: &Request) -> Option<Errno> {
+        let aligned = |n: u64| n.is_multiple_of(u64::from(self.mapping.block()));
+        if self.mapping.read_only() {
+            return Some(Errno::Perm);
+        }
+        if request.end().is_none_or(|end| end > self.mapping.size()) {
+            return Some(Errno::NoSpc);
+        }
+        let fits = (1..=MAX_PAYLOAD).contains(&request.length);
+        (!fits || !aligned(request.offset) || !aligned(request.length.into())).then_some(Errno::Inval)
+    }
+
+    /// Answers a request that is over.
+    pub(super) fn answer(&mut self, request: &Request, completion: Completion) {
+        match (completion.result, completion.buffer) {
+            (Ok(()), Some(body)) if request.command == Command::Read => self.answer_data(request, body),
+            (Ok(()), buffer) => {
+                self.answer_done(request);
+                self.give_back(buffer);
+            }
+            (Err(failure), buffer) => {
+                self.log(request, &failure);
+                self.answer_error(request, errno(request, &failure), &failure.to_string());
+                self.give_back(buffer);
+            }
+        }
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        if let Some(buffer) = buffer {
+            self.queue.free(buffer);
+        }
+    }
+
+    fn answer_data(&mut self, request: &Request, body: Buffer) {
+        let Request { cookie, offset, length, .. } = *request;
+        if self.negotiated.structured_replies {
+            let head = |out: &mut [u8]| offset_data_header(out, cookie, true, offset, length);
+            self.outbox.push(head, Some(body), length as usize);
+        } else {
+            self.outbox.push(|out| simple_reply(out, cookie, None), Some(body), length as usize);
+        }
+    }
+
+    fn answer_done(&mut self, request: &Request) {
+        let cookie = request.cookie;
+        if self.negotiated.structured_replies {
+            self.outbox.push(|out| none_chunk(out, cookie), None, 0);
+        } else {
+            self.outbox.push(|out| simple_reply(out, cookie, None), None, 0);
+        }
+    }
+
+    pub(super) fn answer_error(&mut self, request: &Request, errno: Errno, why: &str) {
+        let cookie = request.cookie;
+        if self.negotiated.structured_replies {
+            self.outbox.push(|out| error_chunk(out, cookie, true, errno, why), None, 0);
+        } else {
+            self.outbox.push(|out| simple_reply(out, cookie, Some(errno)), None, 0);
+        }
+    }
+
+    /// Says which parts of a range are stored; the queue is not troubled with it.
+    pub(super) fn answer_block_status(&mut self, request: &Request) -> Taken {
+        let Some(context) = self.negotiated.base_allocation else {
+            self.answer_error(request, Errno::Inval, "base:allocation was not negotiated");
+            return Taken::Yes;
+        };
+        let aligned = |n: u64| n.is_multiple_of(u64::from(self.mapping.block()));
+        let whole = aligned(request.offset) && aligned(request.length.into()) && request.length > 0;
+        if !whole || request.end().is_none_or(|end| end > self.mapping.size()) {
+            self.answer_error(request, Errno::Inval, "not whole blocks within the export");
+            return Taken::Yes;
+        }
+        let Some(mut body) = self.queue.alloc(EXTENTS * BLOCK_DESCRIPTOR_LEN) else {
+            return Taken::NeedsRoom;
+        };
+        let most = if request.flags.contains(CommandFlags::REQ_ONE) { 1 } else { EXTENTS };
+        let mut extents: u32 = 0;
+        for (len, state) in self.extents(request).take(most) {
+            block_descriptor(&mut body[extents as usize * BLOCK_DESCRIPTOR_LEN..], len, state);
+            extents += 1;
+        }
+        let cookie = request.cookie;
+        let head = |out: &mut [u8]| block_status_header(out, cookie, true, context, extents);
+        self.outbox.push(head, Some(body), extents as usize * BLOCK_DESCRIPTOR_LEN);
+        Taken::Yes
+    }
+
+    /// The extents of a range, neighbours of one kind put together.
+    fn extents(&self, request: &Request) -> impl Iterator<Item = (u32, ExtentState)> + '_ {
+        let (mut at, end) = (request.offset, request.offset + u64::from(request.length));
+        let state = move |at: u64| {
+            let status = self.mapping.status(at, end - at)?;
+            let mut state = ExtentState::empty();
+            state.set(ExtentState::HOLE, status.hole);
+            state.set(ExtentState::ZERO, status.zero);
+            Some((status.len.min(end - at), state))
+        };
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (mut len, kind) = state(at)?;
+            while at + len < end
+                && let Some((more, next)) = state(at + len)
+                && next == kind
+            {
+                len += more;
+            }
+            at += len;
+            // The range's length has 32 bits, so this has too.
+            Some((u32::try_from(len).unwrap_or(u32::MAX), kind))
+        })
+    }
+
+    /// A line for the operator about what the lower device did; a client's own mistakes are its own business.
+    fn log(&mut self, request: &Request, failure: &Failure) {
+        let Request { command, offset, length, .. } = request;
+        let cause = failure.source().map(|s| format!(": {s}")).unwrap_or_default();
+        let root = failure.source().and_then(|s| s.source()).map(|s| format!(": {s}")).unwrap_or_default();
+        let line =
+            format!("{}: {command:?} of {length} bytes at {offset}: {failure}{cause}{root}", self.peer);
+        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
+            log::debug!("{line}");
+            return;
+        }
+        self.failures += 1;
+        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
+            log::error!("{line} (failure {} of this connection)", self.failures);
+        }
+    }
+}
+
+fn errno(request: &Request, failure: &Failure) -> Errno {
+    match failure.kind() {
+        Kind::OutOfRange if matches!(request.command, Command::WriteZeroes | Command::Write) => Errno::NoSpc,
+        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::Inval,
+        Kind::ReadOnly => Errno::Perm,
+        Kind::Unsupported => Errno::NotSup,
+        Kind::NoSpace => Errno::NoSpc,
+        _ => Errno::Io,
+    }
+}

@@ -1,0 +1,67 @@
+//! Bytes that have arrived and are not yet understood.
+
+use std::io;
+
+use super::wire::Wire;
+use crate::nbd::protocol::REQUEST_LEN;
+
+/// How much is received in one call: many small requests, or the beginning of a large one.
+const ROOM: usize = 256 << 10;
+
+/// Payloads up to this length are written from where they were received; longer ones get memory of their own.
+pub(super) const IN_PLACE: usize = 64 << 10;
+
+const _: () = assert!(ROOM >= 2 * (IN_PLACE + REQUEST_LEN));
+
+/// A window of the stream: headers, and the payloads of small writes, which are encrypted in place here.
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { bytes: vec![0; ROOM].into(), start: 0, end: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The next header, if it has arrived.
+    pub(super) fn header(&self) -> Option<&[u8; REQUEST_LEN]> {
+        self.bytes[self.start..self.end].first_chunk()
+    }
+
+    /// The next header's payload, if it has arrived whole.
+    pub(super) fn payload(&mut self, len: usize) -> Option<&mut [u8]> {
+        let from = self.start + REQUEST_LEN;
+        (self.end >= from + len).then(|| &mut self.bytes[from..from + len])
+    }
+
+    /// Takes up to `len` bytes out.
+    pub(super) fn take(&mut self, len: usize) -> &[u8] {
+        let from = self.start;
+        self.start = self.end.min(from + len);
+        &self.bytes[from..self.start]
+    }
+
+    /// Receives up to `most` bytes behind what is there, and says how many came; 0 is the end of the stream.
+    pub(super) fn fill(&mut self, wire: &mut Wire, most: usize) -> io::Result<usize> {
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        } else if self.bytes.len() - self.start < IN_PLACE + REQUEST_LEN {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.len());
+        }
+        let room = (self.bytes.len() - self.end).min(most);
+        let n = wire.receive(&mut self.bytes[self.end..self.end + room])?;
+        self.end += n;
+        Ok(n)
+    }
+}

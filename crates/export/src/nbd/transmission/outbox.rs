@@ -1,0 +1,105 @@
+//! Replies on their way to the client.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use underseal_datapath::{Buffer, Queue};
+
+use super::wire::Wire;
+
+/// A reply's head: the longest is an error with a few words.
+const HEAD: usize = 96;
+
+/// Slices that go out in one call: a head and a body for each of 32 replies.
+const SLICES: usize = 64;
+
+/// Replies that may wait: a client that sends without reading is not listened to.
+const MOST: usize = 1024;
+
+struct Reply {
+    head: [u8; HEAD],
+    head_len: usize,
+    body: Option<Buffer>,
+    body_len: usize,
+}
+
+/// Replies in order, each a head and perhaps a body that goes out from where it was decrypted.
+pub(super) struct Outbox {
+    replies: VecDeque<Reply>,
+    /// Bytes of the first reply that are gone already.
+    sent: usize,
+    bytes: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(depth: usize) -> Self {
+        Self { replies: VecDeque::with_capacity(depth), sent: 0, bytes: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// True when the client has left so many replies unread that it gets no more.
+    pub(super) fn is_full(&self) -> bool {
+        self.replies.len() >= MOST
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a reply: `encode` writes its head and says how long that is; its body is the first `body_len` bytes of
+    /// `body`.
+    pub(super) fn push(
+        &mut self,
+        encode: impl FnOnce(&mut [u8]) -> usize,
+        body: Option<Buffer>,
+        body_len: usize,
+    ) {
+        let mut head = [0; HEAD];
+        let head_len = encode(&mut head);
+        self.bytes += head_len + body_len;
+        self.replies.push_back(Reply { head, head_len, body, body_len });
+    }
+
+    /// Sends what the socket takes, giving the memory of what is gone back to the queue. True when nothing is left.
+    pub(super) fn send(&mut self, wire: &mut Wire, queue: &mut Queue) -> io::Result<bool> {
+        while !self.replies.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut used = 0;
+            let mut skip = self.sent;
+            for reply in self.replies.iter().take(SLICES / 2) {
+                let body = reply.body.as_deref().map_or(&[][..], |b| &b[..reply.body_len]);
+                for part in [&reply.head[..reply.head_len], body] {
+                    let gone = skip.min(part.len());
+                    skip -= gone;
+                    if gone < part.len() {
+                        slices[used] = IoSlice::new(&part[gone..]);
+                        used += 1;
+                    }
+                }
+            }
+            match wire.send(&slices[..used]) {
+                Ok(n) => self.gone(n, queue),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        wire.flush()
+    }
+
+    fn gone(&mut self, n: usize, queue: &mut Queue) {
+        self.bytes -= n;
+        self.sent += n;
+        while let Some(reply) = self.replies.front()
+            && self.sent >= reply.head_len + reply.body_len
+        {
+            self.sent -= reply.head_len + reply.body_len;
+            if let Some(Reply { body: Some(body), .. }) = self.replies.pop_front() {
+                queue.free(body);
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The NBD server from outside: raw bytes, good and bad, and the field's own tools.
+//!
+//! ```text
+//!   client.rs      a client that says exactly what it is told to
+//!   fixture.rs     a server with a disk in memory behind it, and certificates
+//!   negotiation.rs options, right and wrong, without a socket
+//!   limits.rs      time, places, panics
+//!   stop.rs        ending
+//!   tls.rs         STARTTLS
+//!   activation.rs  sockets from systemd
+//!   tools.rs       nbdinfo, nbdcopy, qemu-img
+//!   transmission.rs requests and replies over a real volume
+//! ```
+
+mod activation;
+mod client;
+mod fixture;
+mod limits;
+mod negotiation;
+mod stop;
+mod tls;
+mod tools;
+mod transmission;

@@ -1,0 +1,119 @@
+//! Ending: what is in flight is answered, nobody is waited for without end.
+
+use std::{
+    io::Read,
+    sync::mpsc::{Sender, channel},
+    time::{Duration, Instant},
+};
+
+use underseal_export::{
+    ErrorKind,
+    nbd::{
+        Connection, ConnectionHandler, ServerConfig,
+        protocol::{option, option_reply as reply},
+    },
+};
+
+use crate::fixture::{MemoryDisk, Served, config};
+
+#[test]
+fn idle_clients_do_not_hold_the_server_up() {
+    let served = Served::unix(config(), MemoryDisk::default());
+    let socket = served.socket();
+    let mut clients = [served.served_client(), served.client()];
+    let _silent = served.connect();
+    clients[0].read(0, 512).unwrap();
+    let started = Instant::now();
+    served.stop().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(!socket.exists(), "the socket is gone");
+    assert!(clients.iter_mut().all(|client| client.is_closed()));
+}
+
+#[test]
+fn request_in_flight_is_answered_and_its_handler_is_woken() {
+    /// Serves until woken through its eventfd, then answers what it holds.
+    struct Woken(Sender<()>);
+    impl ConnectionHandler for Woken {
+        fn serve(&self, mut connection: Connection) -> underseal_export::Result<()> {
+            use std::io::Write;
+            let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+            connection.stop.wake_with(&event).unwrap();
+            connection.transport.read_exact(&mut [0; 28])?;
+            assert!(!connection.stop.is_stopping());
+            self.0.send(()).unwrap();
+            // Blocks until the server stops.
+            rustix::io::read(&event, &mut [0; 8]).unwrap();
+            assert!(connection.stop.is_stopping());
+            // Whoever comes late is woken at once.
+            let late = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+            connection.stop.wake_with(&late).unwrap();
+            rustix::io::read(&late, &mut [0; 8]).unwrap();
+            connection.transport.write_all(b"the answer")?;
+            assert_eq!(connection.transport.read(&mut [0])?, 0, "nothing more is read");
+            Ok(())
+        }
+    }
+    let (sender, receiver) = channel();
+    let served = Served::unix(config(), Woken(sender));
+    let mut client = served.served_client();
+    client.0.write_all(&[0; 28]).unwrap();
+    receiver.recv().unwrap();
+    served.begin_to_stop();
+    assert_eq!(&client.array::<10>().unwrap(), b"the answer");
+    served.stop().unwrap();
+}
+
+#[test]
+fn handler_that_waits_for_its_client_is_cut_off() {
+    /// Writes for as long as the client takes it, which is never.
+    struct Stubborn;
+    impl ConnectionHandler for Stubborn {
+        fn serve(&self, mut connection: Connection) -> underseal_export::Result<()> {
+            use std::io::Write;
+            loop {
+                connection.transport.write_all(&[0; 1 << 16])?;
+            }
+        }
+    }
+    let config = ServerConfig { drain_timeout: Duration::from_millis(300), ..config() };
+    let served = Served::unix(config, Stubborn);
+    let _client = served.served_client();
+    let started = Instant::now();
+    served.stop().unwrap();
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn handler_that_never_ends_is_reported() {
+    struct Stuck;
+    impl ConnectionHandler for Stuck {
+        fn serve(&self, _connection: Connection) -> underseal_export::Result<()> {
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+    let config = ServerConfig { drain_timeout: Duration::from_millis(100), ..config() };
+    let served = Served::unix(config, Stuck);
+    let _client = served.served_client();
+    let error = served.stop().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Drain);
+    assert!(error.to_string().contains("1 connections"), "{error}");
+}
+
+#[test]
+fn negotiating_client_hears_that_the_server_stops() {
+    // TCP, for there the kernel lets bytes in that come after the reading side was shut down.
+    let served = Served::tcp(config(), MemoryDisk::default());
+    let mut client = served.client();
+    assert_eq!(client.verdict(option::LIST, b"").unwrap(), reply::ACK);
+    served.begin_to_stop();
+    // Either it is told, or it finds the connection closed; it is not left waiting.
+    if let Ok(verdict) = client.verdict(option::STRUCTURED_REPLY, b"") {
+        assert!([reply::ERR_SHUTDOWN, reply::ACK].contains(&verdict));
+    }
+    served.stop().unwrap();
+    assert!(client.is_closed());
+}

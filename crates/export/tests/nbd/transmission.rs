@@ -1,0 +1,479 @@
+//! The transmission phase over a real volume: every command, pipelined, refused, cut off.
+
+use std::fs::{File, OpenOptions as StdOpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
+use underseal_datapath::Mapping;
+use underseal_device::{FileDevice, OpenOptions};
+use underseal_export::nbd::protocol::{
+    BASE_ALLOCATION, Command, CommandFlags, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
+    TransmissionFlags, option, option_reply,
+};
+use underseal_export::nbd::{ExportInfo, Exports, MAX_PAYLOAD, ServerConfig, VolumeHandler};
+use underseal_volume::{Segment, Volume};
+
+use crate::client::{Client, contexts};
+use crate::fixture::{Served, Stream};
+
+const SIZE: u64 = 64 << 20;
+const EPERM: u32 = 1;
+const EIO: u32 = 5;
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
+const ENOTSUP: u32 = 95;
+
+fn cipher(spec: &str) -> Arc<dyn SectorCipher> {
+    let key: &[u8] = if spec.starts_with("cipher_null") {
+        &[]
+    } else {
+        &std::array::from_fn::<u8, 64, _>(|i| i.to_le_bytes()[0])
+    };
+    build(&spec.parse().unwrap(), &Key::new(key).unwrap(), SectorSize::S4096).unwrap()
+}
+
+struct Disk {
+    folder: tempfile::TempDir,
+    served: Served,
+}
+
+impl Disk {
+    fn new(spec: &str, options: OpenOptions) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = folder.path().join("image");
+        File::create(&path).unwrap().set_len(SIZE).unwrap();
+        Self { served: serve(&path, spec, options), folder }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn client(&self, structured: bool) -> Talker {
+        let mut client = self.served.client();
+        if structured {
+            assert_eq!(client.verdict(option::STRUCTURED_REPLY, &[]).unwrap(), option_reply::ACK);
+            let meta = contexts("", &[BASE_ALLOCATION]);
+            assert_eq!(client.verdict(option::SET_META_CONTEXT, &meta).unwrap(), option_reply::ACK);
+        }
+        client.go("").unwrap();
+        Talker { client, next: 0 }
+    }
+}
+
+fn serve(path: &Path, spec: &str, options: OpenOptions) -> Served {
+    let device = Arc::new(FileDevice::open(path, options).unwrap());
+    let segment = Segment { start: 0, len: SIZE, lower: 0, iv_offset: 0, cipher: cipher(spec) };
+    let volume = Volume::new(vec![segment]).unwrap().with_discards(spec.starts_with("cipher_null"));
+    let mapping = Arc::new(Mapping::new(volume, device).unwrap());
+    let export = ExportInfo {
+        name: "volume".into(),
+        description: String::new(),
+        size: SIZE,
+        min_block: mapping.block(),
+        preferred_block: mapping.preferred_block(),
+        max_block: MAX_PAYLOAD,
+        flags: TransmissionFlags::SEND_FLUSH
+            | TransmissionFlags::SEND_FUA
+            | TransmissionFlags::SEND_WRITE_ZEROES
+            | TransmissionFlags::SEND_FAST_ZERO
+            | TransmissionFlags::SEND_DF
+            | TransmissionFlags::SEND_CACHE,
+    };
+    let config = ServerConfig {
+        drain_timeout: Duration::from_secs(10),
+        ..ServerConfig::new(Exports::new(vec![export]).unwrap())
+    };
+    Served::unix(config, VolumeHandler::new(vec![mapping]))
+}
+
+/// A client past negotiation that numbers its requests.
+struct Talker {
+    client: Client<Box<dyn Stream>>,
+    next: u64,
+}
+
+/// What came back: the request's number, its error, its bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    number: u64,
+    error: u32,
+    data: Vec<u8>,
+}
+
+impl Talker {
+    fn send(
+        &mut self,
+        command: Command,
+        flags: CommandFlags,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> u64 {
+        self.next += 1;
+        let cookie = self.next.to_be_bytes();
+        let header = Request { flags, command, cookie, offset, length }.encode();
+        self.client.0.write_all(&[&header[..], payload].concat()).unwrap();
+        self.next
+    }
+
+    /// Reads one reply: simple (of a read of `len` bytes) or one structured chunk with the done flag.
+    fn answer(&mut self, len: usize) -> Answer {
+        match self.client.u32().unwrap() {
+            SIMPLE_REPLY_MAGIC => {
+                let error = self.client.u32().unwrap();
+                let number = self.client.u64().unwrap();
+                let mut data = vec![0; if error == 0 { len } else { 0 }];
+                self.client.0.read_exact(&mut data).unwrap();
+                Answer { number, error, data }
+            }
+            STRUCTURED_REPLY_MAGIC => {
+                let [_, done, high, low] = self.client.array::<4>().unwrap();
+                assert_eq!(done, 1);
+                let number = self.client.u64().unwrap();
+                let mut payload = vec![0; self.client.u32().unwrap() as usize];
+                self.client.0.read_exact(&mut payload).unwrap();
+                let kind = u16::from_be_bytes([high, low]);
+                let (error, data) = match kind {
+                    0 => (0, Vec::new()),
+                    1 => (0, payload.split_off(8)),
+                    5 => (0, payload.split_off(4)),
+                    0x8001 => (u32::from_be_bytes(payload[..4].try_into().unwrap()), Vec::new()),
+                    other => panic!("chunk type {other:#x}"),
+                };
+                Answer { number, error, data }
+            }
+            other => panic!("reply magic {other:#x}"),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        command: Command,
+        flags: CommandFlags,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Answer {
+        let number = self.send(command, flags, offset, length, payload);
+        let len = if command == Command::Read { length as usize } else { 0 };
+        let answer = self.answer(len);
+        assert_eq!(answer.number, number);
+        answer
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Answer {
+        self.ask(Command::Write, CommandFlags::empty(), offset, u32::try_from(data.len()).unwrap(), data)
+    }
+
+    fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let answer = self.ask(Command::Read, CommandFlags::empty(), offset, u32::try_from(len).unwrap(), &[]);
+        assert_eq!(answer.error, 0);
+        answer.data
+    }
+}
+
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (i.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).to_le_bytes()[0])
+        .collect()
+}
+
+fn cached() -> OpenOptions {
+    OpenOptions::default()
+}
+
+fn direct() -> OpenOptions {
+    OpenOptions { direct: true, ..Default::default() }
+}
+
+/// Lengths on both sides of every threshold in the receiving code.
+const LENGTHS: [usize; 9] =
+    [4096, 8192, 61_440, 65_536, 69_632, 253_952, 262_144, 1 << 20, MAX_PAYLOAD as usize];
+
+#[test]
+fn every_length_is_written_and_read_back_and_lies_encrypted_below() {
+    for options in [cached(), direct()] {
+        let disk = Disk::new("aes-xts-plain64", options);
+        for structured in [false, true] {
+            let mut talker = disk.client(structured);
+            for (i, len) in LENGTHS.into_iter().enumerate() {
+                let data = bytes(len, i as u64);
+                let offset = i as u64 * 4096;
+                assert_eq!(talker.write(offset, &data).error, 0);
+                assert!(talker.read(offset, len) == data, "{len} bytes at {offset}, {options:?}");
+                let mut expected = data;
+                cipher("aes-xts-plain64").encrypt(offset >> 9, InOutBuf::from(&mut expected[..]));
+                let stored = std::fs::read(disk.image()).unwrap();
+                let offset = usize::try_from(offset).unwrap();
+                assert!(stored[offset..offset + len] == expected, "ciphertext of {len} bytes at {offset}");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_of_all_kinds_and_sizes_may_be_sent_without_waiting() {
+    for options in [cached(), direct()] {
+        let disk = Disk::new("aes-xts-plain64", options);
+        let mut talker = disk.client(true);
+        // Three times as much as a queue holds, each to a place of its own; then all of it is read at once.
+        let mut places = Vec::new();
+        let mut at = 0;
+        for i in 0..384usize {
+            let len = LENGTHS[i % 6];
+            places.push((at, bytes(len, i as u64)));
+            at += len as u64;
+        }
+        std::thread::scope(|scope| {
+            let (places, talker_ref) = (&places, &mut talker);
+            scope.spawn(move || {
+                for (offset, data) in places {
+                    let len = u32::try_from(data.len()).unwrap();
+                    let flags = if offset % 3 == 0 { CommandFlags::FUA } else { CommandFlags::empty() };
+                    talker_ref.send(Command::Write, flags, *offset, len, data);
+                }
+            });
+        });
+        for _ in &places {
+            assert_eq!(talker.answer(0).error, 0);
+        }
+        let first = talker.next + 1;
+        for (offset, data) in &places {
+            talker.send(
+                Command::Read,
+                CommandFlags::empty(),
+                *offset,
+                u32::try_from(data.len()).unwrap(),
+                &[],
+            );
+        }
+        for _ in &places {
+            let answer = talker.answer(0);
+            let index = usize::try_from(answer.number - first).unwrap();
+            assert!(answer.data == places[index].1, "read {index}");
+        }
+        assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+    }
+}
+
+#[test]
+fn a_bad_request_gets_its_error_and_the_next_one_is_served() {
+    let disk = Disk::new("aes-xts-plain64", cached());
+    let (none, fua, df) = (CommandFlags::empty(), CommandFlags::FUA, CommandFlags::DF);
+    let unknown = CommandFlags::from_bits_retain(1 << 12);
+    use Command::{BlockStatus, Cache, Other, Read, Trim, Write, WriteZeroes};
+    let table = [
+        (Read, none, 512, 4096, EINVAL),
+        (Read, none, 0, 512, EINVAL),
+        (Read, none, 0, 0, EINVAL),
+        (Read, none, SIZE, 4096, EINVAL),
+        (Read, none, SIZE - 4096, 8192, EINVAL),
+        (Read, none, u64::MAX - 4095, 8192, EINVAL),
+        (Read, none, 0, MAX_PAYLOAD + 4096, EINVAL),
+        (Read, unknown, 0, 4096, EINVAL),
+        (Write, none, 512, 4096, EINVAL),
+        (Write, none, 0, 1000, EINVAL),
+        (Write, none, SIZE, 4096, ENOSPC),
+        (Write, none, u64::MAX - 4095, 8192, ENOSPC),
+        (Write, none, 0, MAX_PAYLOAD + 4096, EINVAL),
+        (Write, df, 0, 4096, EINVAL),
+        (Write, unknown, 0, 131_072, EINVAL),
+        (WriteZeroes, none, SIZE - 4096, 8192, ENOSPC),
+        (WriteZeroes, none, 100, 4096, EINVAL),
+        (WriteZeroes, CommandFlags::FAST_ZERO, 0, 4096, ENOTSUP),
+        (WriteZeroes, df, 0, 4096, EINVAL),
+        (Trim, none, 0, 4096, EINVAL),
+        (Cache, none, SIZE, 4096, EINVAL),
+        (Cache, none, 0, 4096, 0),
+        (Cache, fua, 0, 4096, 0),
+        (BlockStatus, none, SIZE, 4096, EINVAL),
+        (BlockStatus, none, 0, 0, EINVAL),
+        (BlockStatus, none, 17, 4096, EINVAL),
+        (BlockStatus, df, 0, 4096, EINVAL),
+        (Other(77), none, 0, 0, EINVAL),
+    ];
+    for structured in [false, true] {
+        let mut talker = disk.client(structured);
+        assert_eq!(talker.write(0, &bytes(4096, 1)).error, 0);
+        for (command, flags, offset, length, error) in table {
+            let payload = vec![0xaa; if command == Write { length as usize } else { 0 }];
+            let answer = talker.ask(command, flags, offset, length, &payload);
+            assert_eq!(answer.error, error, "{command:?} {flags:?} {length} at {offset}");
+            assert_eq!(talker.read(0, 4096), bytes(4096, 1), "after {command:?} {length} at {offset}");
+        }
+    }
+    let mut simple = disk.client(false);
+    assert_eq!(simple.ask(Read, df, 0, 4096, &[]).error, EINVAL, "DF needs structured replies");
+    assert_eq!(simple.ask(BlockStatus, none, 0, 4096, &[]).error, EINVAL, "no context was negotiated");
+}
+
+#[test]
+fn a_read_only_volume_refuses_writes_with_eperm() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("image");
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let options = OpenOptions { read_only: true, ..Default::default() };
+    let disk = Disk { served: serve(&path, "aes-xts-plain64", options), folder };
+    let mut talker = disk.client(true);
+    for len in [4096, 131_072] {
+        assert_eq!(talker.write(0, &bytes(len, 1)).error, EPERM);
+    }
+    assert_eq!(talker.ask(Command::WriteZeroes, CommandFlags::empty(), 0, 4096, &[]).error, EPERM);
+    talker.read(0, 4096);
+}
+
+#[test]
+fn zeroes_are_written_durably_over_any_length() {
+    for spec in ["aes-xts-plain64", "cipher_null-ecb"] {
+        let disk = Disk::new(spec, cached());
+        let mut talker = disk.client(true);
+        let data = bytes(8 << 20, 3);
+        assert_eq!(talker.write(0, &data).error, 0);
+        for flags in [CommandFlags::FUA, CommandFlags::NO_HOLE, CommandFlags::FUA | CommandFlags::NO_HOLE] {
+            assert_eq!(talker.ask(Command::WriteZeroes, flags, 4096, (5 << 20) + 4096, &[]).error, 0);
+        }
+        let mut expected = data;
+        expected[4096..(5 << 20) + 8192].fill(0);
+        assert!(talker.read(0, 8 << 20) == expected, "{spec}");
+        // More than a payload may be long.
+        assert_eq!(
+            talker
+                .ask(Command::WriteZeroes, CommandFlags::empty(), 0, u32::try_from(SIZE).unwrap(), &[])
+                .error,
+            0
+        );
+        assert!(talker.read(0, 8 << 20).iter().all(|&b| b == 0));
+    }
+}
+
+#[test]
+fn block_status_tells_holes_and_only_without_a_cipher_zeroes() {
+    for (spec, hole) in [("cipher_null-ecb", 3), ("aes-xts-plain64", 1)] {
+        let disk = Disk::new(spec, cached());
+        let mut talker = disk.client(true);
+        assert_eq!(talker.write(1 << 20, &bytes(1 << 20, 1)).error, 0);
+        assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+        let mut status = |flags, offset, length| -> Vec<(u32, u32)> {
+            let answer = talker.ask(Command::BlockStatus, flags, offset, length, &[]);
+            assert_eq!(answer.error, 0);
+            let word = |b: &[u8]| u32::from_be_bytes(b.try_into().unwrap());
+            answer.data.chunks(8).map(|d| (word(&d[..4]), word(&d[4..]))).collect()
+        };
+        let all = status(CommandFlags::empty(), 0, 4 << 20);
+        assert_eq!(all, [(1 << 20, hole), (1 << 20, 0), (2 << 20, hole)], "{spec}");
+        assert_eq!(status(CommandFlags::REQ_ONE, 0, 4 << 20), [(1 << 20, hole)]);
+        assert_eq!(status(CommandFlags::empty(), (1 << 20) + 4096, 4096), [(4096, 0)]);
+    }
+}
+
+#[test]
+fn trim_frees_space_below_where_discards_are_allowed() {
+    use std::os::unix::fs::MetadataExt;
+    let disk = Disk::new("cipher_null-ecb", cached());
+    let mut talker = disk.client(true);
+    assert_eq!(talker.write(0, &bytes(4 << 20, 1)).error, 0);
+    assert_eq!(talker.ask(Command::Flush, CommandFlags::empty(), 0, 0, &[]).error, 0);
+    let before = std::fs::metadata(disk.image()).unwrap().blocks();
+    assert_eq!(talker.ask(Command::Trim, CommandFlags::FUA, 0, 4 << 20, &[]).error, 0);
+    let after = std::fs::metadata(disk.image()).unwrap().blocks();
+    assert!(after < before, "{after} < {before}");
+}
+
+#[test]
+fn a_client_that_leaves_anywhere_harms_nobody() {
+    let disk = Disk::new("aes-xts-plain64", cached());
+    let mut good = disk.client(true);
+    assert_eq!(good.write(0, &bytes(4096, 9)).error, 0);
+    let whole = |command, length: u32| {
+        let payload = vec![0; if command == Command::Write { length as usize } else { 0 }];
+        let header =
+            Request { flags: CommandFlags::empty(), command, cookie: [0; 8], offset: 1 << 20, length }
+                .encode();
+        [&header[..], &payload].concat()
+    };
+    let requests =
+        [whole(Command::Write, 4096), whole(Command::Write, 1 << 20), whole(Command::Read, 8 << 20)];
+    for request in &requests {
+        for cut in [1, 27, 28, 29, 4000, 100_000, request.len()] {
+            let mut leaver = disk.client(true);
+            leaver.client.0.write_all(&request[..cut.min(request.len())]).unwrap();
+            drop(leaver);
+            assert_eq!(good.read(0, 4096), bytes(4096, 9));
+        }
+    }
+    disk.served.stop().unwrap();
+}
+
+#[test]
+fn a_stream_that_is_no_request_is_closed() {
+    let disk = Disk::new("aes-xts-plain64", cached());
+    let mut talker = disk.client(true);
+    talker.client.0.write_all(&[0x55; 28]).unwrap();
+    assert!(talker.client.is_closed());
+}
+
+#[test]
+fn a_client_that_never_reads_its_replies_is_stopped_from_asking() {
+    let disk = Disk::new("aes-xts-plain64", cached());
+    let mut good = disk.client(true);
+    let mut lazy = disk.client(true);
+    // Four times what the server may keep for one client, in as few requests as the socket takes unread.
+    for i in 0..8u64 {
+        lazy.send(Command::Read, CommandFlags::empty(), 0, MAX_PAYLOAD, &[]);
+        lazy.send(Command::Read, CommandFlags::empty(), i << 20, 4096, &[]);
+    }
+    for _ in 0..200 {
+        good.read(0, 4096);
+    }
+    let resident = resident_mib();
+    assert!(resident < 400, "{resident} MiB are in use");
+    for _ in 0..16 {
+        assert_eq!(lazy.answer(0).error, 0);
+    }
+}
+
+fn resident_mib() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4 / 1024
+}
+
+#[test]
+fn a_file_that_shrinks_fails_its_reads_with_eio_and_nothing_else() {
+    for options in [cached(), direct()] {
+        let disk = Disk::new("aes-xts-plain64", options);
+        let mut talker = disk.client(true);
+        assert_eq!(talker.write(0, &bytes(4096, 2)).error, 0);
+        StdOpenOptions::new().write(true).open(disk.image()).unwrap().set_len(1 << 20).unwrap();
+        let answer = talker.ask(Command::Read, CommandFlags::empty(), 2 << 20, 4096, &[]);
+        assert_eq!(answer.error, EIO);
+        assert_eq!(talker.read(0, 4096), bytes(4096, 2));
+    }
+}
+
+#[test]
+fn stopping_answers_what_was_sent_before() {
+    let disk = Disk::new("aes-xts-plain64", direct());
+    let mut talker = disk.client(true);
+    for i in 0..64u64 {
+        talker.send(Command::Write, CommandFlags::empty(), i << 16, 1 << 16, &bytes(1 << 16, i));
+    }
+    // The first answer shows that the server is at work on them.
+    assert_eq!(talker.answer(0).error, 0);
+    disk.served.begin_to_stop();
+    let mut answered = 1;
+    while answered < 64 && talker.client.u32().is_ok_and(|magic| magic == STRUCTURED_REPLY_MAGIC) {
+        assert_eq!(talker.client.array::<16>().unwrap()[..4], [0, 1, 0, 0]);
+        answered += 1;
+    }
+    let stored = std::fs::read(disk.image()).unwrap();
+    let written = |i: u64| {
+        let mut expected = bytes(1 << 16, i);
+        cipher("aes-xts-plain64").encrypt(i << 7, InOutBuf::from(&mut expected[..]));
+        let at = usize::try_from(i << 16).unwrap();
+        stored[at..at + (1 << 16)] == expected
+    };
+    assert!((0..64).filter(|&i| written(i)).count() >= answered, "every acknowledged write is there");
+}

@@ -1,0 +1,140 @@
+//! Thousands of clients that connect and say nothing, in a process of their own: its descriptors are counted.
+#![expect(clippy::print_stdout, reason = "how long clients waited is worth seeing beside the verdict")]
+
+#[path = "nbd/client.rs"]
+#[allow(dead_code, reason = "shared with the other tests, which use all of it")]
+mod client;
+#[path = "nbd/fixture.rs"]
+#[allow(dead_code, reason = "shared with the other tests, which use all of it")]
+mod fixture;
+
+use std::{
+    io::Read,
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fixture::{MemoryDisk, Served, config};
+use rustix::{
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+    time::{ClockId, clock_gettime},
+};
+
+const CROWD: usize = 2000;
+
+#[test]
+fn silent_crowd_costs_good_clients_a_short_wait_and_leaves_nothing_behind() {
+    allow_descriptors(2 * CROWD as u64 + 1000);
+    let before = descriptors();
+    let served = Served::unix(config(), MemoryDisk::default());
+    let mut old = served.served_client();
+
+    // 2,000 connect at once, and stay.
+    let socket = served.socket();
+    let connect = |path: std::path::PathBuf| {
+        thread::spawn(move || (0..CROWD).map(|_| UnixStream::connect(&path).unwrap()).collect::<Vec<_>>())
+    };
+    let crowd = connect(socket.clone());
+    thread::sleep(Duration::from_millis(50));
+
+    // One who comes after them waits for its turn, and gets it.
+    let started = Instant::now();
+    let mut new = served.served_client();
+    assert_eq!(new.read(512, 512).unwrap()[..8], 1_u64.to_be_bytes());
+    let waited = started.elapsed();
+    assert!(waited < Duration::from_secs(8), "a good client waited {waited:?}");
+
+    // One who was there before notices nothing.
+    let slowest = (0..200).map(|_| {
+        let started = Instant::now();
+        assert_eq!(old.read(0, 512).unwrap().len(), 512);
+        started.elapsed()
+    });
+    let slowest = slowest.max().unwrap();
+    assert!(slowest < Duration::from_millis(500), "a served client waited {slowest:?}");
+    println!("new client served after {waited:?}; slowest of 200 reads {slowest:?}");
+
+    let crowd = crowd.join().unwrap();
+    assert!(threads() < 64 + 128 + 20, "threads are bounded by the limits, not by the crowd");
+    drop((crowd, old, new));
+    served.stop().unwrap();
+    assert_eq!(descriptors(), before, "every descriptor was closed");
+
+    reconnecting_crowd_does_not_shut_out_good_clients();
+    running_out_of_descriptors_hurts_only_those_who_come();
+}
+
+/// Clients that come back as soon as they are closed, while good ones come and go.
+fn reconnecting_crowd_does_not_shut_out_good_clients() {
+    let served = Served::unix(config(), MemoryDisk::default());
+    let (over, connects) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut kept = std::collections::VecDeque::new();
+                while !over.load(Ordering::Relaxed) {
+                    kept.push_back(UnixStream::connect(served.socket()).unwrap());
+                    connects.fetch_add(1, Ordering::Relaxed);
+                    if kept.len() > 200 {
+                        kept.pop_front();
+                    }
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(300));
+        for _ in 0..5 {
+            let started = Instant::now();
+            let mut client = served.served_client();
+            assert_eq!(client.read(0, 512).unwrap().len(), 512);
+            let waited = started.elapsed();
+            assert!(waited < Duration::from_secs(8), "a good client waited {waited:?}");
+            println!(
+                "served after {waited:?} and {} connects of the crowd",
+                connects.load(Ordering::Relaxed)
+            );
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A client that cannot be accepted waits, at no cost, until it can be.
+fn running_out_of_descriptors_hurts_only_those_who_come() {
+    let served = Served::unix(config(), MemoryDisk::default());
+    let mut old = served.served_client();
+    let highest = descriptors() as u64 + 50;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(highest), ..limit }).unwrap();
+    let mut fillers: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(!fillers.is_empty());
+    // One descriptor for the client, and none for the server's side of it.
+    fillers.pop();
+    let mut new = served.connect();
+
+    let busy_before = clock_gettime(ClockId::ProcessCPUTime);
+    thread::sleep(Duration::from_millis(500));
+    let busy = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime) - busy_before).unwrap();
+    assert!(busy < Duration::from_millis(100), "the server spun for {busy:?} of 500 ms");
+    assert_eq!(old.read(0, 512).unwrap().len(), 512);
+
+    drop(fillers);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    new.read_exact(&mut [0; 18]).unwrap();
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn allow_descriptors(wanted: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+}

@@ -1,0 +1,182 @@
+//! What a crash leaves behind, and what is refused.
+
+use std::cell::RefCell;
+use std::io;
+
+use super::*;
+use crate::{Cost, PbkdfKind, ReadAt, UnlockOptions};
+
+enum Event {
+    Write(u64, Vec<u8>),
+    Sync,
+}
+
+/// A disk that remembers what was written to it in which order.
+struct Recorder {
+    bytes: RefCell<Vec<u8>>,
+    events: RefCell<Vec<Event>>,
+}
+
+impl ReadAt for Recorder {
+    fn size(&self) -> io::Result<u64> {
+        self.bytes.borrow()[..].size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.bytes.borrow()[..].read_exact_at(buf, offset)
+    }
+}
+
+impl Target for Recorder {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        apply(&mut self.bytes.borrow_mut(), offset, bytes);
+        self.events.borrow_mut().push(Event::Write(offset, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.events.borrow_mut().push(Event::Sync);
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+fn apply(disk: &mut [u8], offset: u64, bytes: &[u8]) {
+    let at = usize::try_from(offset).unwrap();
+    disk[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn cheap(version: Version) -> FormatOptions {
+    let mut options = match version {
+        Version::Luks1 => FormatOptions::luks1(),
+        Version::Luks2 => FormatOptions { data_offset: Some(1 << 20), ..FormatOptions::luks2() },
+    };
+    options.pbkdf.kind = PbkdfKind::Pbkdf2;
+    options.pbkdf.cost = Cost::Iterations(1000);
+    options
+}
+
+/// The passphrase that opens what is on the disk: the old one, the new one, or none because there is no header.
+fn state(disk: &[u8], context: &str) -> Option<&'static str> {
+    let header = match Header::parse(disk) {
+        Ok(header) => header,
+        Err(e) if e.kind() == ErrorKind::NoHeader => return None,
+        Err(e) => panic!("{context}: half a header: {e}"),
+    };
+    let opens = |passphrase: &&str| {
+        let passphrase = Key::new(passphrase.as_bytes()).unwrap();
+        header.unlock_from(disk, &passphrase, &UnlockOptions::default()).is_ok()
+    };
+    let opened = ["old", "new"].into_iter().find(opens);
+    assert!(opened.is_some(), "{context}: a header that nothing opens");
+    opened
+}
+
+/// A crash at any moment, with any one of the writes since the last sync lost on its way.
+#[test]
+fn a_crash_while_formatting_leaves_no_header_or_a_whole_one() {
+    for (old, new) in [
+        (Version::Luks1, Version::Luks1),
+        (Version::Luks1, Version::Luks2),
+        (Version::Luks2, Version::Luks1),
+        (Version::Luks2, Version::Luks2),
+    ] {
+        let disk = Recorder { bytes: vec![0; 3 << 20].into(), events: Vec::new().into() };
+        format_unlocked(&disk, 3 << 20, &Key::new(b"old").unwrap(), cheap(old)).unwrap();
+        let mut synced = disk.bytes.borrow().clone();
+        disk.events.borrow_mut().clear();
+        format_unlocked(&disk, 3 << 20, &Key::new(b"new").unwrap(), cheap(new)).unwrap();
+        assert_eq!(state(&disk.bytes.borrow(), "at the end"), Some("new"));
+
+        let events = disk.events.take();
+        assert!(matches!(events.last(), Some(Event::Sync)), "all is on disk when formatting returns");
+        let mut pending: Vec<(u64, &[u8])> = Vec::new();
+        for (i, event) in events.iter().enumerate() {
+            match event {
+                Event::Write(offset, bytes) => pending.push((*offset, bytes)),
+                Event::Sync => {
+                    pending.drain(..).for_each(|(offset, bytes)| apply(&mut synced, offset, bytes));
+                }
+            }
+            for lost in 0..=pending.len() {
+                let mut disk = synced.clone();
+                let kept = pending.iter().enumerate().filter(|(i, _)| *i != lost);
+                kept.for_each(|(_, (offset, bytes))| apply(&mut disk, *offset, bytes));
+                state(&disk, &format!("{old:?} to {new:?}, event {i}, write {lost} lost"));
+            }
+        }
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_each_other_are_refused() {
+    let luks1 = || cheap(Version::Luks1);
+    let luks2 = || cheap(Version::Luks2);
+    let cipher = |text: &str| text.parse().unwrap();
+    let size = |bytes| Some(SectorSize::new(bytes).unwrap());
+    let argon2 = || Pbkdf { kind: PbkdfKind::Argon2id, ..luks2().pbkdf };
+    let long = "x".repeat(48);
+    for (name, options, kind) in [
+        ("LUKS1 sectors", FormatOptions { sector_size: size(4096), ..luks1() }, ErrorKind::BadOption),
+        ("LUKS1 label", FormatOptions { label: "x".into(), ..luks1() }, ErrorKind::BadOption),
+        ("LUKS1 Argon2", FormatOptions { pbkdf: argon2(), ..luks1() }, ErrorKind::BadOption),
+        (
+            "LUKS1 capi",
+            FormatOptions { cipher: cipher("capi:xts(aes)-plain64"), ..luks1() },
+            ErrorKind::BadOption,
+        ),
+        ("LUKS1 offset", FormatOptions { data_offset: Some(4096), ..luks1() }, ErrorKind::BadOption),
+        ("key size", FormatOptions { key_size: Some(40), ..luks2() }, ErrorKind::BadOption),
+        (
+            "no key",
+            FormatOptions { volume_key: Some(Key::new(&[]).unwrap()), ..luks2() },
+            ErrorKind::BadOption,
+        ),
+        (
+            "short key",
+            FormatOptions { volume_key: Some(Key::new(&[1; 31]).unwrap()), ..luks2() },
+            ErrorKind::BadOption,
+        ),
+        ("cipher", FormatOptions { cipher: cipher("rot13-xts-plain64"), ..luks2() }, ErrorKind::BadOption),
+        ("null", FormatOptions { cipher: cipher("cipher_null-ecb"), ..luks2() }, ErrorKind::NullCipher),
+        ("label", FormatOptions { label: long.clone(), ..luks2() }, ErrorKind::BadOption),
+        ("label", FormatOptions { label: "a\nb".into(), ..luks2() }, ErrorKind::BadOption),
+        ("subsystem", FormatOptions { subsystem: long, ..luks2() }, ErrorKind::BadOption),
+        ("sectors", FormatOptions { sector_size: size(8192), ..luks2() }, ErrorKind::BadOption),
+        ("offset", FormatOptions { data_offset: Some(1 << 20 | 512), ..luks2() }, ErrorKind::BadOption),
+        ("offset 0", FormatOptions { data_offset: Some(0), ..luks2() }, ErrorKind::BadOption),
+        ("small offset", FormatOptions { data_offset: Some(128 << 10), ..luks2() }, ErrorKind::BadOption),
+        ("default offset", FormatOptions { data_offset: None, ..luks2() }, ErrorKind::TooSmall),
+        ("metadata", FormatOptions { metadata_size: 24 << 10, ..luks2() }, ErrorKind::BadOption),
+        ("keyslots", FormatOptions { keyslots_size: Some(2 << 20), ..luks2() }, ErrorKind::BadOption),
+        ("keyslots", FormatOptions { keyslots_size: Some(u64::MAX), ..luks2() }, ErrorKind::BadOption),
+        ("keyslots", FormatOptions { keyslots_size: Some(4096), ..luks2() }, ErrorKind::BadOption),
+        (
+            "passes",
+            FormatOptions { pbkdf: Pbkdf { cost: Cost::Iterations(3), ..argon2() }, ..luks2() },
+            ErrorKind::BadOption,
+        ),
+        ("lanes", FormatOptions { pbkdf: Pbkdf { lanes: 0, ..argon2() }, ..luks2() }, ErrorKind::BadOption),
+        (
+            "memory",
+            FormatOptions { pbkdf: Pbkdf { memory_kib: 8, ..argon2() }, ..luks2() },
+            ErrorKind::BadOption,
+        ),
+        (
+            "time",
+            FormatOptions {
+                pbkdf: Pbkdf { cost: Cost::Time(std::time::Duration::ZERO), ..argon2() },
+                ..luks2()
+            },
+            ErrorKind::BadOption,
+        ),
+    ] {
+        let disk = Recorder { bytes: vec![7; 3 << 20].into(), events: Vec::new().into() };
+        let refused = format_unlocked(&disk, 3 << 20, &Key::new(b"new").unwrap(), options).unwrap_err();
+        assert_eq!(refused.kind(), kind, "{name}: {refused}");
+        assert!(disk.events.borrow().is_empty(), "{name}: nothing is written before all is checked");
+    }
+}

@@ -1,0 +1,140 @@
+//! The hashes that headers and passphrases name, chosen at run time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use digest::DynDigest;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Runs `$body` with `$D` standing for the type of `$hash`.
+macro_rules! with_digest {
+    ($hash:expr, $D:ident => $body:expr) => {
+        with_digest!(@match $hash, $D => $body;
+            Sha1 sha1::Sha1, Sha224 sha2::Sha224, Sha256 sha2::Sha256, Sha384 sha2::Sha384, Sha512 sha2::Sha512,
+            Sha3_224 sha3::Sha3_224, Sha3_256 sha3::Sha3_256, Sha3_384 sha3::Sha3_384, Sha3_512 sha3::Sha3_512,
+            Ripemd160 ripemd::Ripemd160, Whirlpool whirlpool::Whirlpool,
+            Blake2b512 blake2::Blake2b512, Blake2s256 blake2::Blake2s256)
+    };
+    (@match $hash:expr, $D:ident => $body:expr; $($variant:ident $type:ty),*) => {
+        match $hash { $(Hash::$variant => { type $D = $type; $body })* }
+    };
+}
+
+/// A hash by its name in cryptsetup and the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the hash it names")]
+pub enum Hash {
+    Sha1,
+    Sha224,
+    Sha256,
+    Sha384,
+    Sha512,
+    Sha3_224,
+    Sha3_256,
+    Sha3_384,
+    Sha3_512,
+    Ripemd160,
+    Whirlpool,
+    Blake2b512,
+    Blake2s256,
+}
+
+impl Hash {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Sha1,
+        Self::Sha224,
+        Self::Sha256,
+        Self::Sha384,
+        Self::Sha512,
+        Self::Sha3_224,
+        Self::Sha3_256,
+        Self::Sha3_384,
+        Self::Sha3_512,
+        Self::Ripemd160,
+        Self::Whirlpool,
+        Self::Blake2b512,
+        Self::Blake2s256,
+    ];
+
+    /// The name that goes on disk: `sha256`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha1 => "sha1",
+            Self::Sha224 => "sha224",
+            Self::Sha256 => "sha256",
+            Self::Sha384 => "sha384",
+            Self::Sha512 => "sha512",
+            Self::Sha3_224 => "sha3-224",
+            Self::Sha3_256 => "sha3-256",
+            Self::Sha3_384 => "sha3-384",
+            Self::Sha3_512 => "sha3-512",
+            Self::Ripemd160 => "ripemd160",
+            Self::Whirlpool => "whirlpool",
+            Self::Blake2b512 => "blake2b-512",
+            Self::Blake2s256 => "blake2s-256",
+        }
+    }
+
+    /// The length of its digest in bytes.
+    pub fn output_len(self) -> usize {
+        self.start().output_size()
+    }
+
+    /// A fresh state.
+    pub(crate) fn start(self) -> Box<dyn DynDigest> {
+        with_digest!(self, D => Box::<D>::default())
+    }
+
+    /// The digest of the parts, one after the other.
+    pub(crate) fn digest(self, parts: &[&[u8]]) -> Box<[u8]> {
+        let mut state = self.start();
+        parts.iter().for_each(|part| state.update(part));
+        state.finalize()
+    }
+
+    /// PBKDF2-HMAC (RFC 8018, 5.2) over this hash, filling `out`.
+    pub(crate) fn pbkdf2(self, passphrase: &[u8], salt: &[u8], iterations: u32, out: &mut [u8]) {
+        use hmac::{Hmac, SimpleHmac};
+        macro_rules! run {
+            ($mac:ty) => {
+                // HMAC takes a key of any length, so the one error of this call cannot happen.
+                pbkdf2::pbkdf2::<$mac>(passphrase, salt, iterations, out).expect("HMAC takes any key")
+            };
+        }
+        match self {
+            Self::Blake2b512 => run!(SimpleHmac<blake2::Blake2b512>),
+            Self::Blake2s256 => run!(SimpleHmac<blake2::Blake2s256>),
+            Self::Sha1 => run!(Hmac<sha1::Sha1>),
+            Self::Sha224 => run!(Hmac<sha2::Sha224>),
+            Self::Sha256 => run!(Hmac<sha2::Sha256>),
+            Self::Sha384 => run!(Hmac<sha2::Sha384>),
+            Self::Sha512 => run!(Hmac<sha2::Sha512>),
+            Self::Sha3_224 => run!(SimpleHmac<sha3::Sha3_224>),
+            Self::Sha3_256 => run!(SimpleHmac<sha3::Sha3_256>),
+            Self::Sha3_384 => run!(SimpleHmac<sha3::Sha3_384>),
+            Self::Sha3_512 => run!(SimpleHmac<sha3::Sha3_512>),
+            Self::Ripemd160 => run!(Hmac<ripemd::Ripemd160>),
+            Self::Whirlpool => run!(Hmac<whirlpool::Whirlpool>),
+        }
+    }
+}
+
+impl FromStr for Hash {
+    type Err = Error;
+
+    /// # Errors
+    /// `Unsupported` for any other name.
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|hash| hash.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, format!("hash {} is not supported", crate::printable(name)))
+        })
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

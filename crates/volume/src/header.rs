@@ -1,0 +1,160 @@
+//! Any LUKS header, whichever its version.
+
+use std::fs::File;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use crate::lock::HeaderLock;
+use crate::{
+    ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey,
+    luks1, luks2,
+};
+
+/// A LUKS header as read from disk.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Header {
+    /// Version 1.
+    Luks1(Box<luks1::Header>),
+    /// Version 2.
+    Luks2(Box<luks2::Header>),
+}
+
+impl Header {
+    /// Finds out what is there and reads it. `file` is an image, a block device or a detached header; `name` says in
+    /// errors which.
+    ///
+    /// # Errors
+    /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `TooSmall` when the file ends within
+    /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), `Busy` when somebody else keeps the
+    /// header locked, `Io`.
+    pub fn read(file: &File, name: &Path) -> Result<Self> {
+        let read = HeaderLock::shared(file).and_then(|_lock| Self::parse(file));
+        read.map_err(|e| e.in_file(name))
+    }
+
+    /// As [`Header::read`], from anything that has bytes.
+    ///
+    /// # Errors
+    /// As [`Header::read`], without the name.
+    pub fn parse(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+        if let Some(header) = luks1::Header::read(from)? {
+            return Ok(Self::Luks1(Box::new(header)));
+        }
+        if let Some(header) = luks2::Header::read(from)? {
+            return Ok(Self::Luks2(Box::new(header)));
+        }
+        let context = "no LUKS header; is it a plain volume, or is the header in another file?";
+        Err(Error::new(ErrorKind::NoHeader, context))
+    }
+
+    /// Tries a passphrase on the chosen keyslot, or on all of them by priority.
+    ///
+    /// `file` and `name` are those the header was read from.
+    ///
+    /// # Errors
+    /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`, `NullCipher` or
+    /// `Unsupported` when none could be tried, for the first one's reason; `Io`, `Memory`.
+    pub fn unlock(
+        &self,
+        file: &File,
+        name: &Path,
+        passphrase: &Key,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked> {
+        self.unlock_from(file, passphrase, options).map_err(|e| e.in_file(name))
+    }
+
+    /// As [`Header::unlock`], from anything that has bytes.
+    ///
+    /// # Errors
+    /// As [`Header::unlock`], without the name.
+    pub fn unlock_from(
+        &self,
+        from: &(impl ReadAt + ?Sized),
+        passphrase: &Key,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked> {
+        match self {
+            Self::Luks1(header) => header.unlock(from, passphrase, options),
+            Self::Luks2(header) => header.unlock(from, passphrase, options),
+        }
+    }
+
+    /// Takes a volume key from elsewhere, if the header's digest confirms it.
+    ///
+    /// # Errors
+    /// `WrongKey` when it does not, `TooCostly` beyond the limits.
+    pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
+        match self {
+            Self::Luks1(header) => header.volume_key(key, options),
+            Self::Luks2(header) => header.volume_key(key, options),
+        }
+    }
+
+    /// Puts the volume together over a data device of `data_size` bytes.
+    ///
+    /// # Errors
+    /// `TooSmall` when the device ends before the data does, `Unsupported` for ciphers and requirements that this build
+    /// does not know, `NullCipher` unless allowed, `BadLayout` when the segments or their sectors do not fit,
+    /// `BadHeader` when the key's length is not one of the cipher's.
+    pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
+        match self {
+            Self::Luks1(header) => header.activate(key, data_size, options),
+            Self::Luks2(header) => header.activate(key, data_size, options),
+        }
+    }
+
+    /// What is wrong with one of LUKS2's two copies while the other is sound, if anything is.
+    pub fn damage(&self) -> Option<&str> {
+        match self {
+            Self::Luks1(_) => None,
+            Self::Luks2(header) => header.damage(),
+        }
+    }
+
+    /// Writes a bad copy again from the good one. Does nothing where there is no damage.
+    ///
+    /// # Errors
+    /// `Busy` when somebody changed the header since it was read, `Io`.
+    pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
+        match self {
+            Self::Luks1(_) => Ok(()),
+            Self::Luks2(header) => header.repair(file, name),
+        }
+    }
+
+    /// The persistent flags: `allow-discards`, `no-read-workqueue`, `no-write-workqueue`, `same-cpu-crypt`,
+    /// `submit-from-crypt-cpus`. LUKS1 has none.
+    pub fn flags(&self) -> Vec<&str> {
+        match self {
+            Self::Luks1(_) => vec![],
+            Self::Luks2(header) => header.flags().collect(),
+        }
+    }
+
+    /// The UUID, if the header holds one.
+    pub fn uuid(&self) -> Option<Uuid> {
+        match self {
+            Self::Luks1(header) => header.uuid(),
+            Self::Luks2(header) => header.uuid(),
+        }
+    }
+
+    /// The first byte of data on its device.
+    pub fn data_offset(&self) -> u64 {
+        match self {
+            Self::Luks1(header) => header.data_offset(),
+            Self::Luks2(header) => header.data_offset(),
+        }
+    }
+
+    /// Everything there is to tell, without any key.
+    pub fn info(&self) -> Info {
+        match self {
+            Self::Luks1(header) => header.info(),
+            Self::Luks2(header) => header.info(),
+        }
+    }
+}

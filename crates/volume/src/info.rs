@@ -1,0 +1,178 @@
+//! A header described for people and programs, as complete as luksDump; never a key.
+
+use serde::Serialize;
+
+mod text;
+
+/// What a header says.
+#[derive(Debug, Clone, Serialize)]
+pub struct Info {
+    /// `luks1` or `luks2`.
+    pub format: &'static str,
+    /// The UUID's text as it stands in the header.
+    pub uuid: String,
+    /// LUKS2's label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// LUKS2's subsystem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subsystem: Option<String>,
+    /// LUKS2's count of updates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// The length of the header before the keyslots (LUKS2: of one copy), in bytes.
+    pub metadata_size: u64,
+    /// The length of the area for keyslots in bytes.
+    pub keyslots_size: u64,
+    /// The hash of LUKS2's checksums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<&'static str>,
+    /// What is wrong with one of LUKS2's copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+    /// Persistent flags of activation.
+    pub flags: Vec<String>,
+    /// What a reader must know about to open this volume.
+    pub requirements: Vec<String>,
+    /// Where the data lies.
+    pub segments: Vec<SegmentInfo>,
+    /// The keyslots in use.
+    pub keyslots: Vec<KeyslotInfo>,
+    /// LUKS2's tokens.
+    pub tokens: Vec<TokenInfo>,
+    /// What the volume key is checked against.
+    pub digests: Vec<DigestInfo>,
+    /// LUKS2's metadata, word for word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<serde_json::Value>,
+}
+
+/// A run of data.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "each says it in its name; sizes and offsets are in bytes")]
+pub struct SegmentInfo {
+    pub number: u32,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub offset: u64,
+    /// None reaches to the end of the device.
+    pub size: Option<u64>,
+    pub cipher: Option<String>,
+    pub key_bits: Option<u32>,
+    pub sector_size: Option<usize>,
+    /// In 512-byte units.
+    pub iv_offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<String>,
+    pub flags: Vec<String>,
+    /// Why this build cannot use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A keyslot.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "each says it in its name; sizes and offsets are in bytes")]
+pub struct KeyslotInfo {
+    pub number: u32,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub key_bits: u32,
+    /// `ignored`, `normal` or `preferred`.
+    pub priority: &'static str,
+    pub cipher: Option<String>,
+    pub cipher_key_bits: Option<u32>,
+    pub kdf: Option<KdfInfo>,
+    pub af_stripes: Option<usize>,
+    pub af_hash: Option<&'static str>,
+    pub area_offset: u64,
+    pub area_size: u64,
+    /// The digest that confirms its key.
+    pub digest: Option<u32>,
+    /// Why this build cannot use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A key derivation.
+#[derive(Debug, Clone, Serialize)]
+pub struct KdfInfo {
+    /// `pbkdf2`, `argon2i` or `argon2id`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// PBKDF2's hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<&'static str>,
+    /// PBKDF2's rounds or Argon2's passes.
+    pub iterations: u32,
+    /// Argon2's memory in KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_kib: Option<u32>,
+    /// Argon2's lanes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
+    /// In hex.
+    pub salt: String,
+}
+
+/// A token: where a passphrase may be had without asking.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenInfo {
+    /// Its number.
+    pub number: u32,
+    /// `luks2-keyring`, `systemd-tpm2`, ..
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The keyslots it opens.
+    pub keyslots: Vec<u32>,
+}
+
+/// A digest of a volume key.
+#[derive(Debug, Clone, Serialize)]
+pub struct DigestInfo {
+    /// Its number.
+    pub number: u32,
+    /// `pbkdf2`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// How it is made; none when this build does not know.
+    pub kdf: Option<KdfInfo>,
+    /// The digest in hex.
+    pub digest: Option<String>,
+    /// The keyslots that hold its key.
+    pub keyslots: Vec<u32>,
+    /// The segments under its key.
+    pub segments: Vec<u32>,
+    /// Why this build cannot use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl KdfInfo {
+    pub(crate) fn new(kdf: &crate::Kdf) -> Self {
+        use crate::Kdf;
+        let (kind, salt) = (kdf.kind().name(), hex(kdf.salt()));
+        match *kdf {
+            Kdf::Pbkdf2 { hash, iterations, .. } => {
+                Self { kind, hash: Some(hash.name()), iterations, memory_kib: None, lanes: None, salt }
+            }
+            Kdf::Argon2 { passes, memory_kib, lanes, .. } => Self {
+                kind,
+                hash: None,
+                iterations: passes,
+                memory_kib: Some(memory_kib),
+                lanes: Some(lanes),
+                salt,
+            },
+        }
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

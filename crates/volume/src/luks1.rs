@@ -1,0 +1,142 @@
+//! LUKS1 (LUKS On-Disk Format Specification 1.2.3).
+//!
+//! ```text
+//!   header, 592 bytes --+-- cipher, hash, where the data begins, digest of the volume key      phdr
+//!                       +-- eight keyslots: salt, iterations, where the key material lies      phdr
+//!   key material            passphrase -> key of its area -> volume key                       (here)
+//!   data
+//! ```
+
+mod describe;
+mod format;
+mod phdr;
+
+use underseal_cipher::SectorSize;
+use uuid::Uuid;
+
+pub(crate) use format::format;
+
+use crate::area::KeyArea;
+use crate::{
+    ActivateOptions, Error, ErrorKind, Info, Kdf, Key, ReadAt, Result, Segment, UnlockOptions, Unlocked,
+    Volume, VolumeKey, area, kdf, storage, unlock, volume,
+};
+use phdr::Phdr;
+
+/// A LUKS1 header as read from disk.
+#[derive(Debug)]
+pub struct Header {
+    phdr: Phdr,
+}
+
+impl Header {
+    /// Reads the header from a file, a device or bytes; none when there is none.
+    ///
+    /// # Errors
+    /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that this build cannot
+    /// name, `TooSmall` when the file ends within it, `Io`.
+    pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
+        let mut magic = [0; 8];
+        match storage::read_into(from, 0, &mut magic) {
+            Err(e) if e.kind() == ErrorKind::TooSmall => return Ok(None),
+            Err(e) => return Err(e),
+            Ok(()) if magic != phdr::MAGIC => return Ok(None),
+            Ok(()) => {}
+        }
+        let mut bytes = [0; phdr::LEN];
+        storage::read_into(from, 0, &mut bytes)?;
+        let phdr = Phdr::parse(&bytes).map_err(|e| e.within("LUKS1 header"))?;
+        Ok(Some(Self { phdr }))
+    }
+
+    /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
+    pub fn unlock(
+        &self,
+        from: &(impl ReadAt + ?Sized),
+        passphrase: &Key,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked> {
+        let active = |number: &u32| self.phdr.slots.get(*number as usize).is_some_and(Option::is_some);
+        let slots: Vec<u32> = match options.slot {
+            Some(chosen) if active(&chosen) => vec![chosen],
+            Some(chosen) => {
+                return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {chosen} is not in use")));
+            }
+            None => (0u32..).take(phdr::SLOTS).filter(active).collect(),
+        };
+        if slots.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NoKeyslot,
+                "no keyslot is in use: the volume cannot be opened",
+            ));
+        }
+        unlock::first_that_opens(slots.into_iter(), |number| {
+            self.open(number, from, passphrase, options).map(|key| Unlocked { slot: number, key })
+        })
+    }
+
+    fn open(
+        &self,
+        number: u32,
+        from: &(impl ReadAt + ?Sized),
+        passphrase: &Key,
+        options: &UnlockOptions,
+    ) -> Result<VolumeKey> {
+        let Phdr { hash, cipher, key_bytes, .. } = &self.phdr;
+        let Some(slot) = &self.phdr.slots[number as usize] else {
+            return Err(Error::new(ErrorKind::NoKeyslot, "is not in use"));
+        };
+        unlock::allow_null(cipher, options.allow_null)?;
+        let kdf = Kdf::Pbkdf2 { hash: *hash, iterations: slot.iterations, salt: slot.salt.to_vec() };
+        let wrapping = kdf.derive(passphrase.as_bytes(), *key_bytes, &options.limits)?;
+        let area = KeyArea { spec: cipher, offset: slot.offset, hash: *hash };
+        let key = area.read(from, &wrapping, *key_bytes)?;
+        if self.confirms(&key, options)? {
+            return Ok(VolumeKey { key, digest: 0 });
+        }
+        Err(unlock::wrong_passphrase())
+    }
+
+    /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
+    pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
+        if key.len() == self.phdr.key_bytes && self.confirms(&key, options)? {
+            return Ok(VolumeKey { key, digest: 0 });
+        }
+        Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
+    }
+
+    fn confirms(&self, key: &Key, options: &UnlockOptions) -> Result<bool> {
+        let phdr = &self.phdr;
+        let found = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &options.limits)?;
+        Ok(kdf::to_key(&phdr.digest)? == found)
+    }
+
+    /// The volume; see [`crate::Header::activate`].
+    pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
+        let lower = self.data_offset();
+        if lower == 0 && !options.detached {
+            let context = "the data begins at byte 0, so this header stands apart from it: name both files";
+            return Err(Error::new(ErrorKind::BadLayout, context));
+        }
+        unlock::allow_null(&self.phdr.cipher, options.allow_null)?;
+        let cipher = area::build(&self.phdr.cipher, &key.key, SectorSize::S512)?;
+        let len = volume::data_length(data_size, lower, None, SectorSize::S512)?;
+        let segment = Segment { start: 0, len, lower, iv_offset: 0, cipher };
+        Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
+    }
+
+    /// The UUID, if the header holds one.
+    pub fn uuid(&self) -> Option<Uuid> {
+        self.phdr.uuid.as_str().parse().ok()
+    }
+
+    /// The first byte of data on its device.
+    pub fn data_offset(&self) -> u64 {
+        self.phdr.payload_offset
+    }
+
+    /// Everything there is to tell, without any key.
+    pub fn info(&self) -> Info {
+        describe::describe(&self.phdr)
+    }
+}

@@ -1,0 +1,95 @@
+//! A new LUKS1 header with one keyslot.
+
+use underseal_cipher::{Key, SectorSize};
+
+use super::phdr::{Phdr, SLOTS, Slot};
+use crate::area::KeyArea;
+use crate::format::{bad, forget_old_headers, make_room, scrub};
+use crate::storage::{self, Target};
+use crate::text::FixedText;
+use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, VolumeKey, af};
+
+/// Key material begins here, and every slot at a multiple of it.
+const ALIGNMENT: u64 = 4096;
+/// The data begins at a multiple of this by default, as in cryptsetup.
+const DATA_ALIGNMENT: u64 = 1 << 20;
+
+pub(crate) fn format(
+    to: &impl Target,
+    data_size: u64,
+    passphrase: &Key,
+    mut options: FormatOptions,
+) -> Result<VolumeKey> {
+    refuse_what_luks1_has_not(&options)?;
+    let key = options.key()?;
+    let area = (af::split_len(key.len()) as u64).next_multiple_of(ALIGNMENT);
+    let places: [u64; SLOTS] = std::array::from_fn(|i| ALIGNMENT + area * i as u64);
+    let header_end = ALIGNMENT + area * SLOTS as u64;
+    let payload_offset = payload_offset(&options, header_end)?;
+    let uuid = FixedText::new(&options.uuid_text()?, "UUID")?;
+    make_room(to, header_end, payload_offset, data_size, options.detached)?;
+    let hash = options.hash;
+    let kdf = options.pbkdf.settle(hash, key.len())?;
+    let Kdf::Pbkdf2 { iterations, salt, .. } = &kdf else { unreachable!("PBKDF2 was asked for") };
+    let slot_salt = std::array::from_fn(|i| salt[i]);
+    let mut phdr = Phdr {
+        cipher: options.cipher.clone(),
+        hash,
+        payload_offset,
+        key_bytes: key.len(),
+        digest: [0; 20],
+        digest_salt: crate::random::bytes()?,
+        digest_iterations: options.pbkdf.digest_iterations(hash, 20),
+        uuid,
+        slots: [const { None }; SLOTS],
+    };
+    phdr.slots[0] = Some(Slot { iterations: *iterations, salt: slot_salt, offset: places[0] });
+    let digest = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &KdfLimits::NONE)?;
+    phdr.digest.copy_from_slice(digest.as_bytes());
+    let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
+
+    forget_old_headers(to, header_end.max(payload_offset))?;
+    scrub(to, ALIGNMENT, header_end)?;
+    KeyArea { spec: &phdr.cipher, offset: places[0], hash }.write(to, &wrapping, &key)?;
+    storage::sync(to)?;
+    storage::write(to, 0, &phdr.encode(&places))?;
+    storage::sync(to)?;
+    Ok(VolumeKey { key, digest: 0 })
+}
+
+fn payload_offset(options: &FormatOptions, header_end: u64) -> Result<u64> {
+    let offset = match options.data_offset {
+        Some(offset) => offset,
+        None if options.detached => 0,
+        None => header_end.next_multiple_of(DATA_ALIGNMENT),
+    };
+    if offset == 0 && options.detached {
+        return Ok(0);
+    }
+    if offset < header_end || !offset.is_multiple_of(512) || offset / 512 > u32::MAX.into() {
+        let context = format!("data offset {offset} is no multiple of 512 from {header_end} to 2 TiB");
+        return Err(bad(context));
+    }
+    Ok(offset)
+}
+
+fn refuse_what_luks1_has_not(options: &FormatOptions) -> Result<()> {
+    let lacks = |what: &str| Err(bad(format!("LUKS1 has no {what}; use LUKS2")));
+    if options.sector_size.is_some_and(|size| size != SectorSize::S512) {
+        return lacks("sectors larger than 512 bytes");
+    }
+    if !options.label.is_empty() || !options.subsystem.is_empty() {
+        return lacks("label or subsystem");
+    }
+    if options.pbkdf.kind != PbkdfKind::Pbkdf2 {
+        return lacks("key derivation but PBKDF2");
+    }
+    if options.cipher.to_string().starts_with("capi:") {
+        return lacks("room for ciphers in the capi: form");
+    }
+    let fits = |text: &str| text.len() < 32;
+    if !fits(options.cipher.cipher()) || !fits(&options.cipher.mode()) {
+        return lacks("room for a cipher name this long");
+    }
+    Ok(())
+}

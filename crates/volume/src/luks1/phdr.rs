@@ -1,0 +1,176 @@
+//! The header's bytes (LUKS On-Disk Format 1.2.3, section 3): big-endian, 592 bytes, one copy, no checksum.
+
+use underseal_cipher::CipherSpec;
+
+use crate::text::FixedText;
+use crate::{Error, ErrorKind, Hash, Kdf, Result, af};
+
+/// The length of the header.
+pub(super) const LEN: usize = 592;
+/// Magic and version.
+pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
+/// The number of keyslots.
+pub(super) const SLOTS: usize = 8;
+
+const ACTIVE: u32 = 0x00AC_71F3;
+const INACTIVE: u32 = 0x0000_DEAD;
+const FIRST_SLOT: usize = 208;
+const SLOT_LEN: usize = 48;
+/// The longest volume key: encryption keys of every mode stay far below.
+const MAX_KEY_BYTES: u32 = 1024;
+const STRIPES: u32 = 4000;
+const _: () = assert!(STRIPES as usize == af::STRIPES);
+
+/// The header's fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Phdr {
+    pub(super) cipher: CipherSpec,
+    pub(super) hash: Hash,
+    /// Where the data begins, in bytes; 0 when the header stands apart.
+    pub(super) payload_offset: u64,
+    pub(super) key_bytes: usize,
+    pub(super) digest: [u8; 20],
+    pub(super) digest_salt: [u8; 32],
+    pub(super) digest_iterations: u32,
+    pub(super) uuid: FixedText<40>,
+    /// The keyslots; none where not in use.
+    pub(super) slots: [Option<Slot>; SLOTS],
+}
+
+/// A keyslot in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) iterations: u32,
+    pub(super) salt: [u8; 32],
+    /// Where its key material begins, in bytes.
+    pub(super) offset: u64,
+}
+
+impl Phdr {
+    /// Reads and checks a header that begins with [`MAGIC`].
+    pub(super) fn parse(bytes: &[u8; LEN]) -> Result<Self> {
+        let text = |at: usize, len: usize| &bytes[at..at + len];
+        let name = FixedText::<32>::parse(text(8, 32), "cipher name")?;
+        let mode = FixedText::<32>::parse(text(40, 32), "cipher mode")?;
+        let hash = FixedText::<32>::parse(text(72, 32), "hash")?;
+        let spec = format!("{}-{}", name.as_str(), mode.as_str());
+        let cipher = spec.parse().map_err(|e: underseal_cipher::Error| {
+            let context = format!("cipher {} is not known", crate::printable(&spec));
+            Error::new(ErrorKind::Unsupported, context).with_source(e)
+        })?;
+        let key_bytes = word(bytes, 108);
+        if !(1..=MAX_KEY_BYTES).contains(&key_bytes) {
+            return Err(bad(format!("a volume key of {key_bytes} bytes")));
+        }
+        let header = Self {
+            cipher,
+            hash: hash.as_str().parse()?,
+            payload_offset: u64::from(word(bytes, 104)) * 512,
+            key_bytes: key_bytes as usize,
+            digest: array(bytes, 112),
+            digest_salt: array(bytes, 132),
+            digest_iterations: iterations(word(bytes, 164), "digest")?,
+            uuid: FixedText::parse(text(168, 40), "UUID")?,
+            slots: slots(bytes)?,
+        };
+        header.check_areas()?;
+        Ok(header)
+    }
+
+    /// The header's bytes. Slots not in use keep their place, as cryptsetup expects.
+    pub(super) fn encode(&self, places: &[u64; SLOTS]) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        let sector =
+            |byte: u64| u32::try_from(byte / 512).expect("checked against the payload").to_be_bytes();
+        put(0, &MAGIC);
+        put(8, self.cipher.cipher().as_bytes());
+        put(40, self.cipher.mode().as_bytes());
+        put(72, self.hash.name().as_bytes());
+        put(104, &sector(self.payload_offset));
+        put(108, &u32::try_from(self.key_bytes).expect("at most 1024").to_be_bytes());
+        put(112, &self.digest);
+        put(132, &self.digest_salt);
+        put(164, &self.digest_iterations.to_be_bytes());
+        put(168, self.uuid.as_bytes());
+        for (i, (slot, place)) in self.slots.iter().zip(places).enumerate() {
+            let at = FIRST_SLOT + i * SLOT_LEN;
+            let state = if slot.is_some() { ACTIVE } else { INACTIVE };
+            put(at, &state.to_be_bytes());
+            if let Some(slot) = slot {
+                put(at + 4, &slot.iterations.to_be_bytes());
+                put(at + 8, &slot.salt);
+            }
+            put(at + 40, &sector(*place));
+            put(at + 44, &STRIPES.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// How the digest of the volume key is made.
+    pub(super) fn digest_kdf(&self) -> Kdf {
+        let (hash, iterations) = (self.hash, self.digest_iterations);
+        Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
+    }
+
+    /// Key material lies after the header, before the data, and nowhere twice.
+    fn check_areas(&self) -> Result<()> {
+        let len = af::split_len(self.key_bytes) as u64;
+        let slots = self.slots.iter().enumerate().filter_map(|(i, slot)| Some((slot.as_ref()?.offset, i)));
+        let mut areas: Vec<(u64, usize)> = slots.collect();
+        areas.sort_unstable();
+        for &(offset, i) in &areas {
+            if offset < LEN as u64 {
+                return Err(bad(format!("the key material of slot {i} lies within the header")));
+            }
+            if self.payload_offset != 0 && offset + len > self.payload_offset {
+                let context = format!("the key material of slot {i} runs into the data");
+                return Err(bad(format!("{context}, which begins at byte {}", self.payload_offset)));
+            }
+        }
+        match areas.windows(2).find(|pair| pair[0].0 + len > pair[1].0) {
+            Some(pair) => {
+                Err(bad(format!("the key material of slots {} and {} overlaps", pair[0].1, pair[1].1)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn slots(bytes: &[u8; LEN]) -> Result<[Option<Slot>; SLOTS]> {
+    let mut slots = [const { None }; SLOTS];
+    for (i, slot) in slots.iter_mut().enumerate() {
+        let at = FIRST_SLOT + i * SLOT_LEN;
+        match word(bytes, at) {
+            INACTIVE => continue,
+            ACTIVE => {}
+            state => return Err(bad(format!("slot {i} is neither in use nor free (state {state:#x})"))),
+        }
+        let stripes = word(bytes, at + 44);
+        if stripes != STRIPES {
+            return Err(bad(format!("slot {i} has {stripes} stripes, not {STRIPES}")));
+        }
+        *slot = Some(Slot {
+            iterations: iterations(word(bytes, at + 4), "slot")?,
+            salt: array(bytes, at + 8),
+            offset: u64::from(word(bytes, at + 40)) * 512,
+        });
+    }
+    Ok(slots)
+}
+
+fn iterations(count: u32, what: &str) -> Result<u32> {
+    if count == 0 { Err(bad(format!("a {what} of no iterations"))) } else { Ok(count) }
+}
+
+fn word(bytes: &[u8; LEN], at: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, at))
+}
+
+fn array<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[at + i])
+}
+
+fn bad(why: String) -> Error {
+    Error::new(ErrorKind::BadHeader, why)
+}

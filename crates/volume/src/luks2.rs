@@ -1,0 +1,121 @@
+//! LUKS2 (LUKS2 On-Disk Format Specification 1.1).
+//!
+//! ```text
+//!   binary header --+-- JSON area      twice: the second copy right behind the first      binary, json, store
+//!                   |     keyslots     passphrase -> key of its area -> volume key         keyslot
+//!                   |     digests      is this the volume key?                            keyslot
+//!                   |     segments     where the data lies and under which cipher         activate
+//!                   |     tokens       where a passphrase may be had elsewhere
+//!   keyslot areas --+
+//!   data
+//! ```
+
+mod activate;
+mod binary;
+mod check;
+mod describe;
+mod format;
+mod json;
+mod keyslot;
+mod metadata;
+mod node;
+mod store;
+
+use std::fs::File;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use crate::lock::HeaderLock;
+pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
+pub(crate) use format::format;
+
+use crate::{ActivateOptions, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey};
+
+/// A LUKS2 header as read from disk.
+pub struct Header {
+    stored: store::Stored,
+}
+
+impl Header {
+    /// Reads the header from a file, a device or bytes; none when there is no trace of one.
+    ///
+    /// Both copies are checked, and the newer sound one wins; where the first is bad, the second is looked for in all
+    /// of its nine places. A bad or stale copy next to a good one is reported by [`Header::damage`].
+    ///
+    /// # Errors
+    /// `BadHeader` when there are copies but none is sound, `TooSmall` when the file ends within them, `Io`.
+    pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
+        Ok(store::read(from)?.map(|stored| Self { stored }))
+    }
+
+    /// What is wrong with one of the two copies, if anything is.
+    pub fn damage(&self) -> Option<&str> {
+        self.stored.damage.as_ref().map(|damage| damage.why.as_str())
+    }
+
+    /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's lock.
+    ///
+    /// # Errors
+    /// `Busy` when somebody changed the header since it was read, `Io`.
+    pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
+        let repaired = HeaderLock::exclusive(file).and_then(|_lock| store::repair(file, &self.stored));
+        repaired.map_err(|e| e.in_file(name))?;
+        self.stored.damage = None;
+        Ok(())
+    }
+
+    /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
+    pub fn unlock(
+        &self,
+        from: &(impl ReadAt + ?Sized),
+        passphrase: &Key,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked> {
+        keyslot::unlock(&self.stored.metadata, from, passphrase, options)
+    }
+
+    /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
+    pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
+        keyslot::verify(&self.stored.metadata, key, options)
+    }
+
+    /// The volume; see [`crate::Header::activate`].
+    pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
+        activate::activate(&self.stored.metadata, key, data_size, options)
+    }
+
+    /// The persistent flags: `allow-discards`, `no-read-workqueue` and the like.
+    pub fn flags(&self) -> impl Iterator<Item = &str> {
+        self.stored.metadata.config.flags.iter().map(String::as_str)
+    }
+
+    /// The UUID, if the header holds one.
+    pub fn uuid(&self) -> Option<Uuid> {
+        self.stored.binary.uuid()
+    }
+
+    /// The first byte of data on its device.
+    pub fn data_offset(&self) -> u64 {
+        self.stored.metadata.data_offset()
+    }
+
+    /// The metadata as it stands on disk.
+    pub fn json(&self) -> &serde_json::Map<String, serde_json::Value> {
+        &self.stored.metadata.document
+    }
+
+    /// Everything there is to tell, without any key.
+    pub fn info(&self) -> Info {
+        describe::describe(&self.stored)
+    }
+}
+
+impl std::fmt::Debug for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("luks2::Header")
+            .field("binary", &self.stored.binary)
+            .field("damage", &self.stored.damage)
+            .finish_non_exhaustive()
+    }
+}

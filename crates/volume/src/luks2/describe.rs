@@ -1,0 +1,87 @@
+//! A LUKS2 header as [`Info`].
+
+use super::metadata::{Digest, Keyslot, Metadata, Segment};
+use super::store::Stored;
+use crate::Info;
+use crate::af::STRIPES;
+use crate::info::{DigestInfo, KdfInfo, KeyslotInfo, SegmentInfo, TokenInfo, hex};
+
+pub(super) fn describe(stored: &Stored) -> Info {
+    let Stored { binary, metadata, damage } = stored;
+    Info {
+        format: "luks2",
+        uuid: binary.uuid.as_str().into(),
+        label: Some(binary.label.as_str().into()),
+        subsystem: Some(binary.subsystem.as_str().into()),
+        epoch: Some(binary.seqid),
+        metadata_size: binary.size,
+        keyslots_size: metadata.config.keyslots_size,
+        checksum: Some(binary.checksum.name()),
+        damage: damage.as_ref().map(|damage| damage.why.clone()),
+        flags: metadata.config.flags.clone(),
+        requirements: metadata.config.requirements.clone(),
+        segments: metadata.segments.iter().map(|(&number, s)| segment(metadata, number, s)).collect(),
+        keyslots: metadata.keyslots.iter().map(|(&number, s)| keyslot(metadata, number, s)).collect(),
+        tokens: metadata
+            .tokens
+            .iter()
+            .map(|(&number, t)| TokenInfo { number, kind: t.kind.clone(), keyslots: t.keyslots.clone() })
+            .collect(),
+        digests: metadata.digests.iter().map(|(&number, d)| digest(number, d)).collect(),
+        metadata: Some(metadata.document.clone().into()),
+    }
+}
+
+fn segment(metadata: &Metadata, number: u32, segment: &Segment) -> SegmentInfo {
+    let crypt = segment.crypt.as_ref().ok();
+    let key_bytes = || {
+        let digest = metadata.digests.values().find(|d| d.segments.contains(&number))?;
+        digest.keyslots.iter().map(|slot| metadata.keyslots[slot].key_size).next()
+    };
+    SegmentInfo {
+        number,
+        kind: segment.kind.clone(),
+        offset: segment.offset,
+        size: segment.size,
+        cipher: crypt.map(|c| c.cipher.to_string()),
+        key_bits: crypt.and_then(|_| key_bytes()).map(|bytes| bytes * 8),
+        sector_size: crypt.map(|c| c.sector_size.bytes()),
+        iv_offset: crypt.map(|c| c.iv_tweak),
+        integrity: crypt.and_then(|c| c.integrity.clone()),
+        flags: segment.flags.clone(),
+        problem: segment.crypt.as_ref().err().cloned(),
+    }
+}
+
+fn keyslot(metadata: &Metadata, number: u32, slot: &Keyslot) -> KeyslotInfo {
+    let own = slot.passphrase.as_ref().ok();
+    let digest = metadata.digests.iter().find(|(_, d)| d.keyslots.contains(&number));
+    KeyslotInfo {
+        number,
+        kind: slot.kind.clone(),
+        key_bits: slot.key_size * 8,
+        priority: ["ignored", "normal", "preferred"][slot.priority.min(2) as usize],
+        cipher: own.map(|s| s.cipher.to_string()),
+        cipher_key_bits: own.map(|s| s.wrapping_size * 8),
+        kdf: own.map(|s| KdfInfo::new(&s.kdf)),
+        af_stripes: own.map(|_| STRIPES),
+        af_hash: own.map(|s| s.af_hash.name()),
+        area_offset: slot.area.0,
+        area_size: slot.area.1,
+        digest: digest.map(|(number, _)| *number),
+        problem: slot.passphrase.as_ref().err().cloned(),
+    }
+}
+
+fn digest(number: u32, digest: &Digest) -> DigestInfo {
+    let check = digest.check.as_ref().ok();
+    DigestInfo {
+        number,
+        kind: digest.kind.clone(),
+        kdf: check.map(|c| KdfInfo::new(&c.kdf)),
+        digest: check.map(|c| hex(&c.digest)),
+        keyslots: digest.keyslots.clone(),
+        segments: digest.segments.clone(),
+        problem: digest.check.as_ref().err().cloned(),
+    }
+}

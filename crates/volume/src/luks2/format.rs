@@ -1,0 +1,207 @@
+//! A new LUKS2 header with one keyslot.
+
+use base64ct::{Base64, Encoding};
+use serde_json::{Map, Value, json};
+use underseal_cipher::{CipherSpec, Key, SectorSize};
+
+use super::binary::{self, Binary, SIZES};
+use super::metadata::Metadata;
+use super::store;
+use crate::area::KeyArea;
+use crate::format::{bad, forget_old_headers, make_room, scrub};
+use crate::kdf::Kdf;
+use crate::storage::{self, Target};
+use crate::text::FixedText;
+use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, VolumeKey, af, kdf};
+
+/// Where the data begins by default, as in cryptsetup.
+const DATA_OFFSET: u64 = 16 << 20;
+
+pub(crate) fn format(
+    to: &impl Target,
+    data_size: u64,
+    passphrase: &Key,
+    mut options: FormatOptions,
+) -> Result<VolumeKey> {
+    let key = options.key()?;
+    let layout = Layout::new(&options, key.len())?;
+    let binary = Binary {
+        size: options.metadata_size,
+        seqid: 1,
+        label: FixedText::new(&options.label, "label")?,
+        subsystem: FixedText::new(&options.subsystem, "subsystem")?,
+        uuid: FixedText::new(&options.uuid_text()?, "UUID")?,
+        checksum: Hash::Sha256,
+    };
+    let sector_size = sector_size(options.sector_size, data_size.saturating_sub(layout.data_offset))?;
+    make_room(to, layout.keyslots_end, layout.data_offset, data_size, options.detached)?;
+    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots_begin)?;
+    let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
+
+    forget_old_headers(to, layout.keyslots_end.max(layout.data_offset))?;
+    scrub(to, layout.keyslots_begin, layout.keyslots_end)?;
+    let keyslot = slot.write(to, &key, passphrase)?;
+    storage::sync(to)?;
+    let document = object(json!({
+        "keyslots": { "0": keyslot },
+        "tokens": {},
+        "segments": { "0": {
+            "type": "crypt",
+            "offset": layout.data_offset.to_string(),
+            "size": "dynamic",
+            "iv_tweak": "0",
+            "encryption": options.cipher.to_string(),
+            "sector_size": sector_size.bytes(),
+        } },
+        "digests": { "0": digest(&key, options.hash, digest_iterations)? },
+        "config": {
+            "json_size": (options.metadata_size - binary::LEN as u64).to_string(),
+            "keyslots_size": (layout.keyslots_end - layout.keyslots_begin).to_string(),
+        },
+    }));
+    let metadata = Metadata::parse(document, options.metadata_size)?;
+    store::write(to, &binary, &metadata)?;
+    Ok(VolumeKey { key, digest: 0 })
+}
+
+/// What lies where.
+struct Layout {
+    keyslots_begin: u64,
+    keyslots_end: u64,
+    data_offset: u64,
+}
+
+impl Layout {
+    fn new(options: &FormatOptions, key_len: usize) -> Result<Self> {
+        if !SIZES.contains(&options.metadata_size) {
+            return Err(bad("the metadata size is a power of two from 16 KiB to 4 MiB"));
+        }
+        let keyslots_begin = 2 * options.metadata_size;
+        let least = keyslots_begin + area_size(key_len);
+        let data_offset = match options.data_offset {
+            Some(offset) if !offset.is_multiple_of(4096) => {
+                return Err(bad(format!("data offset {offset} is no multiple of 4096")));
+            }
+            Some(offset) => offset,
+            None if options.detached => 0,
+            None => DATA_OFFSET.max(keyslots_begin + options.keyslots_size.unwrap_or(0)).max(least),
+        };
+        // Without data behind it, an area as large as usual.
+        let limit = if data_offset == 0 { DATA_OFFSET.max(least) } else { data_offset };
+        let keyslots_size =
+            options.keyslots_size.unwrap_or(limit.saturating_sub(keyslots_begin).min(128 << 20));
+        let keyslots_end = keyslots_begin.saturating_add(keyslots_size);
+        if !options.detached && data_offset == 0 || data_offset != 0 && keyslots_end > data_offset {
+            return Err(bad(format!(
+                "a header of {keyslots_end} bytes does not fit before data at byte {data_offset}"
+            )));
+        }
+        if keyslots_end < least || !keyslots_size.is_multiple_of(4096) || keyslots_size > 128 << 20 {
+            return Err(bad(format!(
+                "an area of {keyslots_size} bytes for keyslots: a multiple of 4096 from {} to 128 MiB",
+                least - keyslots_begin
+            )));
+        }
+        Ok(Self { keyslots_begin, keyslots_end, data_offset })
+    }
+}
+
+/// The chosen sector size if it fits the data, or the largest that does.
+fn sector_size(chosen: Option<SectorSize>, data_len: u64) -> Result<SectorSize> {
+    let fits = |size: SectorSize| data_len.is_multiple_of(size.bytes() as u64);
+    match chosen {
+        Some(size) if size > SectorSize::S4096 => {
+            Err(bad(format!("sectors of {} bytes: LUKS has 512 to 4096", size.bytes())))
+        }
+        Some(size) if !fits(size) => {
+            Err(bad(format!("{data_len} bytes of data are no whole number of {}-byte sectors", size.bytes())))
+        }
+        Some(size) => Ok(size),
+        None if fits(SectorSize::S4096) => Ok(SectorSize::S4096),
+        None => Ok(SectorSize::S512),
+    }
+}
+
+/// A keyslot that is about to be written, its cost settled.
+struct NewSlot {
+    cipher: CipherSpec,
+    wrapping_size: usize,
+    hash: Hash,
+    kdf: Kdf,
+    offset: u64,
+}
+
+impl NewSlot {
+    fn settle(data_cipher: &CipherSpec, hash: Hash, pbkdf: &Pbkdf, offset: u64) -> Result<Self> {
+        // The area is never authenticated nor null; where the data's cipher does not do, AES-XTS does.
+        let own = !data_cipher.is_null() && !data_cipher.to_string().starts_with("capi:");
+        let default = || "aes-xts-plain64".parse().expect("a constant that parses");
+        let cipher: CipherSpec = if own { data_cipher.clone() } else { default() };
+        let sizes = underseal_cipher::key_sizes(&cipher);
+        let sizes = sizes.map_err(|e| crate::area::cipher_error(&cipher, e))?;
+        let wrapping_size = sizes.last().copied().unwrap_or(0);
+        Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)?, offset })
+    }
+
+    /// Writes the area and gives back the keyslot's JSON.
+    fn write(&self, to: &impl Target, key: &Key, passphrase: &Key) -> Result<Value> {
+        let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
+        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.write(to, &wrapping, key)?;
+        Ok(json!({
+            "type": "luks2",
+            "key_size": key.len(),
+            "af": { "type": "luks1", "stripes": af::STRIPES, "hash": self.hash.name() },
+            "area": {
+                "type": "raw",
+                "offset": self.offset.to_string(),
+                "size": area_size(key.len()).to_string(),
+                "encryption": self.cipher.to_string(),
+                "key_size": self.wrapping_size,
+            },
+            "kdf": kdf_json(&self.kdf),
+        }))
+    }
+}
+
+fn kdf_json(kdf: &Kdf) -> Value {
+    let salt = Base64::encode_string(kdf.salt());
+    match kdf {
+        Kdf::Pbkdf2 { hash, iterations, .. } => {
+            json!({ "type": "pbkdf2", "hash": hash.name(), "iterations": iterations, "salt": salt })
+        }
+        Kdf::Argon2 { passes, memory_kib, lanes, .. } => json!({
+            "type": kdf.kind().name(),
+            "time": passes,
+            "memory": memory_kib,
+            "cpus": lanes,
+            "salt": salt,
+        }),
+    }
+}
+
+fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
+    let salt = crate::random::bytes::<32>()?;
+    let mut digest = kdf::new_key(hash.output_len())?;
+    hash.pbkdf2(key.as_bytes(), &salt, iterations, digest.as_mut_bytes());
+    Ok(json!({
+        "type": "pbkdf2",
+        "keyslots": ["0"],
+        "segments": ["0"],
+        "hash": hash.name(),
+        "iterations": iterations,
+        "salt": Base64::encode_string(&salt),
+        "digest": Base64::encode_string(digest.as_bytes()),
+    }))
+}
+
+/// The length of a keyslot's area: its stripes in whole pages.
+fn area_size(key_len: usize) -> u64 {
+    af::split_len(key_len).next_multiple_of(4096) as u64
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => unreachable!("json!({{..}}) makes an object"),
+    }
+}

@@ -1,0 +1,179 @@
+//! Strict JSON: no name twice in an object, no deep nesting, no more values than any real header has.
+//!
+//! serde_json alone would take the last of two equal names (another reader may take the first: two readings of one
+//! header), and spend a hundred times the input's size on tiny nested objects.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::{Error, ErrorKind, Result, printable};
+
+/// json-c's default, which bounds what cryptsetup reads.
+const MAX_DEPTH: usize = 32;
+/// 32 keyslots, 32 tokens, 32 digests and as many segments need some thousands.
+const MAX_VALUES: usize = 1 << 16;
+
+/// Parses the JSON area: an object, a NUL, zeros to the end.
+pub(crate) fn parse_area(area: &[u8]) -> Result<Map<String, Value>> {
+    let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("JSON area: {why}"));
+    let end = area.iter().position(|&b| b == 0).ok_or_else(|| bad("does not end with a NUL"))?;
+    let (text, rest) = area.split_at(end);
+    if rest.iter().any(|&b| b != 0) {
+        return Err(bad("data after the NUL"));
+    }
+    if text.first() != Some(&b'{') {
+        return Err(bad("does not begin with an object"));
+    }
+    let values = Cell::new(0);
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let parsed = Strict { depth: 0, values: &values }.deserialize(&mut reader);
+    match parsed.and_then(|value| reader.end().map(|()| value)) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(bad("is no object")),
+        Err(e) => Err(bad("is not well formed").with_source(e)),
+    }
+}
+
+/// The text for a JSON area of `len` bytes, with its zeros.
+pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u8>> {
+    // Maps with string keys always serialise.
+    let mut area = serde_json::to_vec(object).expect("JSON made of JSON values");
+    if area.len() >= len {
+        let context = format!("metadata of {} bytes does not fit its area of {len}", area.len());
+        return Err(Error::new(ErrorKind::BadOption, context));
+    }
+    area.resize(len, 0);
+    Ok(area)
+}
+
+#[derive(Clone, Copy)]
+struct Strict<'c> {
+    depth: usize,
+    values: &'c Cell<usize>,
+}
+
+impl Strict<'_> {
+    fn deeper<E: serde::de::Error>(self) -> std::result::Result<Self, E> {
+        if self.depth == MAX_DEPTH {
+            return Err(E::custom(format_args!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        Ok(Self { depth: self.depth + 1, ..self })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> std::result::Result<Value, D::Error> {
+        self.values.set(self.values.get() + 1);
+        if self.values.get() > MAX_VALUES {
+            return Err(D::Error::custom(format_args!("more than {MAX_VALUES} values")));
+        }
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> std::result::Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> std::result::Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> std::result::Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
+        let inner = self.deeper()?;
+        let mut out = Vec::new();
+        while let Some(value) = seq.next_element_seed(inner)? {
+            out.push(value);
+        }
+        Ok(Value::Array(out))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Value, A::Error> {
+        let inner = self.deeper()?;
+        let mut out = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if out.contains_key(&name) {
+                return Err(A::Error::custom(format_args!("{} appears twice", printable(&name))));
+            }
+            let value = map.next_value_seed(inner)?;
+            out.insert(name, value);
+        }
+        Ok(Value::Object(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(text: &str) -> Vec<u8> {
+        [text.as_bytes(), &[0; 16]].concat()
+    }
+
+    #[test]
+    fn plain_objects_parse() {
+        let object = parse_area(&area(r#"{"a":{"b":["1",2,-3,true,null,1.5]}}"#)).unwrap();
+        assert_eq!(object["a"]["b"][1], 2);
+        let back = fill_area(&object, 4096).unwrap();
+        assert_eq!(parse_area(&back).unwrap(), object);
+    }
+
+    #[test]
+    fn hostile_json_is_refused() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(40), "]".repeat(40));
+        let very_deep = format!("{{\"a\":{}", "[".repeat(100_000));
+        let wide = format!("{{\"a\":[{}1]}}", "1,".repeat(MAX_VALUES));
+        let objects = format!("{{\"a\":[{}{{}}]}}", "{\"\":0},".repeat(MAX_VALUES));
+        for (text, why) in [
+            ("", "no object"),
+            ("[]", "an array"),
+            (" {}", "leading space"),
+            ("{} x", "trailing text"),
+            ("{\"a\":1,\"a\":1}", "a name twice"),
+            ("{\"a\":{\"b\":1,\"b\":2}}", "a name twice, inside"),
+            ("{\"a\":1,\"\\u0061\":1}", "a name twice, escaped"),
+            ("{\"a\":1e999}", "a number out of range"),
+            ("{\"a\":\"\\ud800\"}", "half a surrogate pair"),
+            ("{\"a\":01}", "a leading zero"),
+            ("{\"a\":NaN}", "not a number"),
+            ("{\"a\"", "cut off"),
+            (&deep, "deep"),
+            (&very_deep, "very deep"),
+            (&wide, "wide"),
+            (&objects, "many objects"),
+        ] {
+            assert_eq!(parse_area(&area(text)).unwrap_err().kind(), ErrorKind::BadHeader, "{why}");
+        }
+        assert!(parse_area(b"{}").is_err(), "no NUL");
+        assert!(parse_area(b"{}\0x").is_err(), "data after the NUL");
+        assert!(parse_area(b"{\"a\":\"\xff\"}\0").is_err(), "not UTF-8");
+    }
+}

@@ -1,0 +1,105 @@
+//! From a passphrase to the volume key, through any keyslot that it opens.
+
+use underseal_cipher::Key;
+
+use super::metadata::{Digest, Keyslot, Metadata};
+use crate::area::KeyArea;
+use crate::storage::ReadAt;
+use crate::{Error, ErrorKind, Result, UnlockOptions, Unlocked, VolumeKey};
+
+/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number.
+pub(super) fn unlock(
+    metadata: &Metadata,
+    from: &(impl ReadAt + ?Sized),
+    passphrase: &Key,
+    options: &UnlockOptions,
+) -> Result<Unlocked> {
+    let candidates = candidates(metadata, options.slot)?;
+    crate::unlock::first_that_opens(candidates.into_iter(), |number| {
+        let key = open(metadata, number, from, passphrase, options)?;
+        Ok(Unlocked { slot: number, key })
+    })
+}
+
+/// Checks a key that came from elsewhere against the digest of the data.
+pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
+    for (number, digest) in metadata.digests.iter().filter(|(_, d)| protects_data(metadata, d)) {
+        if has_length(metadata, digest, key.len()) && matches(digest, &key, options)? {
+            return Ok(VolumeKey { key, digest: *number });
+        }
+    }
+    Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
+}
+
+/// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one
+/// digest.
+fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
+    let mut slots = digest.keyslots.iter().map(|slot| metadata.keyslots[slot].key_size as usize).peekable();
+    if slots.peek().is_some() {
+        return slots.any(|size| size == len);
+    }
+    // All keyslots were killed: the ciphers know.
+    let ciphers = digest.segments.iter().filter_map(|number| metadata.segments[number].crypt.as_ref().ok());
+    let fits = |spec| underseal_cipher::key_sizes(spec).is_ok_and(|sizes| sizes.contains(&len));
+    len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
+}
+
+/// The slots to try. One that opens no data (an unbound one) is tried only when asked for.
+fn candidates(metadata: &Metadata, chosen: Option<u32>) -> Result<Vec<u32>> {
+    if let Some(number) = chosen {
+        return match metadata.keyslots.get(&number) {
+            Some(_) => Ok(vec![number]),
+            None => Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use"))),
+        };
+    }
+    let opens_data = |number: &u32| {
+        digest_of(metadata, *number).is_some_and(|(_, digest)| protects_data(metadata, digest))
+    };
+    let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
+    let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
+    usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
+    if usable.is_empty() {
+        return Err(Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"));
+    }
+    Ok(usable.into_iter().map(|(number, _)| number).collect())
+}
+
+fn open(
+    metadata: &Metadata,
+    number: u32,
+    from: &(impl ReadAt + ?Sized),
+    passphrase: &Key,
+    options: &UnlockOptions,
+) -> Result<VolumeKey> {
+    // `candidates` took the number from the metadata.
+    let keyslot = &metadata.keyslots[&number];
+    let slot = keyslot.passphrase.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    let Some((digest_number, digest)) = digest_of(metadata, number) else {
+        return Err(Error::new(ErrorKind::BadHeader, "no digest tells whether its key is right"));
+    };
+    crate::unlock::allow_null(&slot.cipher, options.allow_null)?;
+    let wrapping = slot.kdf.derive(passphrase.as_bytes(), slot.wrapping_size as usize, &options.limits)?;
+    let area = KeyArea { spec: &slot.cipher, offset: keyslot.area.0, hash: slot.af_hash };
+    let key = area.read(from, &wrapping, keyslot.key_size as usize)?;
+    if !matches(digest, &key, options)? {
+        return Err(crate::unlock::wrong_passphrase());
+    }
+    Ok(VolumeKey { key, digest: digest_number })
+}
+
+/// Whether the digest is this key's.
+fn matches(digest: &Digest, key: &Key, options: &UnlockOptions) -> Result<bool> {
+    let check = digest.check.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    let found = check.kdf.derive(key.as_bytes(), check.digest.len(), &options.limits)?;
+    // Comparing keys takes constant time.
+    Ok(crate::kdf::to_key(&check.digest)? == found)
+}
+
+fn digest_of(metadata: &Metadata, slot: u32) -> Option<(u32, &Digest)> {
+    let mut digests = metadata.digests.iter();
+    digests.find(|(_, digest)| digest.keyslots.contains(&slot)).map(|(number, digest)| (*number, digest))
+}
+
+fn protects_data(metadata: &Metadata, digest: &Digest) -> bool {
+    digest.segments.iter().any(|number| !metadata.segments[number].is_backup())
+}

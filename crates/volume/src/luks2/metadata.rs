@@ -1,0 +1,289 @@
+//! LUKS2's JSON metadata as values that are valid because they exist (LUKS2 On-Disk Format 1.1, section 3).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+use underseal_cipher::{CipherSpec, SectorSize};
+
+use super::node::Node;
+use crate::kdf::{Argon2Variant, Kdf};
+use crate::{Error, ErrorKind, Hash, PbkdfKind, Result};
+
+/// The most keyslots, tokens, digests and segments.
+pub(crate) const MAX_OBJECTS: u32 = 32;
+/// The longest volume key: encryption and integrity keys of every mode together stay far below.
+pub(crate) const MAX_KEY_SIZE: u32 = 1024;
+
+/// All of the metadata.
+#[derive(Debug, Clone)]
+pub(crate) struct Metadata {
+    pub(crate) keyslots: BTreeMap<u32, Keyslot>,
+    pub(crate) tokens: BTreeMap<u32, Token>,
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    pub(crate) digests: BTreeMap<u32, Digest>,
+    pub(crate) config: Config,
+    /// The whole of it as read: what we do not understand is kept when the header is written again.
+    pub(crate) document: Map<String, Value>,
+}
+
+/// A part that this build understands, or one that it keeps without understanding, with the reason.
+pub(crate) type Known<T> = std::result::Result<T, String>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Keyslot {
+    /// The type's name: `luks2`, `reencrypt`.
+    pub(crate) kind: String,
+    /// The length of the key it holds, in bytes.
+    pub(crate) key_size: u32,
+    /// 0 only when asked for, 1 normal, 2 first.
+    pub(crate) priority: u32,
+    /// Where its area lies: offset and length in bytes.
+    pub(crate) area: (u64, u64),
+    pub(crate) passphrase: Known<PassphraseSlot>,
+}
+
+/// What a keyslot of type `luks2` is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct PassphraseSlot {
+    pub(crate) kdf: Kdf,
+    pub(crate) af_hash: Hash,
+    pub(crate) cipher: CipherSpec,
+    /// The length of the key that encrypts the area, in bytes.
+    pub(crate) wrapping_size: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    pub(crate) kind: String,
+    pub(crate) keyslots: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    /// The type's name: `crypt`, `linear`.
+    pub(crate) kind: String,
+    /// On the data device, in bytes.
+    pub(crate) offset: u64,
+    /// In bytes; none reaches to the end of the device.
+    pub(crate) size: Option<u64>,
+    pub(crate) flags: Vec<String>,
+    pub(crate) crypt: Known<Crypt>,
+}
+
+/// What a segment of type `crypt` adds.
+#[derive(Debug, Clone)]
+pub(crate) struct Crypt {
+    pub(crate) cipher: CipherSpec,
+    pub(crate) sector_size: SectorSize,
+    /// In 512-byte units.
+    pub(crate) iv_tweak: u64,
+    /// The integrity algorithm, if it is authenticated.
+    pub(crate) integrity: Option<String>,
+}
+
+impl Segment {
+    /// True for a segment that only a reencryption uses.
+    pub(crate) fn is_backup(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("backup-"))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Digest {
+    pub(crate) kind: String,
+    pub(crate) keyslots: Vec<u32>,
+    pub(crate) segments: Vec<u32>,
+    pub(crate) check: Known<DigestCheck>,
+}
+
+/// PBKDF2 over the volume key.
+#[derive(Debug, Clone)]
+pub(crate) struct DigestCheck {
+    pub(crate) kdf: Kdf,
+    pub(crate) digest: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) keyslots_size: u64,
+    /// Flags of activation: `allow-discards`, ..
+    pub(crate) flags: Vec<String>,
+    /// What a reader must know about to use this header at all.
+    pub(crate) requirements: Vec<String>,
+}
+
+impl Metadata {
+    /// Parses and checks the metadata of a header whose copies are `header_size` bytes each.
+    pub(crate) fn parse(document: Map<String, Value>, header_size: u64) -> Result<Self> {
+        let part = |name: &str| match document.get(name) {
+            Some(value) => Ok(Node::new(name, value)),
+            None => Err(Error::new(ErrorKind::BadHeader, format!("no \"{name}\""))),
+        };
+        let config = config(&part("config")?, header_size)?;
+        let metadata = Self {
+            keyslots: numbered(&part("keyslots")?, keyslot)?,
+            tokens: numbered(&part("tokens")?, token)?,
+            segments: numbered(&part("segments")?, segment)?,
+            digests: numbered(&part("digests")?, digest)?,
+            config,
+            document: Map::new(),
+        };
+        super::check::check(&metadata, header_size)?;
+        Ok(Self { document, ..metadata })
+    }
+
+    /// The first byte of data on its device.
+    pub(crate) fn data_offset(&self) -> u64 {
+        self.segments.values().filter(|s| !s.is_backup()).map(|s| s.offset).min().unwrap_or(0)
+    }
+}
+
+fn numbered<T>(node: &Node<'_>, parse: impl Fn(&Node<'_>) -> Result<T>) -> Result<BTreeMap<u32, T>> {
+    node.numbered(MAX_OBJECTS)?.into_iter().map(|(number, node)| Ok((number, parse(&node)?))).collect()
+}
+
+/// Keeps what is merely unsupported; what is malformed stays an error.
+fn known<T>(parsed: Result<T>) -> Result<Known<T>> {
+    match parsed {
+        Ok(value) => Ok(Ok(value)),
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(Err(e.to_string())),
+        Err(e) => Err(e),
+    }
+}
+
+fn keyslot(node: &Node<'_>) -> Result<Keyslot> {
+    let area = node.field("area")?;
+    let priority = node.optional("priority")?.map_or(Ok(1), |p| p.number(0..=2))?;
+    Ok(Keyslot {
+        kind: node.field("type")?.text()?.into(),
+        key_size: node.field("key_size")?.number(0..=MAX_KEY_SIZE)?,
+        priority,
+        area: (area.field("offset")?.number_text()?, area.field("size")?.number_text()?),
+        passphrase: known(passphrase_slot(node))?,
+    })
+}
+
+fn passphrase_slot(node: &Node<'_>) -> Result<PassphraseSlot> {
+    only(&node.field("type")?, "luks2")?;
+    let (area, af) = (node.field("area")?, node.field("af")?);
+    only(&area.field("type")?, "raw")?;
+    only(&af.field("type")?, "luks1")?;
+    af.field("stripes")?.number(4000..=4000)?;
+    node.field("key_size")?.number(1..=MAX_KEY_SIZE)?;
+    Ok(PassphraseSlot {
+        af_hash: af.field("hash")?.hash()?,
+        cipher: area.field("encryption")?.cipher()?,
+        wrapping_size: area.field("key_size")?.number(1..=MAX_KEY_SIZE)?,
+        kdf: kdf(&node.field("kdf")?)?,
+    })
+}
+
+fn kdf(node: &Node<'_>) -> Result<Kdf> {
+    let salt = node.field("salt")?.bytes()?;
+    if !(8..=1024).contains(&salt.len()) {
+        return Err(node.error(ErrorKind::BadHeader, format_args!("a salt of {} bytes", salt.len())));
+    }
+    let variant = match node.field("type")?.text()?.parse()? {
+        PbkdfKind::Pbkdf2 => return pbkdf2(node, salt),
+        PbkdfKind::Argon2i => Argon2Variant::Argon2i,
+        PbkdfKind::Argon2id => Argon2Variant::Argon2id,
+    };
+    let lanes = node.field("cpus")?.number(1..=(1 << 24) - 1)?;
+    Ok(Kdf::Argon2 {
+        variant,
+        passes: node.field("time")?.number(1..=u32::MAX)?,
+        memory_kib: node.field("memory")?.number(8u32.saturating_mul(lanes)..=u32::MAX)?,
+        lanes,
+        salt,
+    })
+}
+
+fn pbkdf2(node: &Node<'_>, salt: Vec<u8>) -> Result<Kdf> {
+    let iterations = node.field("iterations")?.number(1..=u32::MAX)?;
+    Ok(Kdf::Pbkdf2 { hash: node.field("hash")?.hash()?, iterations, salt })
+}
+
+fn token(node: &Node<'_>) -> Result<Token> {
+    Ok(Token {
+        kind: node.field("type")?.text()?.into(),
+        keyslots: node.field("keyslots")?.references(MAX_OBJECTS)?,
+    })
+}
+
+fn segment(node: &Node<'_>) -> Result<Segment> {
+    let size = node.field("size")?;
+    let size = if size.text()? == "dynamic" { None } else { Some(size.number_text()?) };
+    let flags = node.optional("flags")?.map_or(Ok(vec![]), |flags| flags.texts())?;
+    Ok(Segment {
+        kind: node.field("type")?.text()?.into(),
+        offset: node.field("offset")?.number_text()?,
+        size,
+        flags: flags.into_iter().map(Into::into).collect(),
+        crypt: known(crypt(node))?,
+    })
+}
+
+fn crypt(node: &Node<'_>) -> Result<Crypt> {
+    only(&node.field("type")?, "crypt")?;
+    let sector_size = node.field("sector_size")?;
+    let integrity = node.optional("integrity")?;
+    let integrity = integrity.map(|i| i.field("type")?.text().map(Into::into)).transpose()?;
+    // The largest that LUKS takes is the smallest page of all machines.
+    let sector_size = SectorSize::new(sector_size.number(512..=4096)?)
+        .map_err(|e| sector_size.error(ErrorKind::BadHeader, "no sector size").with_source(e))?;
+    Ok(Crypt {
+        iv_tweak: node.field("iv_tweak")?.number_text()?,
+        cipher: node.field("encryption")?.cipher()?,
+        sector_size,
+        integrity,
+    })
+}
+
+fn digest(node: &Node<'_>) -> Result<Digest> {
+    Ok(Digest {
+        kind: node.field("type")?.text()?.into(),
+        keyslots: node.field("keyslots")?.references(MAX_OBJECTS)?,
+        segments: node.field("segments")?.references(MAX_OBJECTS)?,
+        check: known(digest_check(node))?,
+    })
+}
+
+fn digest_check(node: &Node<'_>) -> Result<DigestCheck> {
+    only(&node.field("type")?, "pbkdf2")?;
+    let kdf = pbkdf2(node, node.field("salt")?.bytes()?)?;
+    let field = node.field("digest")?;
+    let digest = field.bytes()?;
+    // A shorter digest would be matched by other keys; an empty one by every key. Headers converted from LUKS1 have
+    // its 20 bytes, others as many as their hash has.
+    if !(20..=64).contains(&digest.len()) {
+        return Err(field.error(ErrorKind::BadHeader, format_args!("a digest of {} bytes", digest.len())));
+    }
+    Ok(DigestCheck { kdf, digest })
+}
+
+fn config(node: &Node<'_>, header_size: u64) -> Result<Config> {
+    let json_size = node.field("json_size")?;
+    if json_size.number_text()? != header_size - super::binary::LEN as u64 {
+        return Err(json_size.error(ErrorKind::BadHeader, "is not the size of the JSON area"));
+    }
+    let list = |node: Option<Node<'_>>| -> Result<Vec<String>> {
+        Ok(node.map_or(Ok(vec![]), |n| n.texts())?.into_iter().map(Into::into).collect())
+    };
+    let requirements = match node.optional("requirements")? {
+        Some(requirements) => list(requirements.optional("mandatory")?)?,
+        None => vec![],
+    };
+    Ok(Config {
+        keyslots_size: node.field("keyslots_size")?.number_text()?,
+        flags: list(node.optional("flags")?)?,
+        requirements,
+    })
+}
+
+fn only(node: &Node<'_>, kind: &str) -> Result<()> {
+    let found = node.text()?;
+    if found == kind {
+        return Ok(());
+    }
+    Err(node.error(ErrorKind::Unsupported, format_args!("{} is not supported", crate::printable(found))))
+}

@@ -1,0 +1,162 @@
+//! The two copies of a header: read, compare, repair, write.
+
+use super::binary::{self, Binary, Place, SIZES};
+use super::json;
+use super::metadata::Metadata;
+use crate::storage::{self, ReadAt, Target};
+use crate::{Error, ErrorKind, Result};
+
+/// One sound copy.
+struct Copy {
+    binary: Binary,
+    metadata: Metadata,
+}
+
+/// The header as its sound copy or copies say.
+pub(super) struct Stored {
+    pub(super) binary: Binary,
+    pub(super) metadata: Metadata,
+    pub(super) damage: Option<Damage>,
+}
+
+/// A copy that is bad or out of date, next to a good one.
+#[derive(Debug, Clone)]
+pub(super) struct Damage {
+    pub(super) place: Place,
+    pub(super) why: String,
+}
+
+/// Reads both copies and takes the newer sound one; none when neither place has the magic.
+pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
+    let first = read_copy(from, Place::First, None);
+    match first {
+        Ok(first) => {
+            let second = read_copy(from, Place::Second, Some(first.binary.size));
+            Ok(Some(newer(first, second)))
+        }
+        Err(e) if e.kind() == ErrorKind::Io => Err(e),
+        Err(first) => {
+            // The first copy cannot say how long it is, so the second may be at any of its places.
+            let mut found = SIZES.iter().map(|&size| read_copy(from, Place::Second, Some(size)));
+            let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
+            match second {
+                Some(Ok(Copy { binary, metadata })) => {
+                    let damage = Some(Damage { place: Place::First, why: reason(&first) });
+                    Ok(Some(Stored { binary, metadata, damage }))
+                }
+                Some(Err(second)) if absent(&first) => {
+                    Err(second.within("only the second header copy is left"))
+                }
+                Some(Err(second)) => {
+                    let context = format!("both header copies are bad; the second: {}", reason(&second));
+                    Err(Error::new(ErrorKind::BadHeader, context).with_source(first))
+                }
+                None if absent(&first) => Ok(None),
+                None => Err(first),
+            }
+        }
+    }
+}
+
+/// Writes the header to both copies, so that one is whole at every instant (the caller has locked the file).
+pub(super) fn write(to: &impl Target, binary: &Binary, metadata: &Metadata) -> Result<()> {
+    let area = json::fill_area(&metadata.document, binary.json_len())?;
+    write_copy(to, binary, &area, Place::First)?;
+    write_copy(to, binary, &area, Place::Second)
+}
+
+/// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
+pub(super) fn repair(to: &impl Target, stored: &Stored) -> Result<()> {
+    let Some(damage) = &stored.damage else { return Ok(()) };
+    unchanged(to, &stored.binary)?;
+    let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
+    write_copy(to, &stored.binary, &area, damage.place)
+}
+
+/// Refuses to go on when the header on disk is no longer the one that was read.
+pub(super) fn unchanged(to: &impl ReadAt, binary: &Binary) -> Result<()> {
+    let now = read(to)?;
+    if now.is_some_and(|now| now.binary.seqid == binary.seqid && now.binary.uuid == binary.uuid) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"))
+}
+
+/// Invalid header, JSON, valid header, each on disk before the next.
+fn write_copy(to: &impl Target, binary: &Binary, area: &[u8], place: Place) -> Result<()> {
+    let offset = place.offset(binary.size);
+    let bytes = binary.encode(place, &crate::random::bytes()?, area);
+    storage::write(to, offset, &[0; binary::LEN])?;
+    storage::write(to, offset + binary::LEN as u64, area)?;
+    storage::sync(to)?;
+    storage::write(to, offset, &bytes[..])?;
+    storage::sync(to)
+}
+
+/// Reads one copy; `size` is what its size must be.
+fn read_copy(from: &(impl ReadAt + ?Sized), place: Place, size: Option<u64>) -> Result<Copy> {
+    let offset = place.offset(size.unwrap_or(0));
+    let within = |e: Error| e.within(format_args!("LUKS2 header copy at byte {offset}"));
+    let read = || {
+        let mut bytes = Box::new([0; binary::LEN]);
+        storage::read_into(from, offset, &mut bytes[..]).map_err(nothing_there)?;
+        let binary = Binary::parse(&bytes, place)?;
+        if let Some(size) = size
+            && binary.size != size
+        {
+            return Err(Error::new(ErrorKind::BadHeader, format!("its size is {}, not {size}", binary.size)));
+        }
+        let area = storage::read(from, offset + binary::LEN as u64, binary.json_len())?;
+        binary.verify(&bytes, &area)?;
+        let metadata = Metadata::parse(json::parse_area(&area)?, binary.size)?;
+        Ok(Copy { binary, metadata })
+    };
+    read().map_err(within)
+}
+
+/// Both copies, the first being sound: the newer wins, the first when equal.
+fn newer(first: Copy, second: Result<Copy>) -> Stored {
+    let Copy { binary, metadata } = first;
+    let damage = |place, why: &str| Some(Damage { place, why: why.into() });
+    match second {
+        Ok(second) if second.binary.uuid != binary.uuid => {
+            Stored { damage: damage(Place::Second, "belongs to another volume"), binary, metadata }
+        }
+        Ok(second) if second.binary.seqid > binary.seqid => Stored {
+            binary: second.binary,
+            metadata: second.metadata,
+            damage: damage(Place::First, "the first header copy is out of date"),
+        },
+        Ok(second) if second.binary.seqid < binary.seqid => Stored {
+            damage: damage(Place::Second, "the second header copy is out of date"),
+            binary,
+            metadata,
+        },
+        Ok(_) => Stored { binary, metadata, damage: None },
+        Err(e) => Stored { damage: damage(Place::Second, &reason(&e)), binary, metadata },
+    }
+}
+
+fn absent(e: &Error) -> bool {
+    e.kind() == ErrorKind::NoHeader
+}
+
+/// A file that ends before a header could begin has none.
+fn nothing_there(e: Error) -> Error {
+    if e.kind() == ErrorKind::TooSmall {
+        Error::new(ErrorKind::NoHeader, "the file ends before it")
+    } else {
+        e
+    }
+}
+
+/// An error with its causes, on one line.
+fn reason(e: &Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(e) = cause {
+        text = format!("{text}: {e}");
+        cause = e.source();
+    }
+    text
+}

@@ -1,0 +1,56 @@
+//! Text from headers: fixed fields on disk, and hostile names made fit for an error line.
+
+use std::fmt;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Hostile text, cut and quoted for an error line.
+pub(crate) fn printable(text: &str) -> String {
+    let short: String = text.chars().take(64).collect();
+    format!("\"{}\"", visible(&short))
+}
+
+/// Hostile text without what could move a terminal's cursor.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Text in a field of `N` bytes: ends with a NUL, zeros after it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct FixedText<const N: usize>(String);
+
+impl<const N: usize> FixedText<N> {
+    /// Takes `text` if it fits with its NUL. `what` names it in the error.
+    pub(crate) fn new(text: &str, what: &str) -> Result<Self> {
+        let bad = |why: &str| Err(Error::new(ErrorKind::BadOption, format!("{what}: {why}")));
+        if text.len() >= N {
+            return bad(&format!("longer than {} bytes", N - 1));
+        }
+        if text.chars().any(char::is_control) {
+            return bad("holds a control character");
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Reads a field of `N` bytes; what follows the first NUL is ignored, as cryptsetup does.
+    pub(crate) fn parse(field: &[u8], what: &str) -> Result<Self> {
+        let bad = |why: &str| Error::new(ErrorKind::BadHeader, format!("the {what} {why}"));
+        let end = field.iter().position(|&b| b == 0).ok_or_else(|| bad("does not end"))?;
+        let text = std::str::from_utf8(&field[..end]).map_err(|_| bad("is no text"))?;
+        Ok(Self(text.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl<const N: usize> fmt::Debug for FixedText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,89 @@
+//! What unlocking has in common in all formats.
+
+use underseal_cipher::{CipherSpec, Key};
+
+use crate::{Error, ErrorKind, KdfLimits, Result};
+
+/// How a passphrase is tried.
+#[derive(Debug, Clone, Default)]
+pub struct UnlockOptions {
+    /// This keyslot only; else all by priority and number.
+    pub slot: Option<u32>,
+    /// What the header may ask of this machine.
+    pub limits: KdfLimits,
+    /// Accepts keyslots that are not encrypted (`cipher_null`).
+    pub allow_null: bool,
+}
+
+/// How a volume is put together.
+#[derive(Debug, Clone, Default)]
+pub struct ActivateOptions {
+    /// The header is in another file than the data.
+    pub detached: bool,
+    /// Passes discards down even where the header does not say so.
+    pub allow_discards: bool,
+    /// Accepts data that is not encrypted (`cipher_null`).
+    pub allow_null: bool,
+}
+
+/// A volume key that its header's digest has confirmed.
+#[derive(Debug)]
+pub struct VolumeKey {
+    pub(crate) key: Key,
+    /// The number of the digest in LUKS2; 0 in LUKS1.
+    pub(crate) digest: u32,
+}
+
+impl VolumeKey {
+    /// The key itself.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// What a passphrase opened.
+#[derive(Debug)]
+pub struct Unlocked {
+    /// The keyslot.
+    pub slot: u32,
+    /// The key it held.
+    pub key: VolumeKey,
+}
+
+/// The first slot that opens.
+///
+/// A slot that cannot be tried (too costly, an unknown cipher) does not keep the passphrase from the others. It is
+/// reported when none opens.
+pub(crate) fn first_that_opens(
+    slots: impl Iterator<Item = u32>,
+    open: impl Fn(u32) -> Result<Unlocked>,
+) -> Result<Unlocked> {
+    let (mut tried, mut untried) = (0, None);
+    for slot in slots {
+        match open(slot) {
+            Err(e) if e.kind() == ErrorKind::WrongPassphrase => tried += 1,
+            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Memory) => return Err(e),
+            Err(e) => untried = untried.or(Some(e.within(format_args!("keyslot {slot}")))),
+            opened => return opened,
+        }
+    }
+    match untried {
+        Some(e) if tried == 0 => Err(e),
+        Some(e) => Err(wrong_passphrase().with_source(e)),
+        None => Err(wrong_passphrase()),
+    }
+}
+
+pub(crate) fn wrong_passphrase() -> Error {
+    Error::new(ErrorKind::WrongPassphrase, "no keyslot opens with this passphrase")
+}
+
+/// A header is not authenticated: whoever can write it can swap the cipher for none (CVE-2025-59054).
+pub(crate) fn allow_null(spec: &CipherSpec, allowed: bool) -> Result<()> {
+    if spec.is_null() && !allowed {
+        let context =
+            format!("the header says {spec}, which encrypts nothing; refused unless allowed by name");
+        return Err(Error::new(ErrorKind::NullCipher, context));
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Headers against cryptsetup and qemu, and against what an attacker would write.
+
+mod damaged;
+mod exercise;
+mod findings;
+mod ours_to_cryptsetup;
+mod plain;
+mod support;
+mod tampered;
+mod tampered_luks1;
+mod theirs_to_ours;
+mod vectors;
