@@ -1,0 +1,143 @@
+//! What the command takes. The help and the manual pages come out of these types.
+
+mod format;
+mod open;
+mod secret;
+mod transfer;
+mod volume;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+pub(crate) use format::{FormatArgs, NewType};
+pub(crate) use open::{Nbd, OpenArgs};
+pub(crate) use secret::SecretArgs;
+pub(crate) use transfer::{ReadArgs, WriteArgs};
+pub(crate) use volume::{VolumeArgs, VolumeType};
+
+use crate::exit;
+
+/// Makes, opens and serves encrypted volumes without root and without a kernel driver.
+///
+/// Volumes are LUKS2, LUKS1 or plain dm-crypt: what is made here opens with cryptsetup and QEMU, and the other way
+/// round.
+#[derive(Debug, Parser)]
+#[command(name = "underseal", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = EXAMPLES, after_long_help = after_long_help())]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) verbosity: Verbosity,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Format(FormatArgs),
+    Open(OpenArgs),
+    Info(InfoArgs),
+    Read(ReadArgs),
+    Write(WriteArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
+}
+
+/// How much is told.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Messages")]
+pub(crate) struct Verbosity {
+    /// Tell more: -v what happens, -vv every connection, -vvv everything
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Tell of errors only
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+impl Verbosity {
+    /// The least important line that is written.
+    pub(crate) fn level(&self) -> log::LevelFilter {
+        match (self.quiet, self.verbose) {
+            (true, _) => log::LevelFilter::Error,
+            (_, 0) => log::LevelFilter::Warn,
+            (_, 1) => log::LevelFilter::Info,
+            (_, 2) => log::LevelFilter::Debug,
+            _ => log::LevelFilter::Trace,
+        }
+    }
+}
+
+/// Shows what a LUKS header says, without any key.
+#[derive(Debug, Args)]
+#[command(after_help = INFO_EXAMPLES)]
+pub(crate) struct InfoArgs {
+    /// The image, block device or detached header
+    pub(crate) image: PathBuf,
+    /// The header is in this file; IMAGE is not looked at
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// LUKS2: the header's own metadata, word for word
+    #[arg(long)]
+    pub(crate) raw_metadata: bool,
+}
+
+/// Prints a shell's completions for this command.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal completions bash > ~/.local/share/bash-completion/completions/underseal
+  underseal completions fish > ~/.config/fish/completions/underseal.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Writes the manual pages to a directory.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ManArgs {
+    /// The directory; it must exist
+    pub(crate) directory: PathBuf,
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  underseal format disk.img --size 10G            make a LUKS2 volume, asking for a passphrase
+  underseal open disk.img --nbd unix:disk.sock    serve its plain bytes until Ctrl-C
+  nbdcopy photos.ext4 'nbd+unix:///?socket=disk.sock'
+  underseal info disk.img                         what the header says
+  underseal read disk.img -o plain.img            the plain bytes, without a server";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  underseal info disk.img
+  underseal info disk.img --json | jq .keyslots
+  underseal info disk.img --raw-metadata          as cryptsetup luksDump --dump-json-metadata";
+
+fn after_long_help() -> String {
+    let statuses: String = exit::STATUSES.iter().map(|(code, text)| format!("  {code}  {text}\n")).collect();
+    format!("{EXAMPLES}\n\nExit status:\n{statuses}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_examples() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:") && help.contains("underseal "), "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `underseal format`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use underseal_cipher::CipherSpec;
+use underseal_volume::{Hash, PbkdfKind};
+use uuid::Uuid;
+
+use super::SecretArgs;
+use crate::size;
+
+/// Makes an encrypted volume.
+///
+/// IMAGE is created (for you alone, and sparse) if it does not exist; else it must be empty, or --force given. What
+/// is made here opens with cryptsetup and QEMU too.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct FormatArgs {
+    /// The image or block device
+    pub(crate) image: PathBuf,
+    /// The image's size, header included (LUKS2's takes 16 MiB); needed where it does not exist yet
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// What to make
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = NewType::Luks2)]
+    pub(crate) kind: NewType,
+    /// Write the header to this file instead; IMAGE then looks like noise
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+    /// Overwrite what is there without asking
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// The cipher of the data
+    #[arg(long, value_name = "CIPHER", default_value = "aes-xts-plain64", help_heading = CIPHER)]
+    pub(crate) cipher: CipherSpec,
+    /// The volume key's length; the cipher's largest by default
+    #[arg(long, value_name = "BITS", help_heading = CIPHER)]
+    pub(crate) key_size: Option<usize>,
+    /// Bytes a sector, 512 to 4096; 4096 by default where the data's size allows it (LUKS1: 512)
+    #[arg(long, value_name = "BYTES", help_heading = CIPHER)]
+    pub(crate) sector_size: Option<u32>,
+    /// Accept cipher_null, which encrypts nothing
+    #[arg(long, help_heading = CIPHER)]
+    pub(crate) allow_null: bool,
+
+    /// How a passphrase becomes a key: argon2id (LUKS2's default), argon2i, pbkdf2 (LUKS1's only)
+    #[arg(long, value_name = "NAME", value_parser = pbkdf_kind, help_heading = PBKDF)]
+    pub(crate) pbkdf: Option<PbkdfKind>,
+    /// The time that an unlock takes on this machine
+    #[arg(long, value_name = "MS", default_value_t = 2000, conflicts_with = "pbkdf_force_iterations",
+        help_heading = PBKDF)]
+    pub(crate) iter_time: u64,
+    /// Rounds (pbkdf2) or passes (argon2), unmeasured
+    #[arg(long, value_name = "N", help_heading = PBKDF)]
+    pub(crate) pbkdf_force_iterations: Option<u32>,
+    /// Argon2: the most memory; exactly this much when iterations are forced
+    #[arg(long, value_name = "KiB", help_heading = PBKDF)]
+    pub(crate) pbkdf_memory: Option<u32>,
+    /// Argon2: the most threads
+    #[arg(long, value_name = "N", help_heading = PBKDF)]
+    pub(crate) pbkdf_parallel: Option<u32>,
+    /// The hash of pbkdf2, keyslot splitter and digest
+    #[arg(long, value_name = "HASH", default_value_t = Hash::Sha256, help_heading = PBKDF)]
+    pub(crate) hash: Hash,
+
+    /// LUKS2: a name for people, up to 47 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NAMES)]
+    pub(crate) label: String,
+    /// LUKS2: a second name, up to 47 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NAMES)]
+    pub(crate) subsystem: String,
+    /// The UUID; random by default
+    #[arg(long, value_name = "UUID", help_heading = NAMES)]
+    pub(crate) uuid: Option<Uuid>,
+
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
+
+/// What can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NewType {
+    /// A header with both copies, Argon2id, sectors up to 4096 bytes
+    Luks2,
+    /// The older header: PBKDF2 and 512-byte sectors
+    Luks1,
+    /// No header: only the file is made, and its parameters are given when it is opened
+    Plain,
+}
+
+const CIPHER: &str = "Cipher";
+const PBKDF: &str = "Passphrase cost";
+const NAMES: &str = "Names";
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal format disk.img --size 10G
+  underseal format disk.img --size 10G --passphrase-file pass.txt --label backup
+  underseal format /dev/sdx1 --iter-time 5000
+  underseal format disk.img --size 10G --header disk.header
+  underseal format disk.img --size 10G --type luks1 --cipher aes-cbc-essiv:sha256";
+
+fn pbkdf_kind(name: &str) -> Result<PbkdfKind, String> {
+    let kinds = [PbkdfKind::Argon2id, PbkdfKind::Argon2i, PbkdfKind::Pbkdf2];
+    let known = kinds.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| "want argon2id, argon2i or pbkdf2".into())
+}

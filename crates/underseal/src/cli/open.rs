@@ -1,0 +1,93 @@
+//! `underseal open`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use underseal_export::nbd::Endpoint;
+
+use super::VolumeArgs;
+
+/// Opens a volume and serves its plain bytes.
+///
+/// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
+/// at once. A Unix socket is for you alone, and is removed at the end.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+// Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
+#[command(mut_arg("data_offset", |arg| arg.visible_alias("offset")))]
+pub(crate) struct OpenArgs {
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let clients free space on the image, which shows how much of it is in use
+    #[arg(long)]
+    pub(crate) allow_discards: bool,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+
+    /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be repeated
+    #[arg(long, value_name = "WHERE", help_heading = NBD)]
+    pub(crate) nbd: Vec<Nbd>,
+    /// The export's name; clients that name none get it anyway
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, help_heading = NBD)]
+    pub(crate) export_name: String,
+    /// A description for `nbdinfo --list`
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NBD)]
+    pub(crate) description: String,
+    /// Clients served at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
+        help_heading = NBD)]
+    pub(crate) max_connections: u16,
+    /// Require TLS on all sockets, with server-cert.pem and server-key.pem in this directory
+    #[arg(long, value_name = "DIR", help_heading = NBD)]
+    pub(crate) tls_certificates: Option<PathBuf>,
+    /// Only for clients with a certificate that DIR/ca-cert.pem signed
+    #[arg(long, requires = "tls_certificates", help_heading = NBD)]
+    pub(crate) tls_verify_peer: bool,
+    /// Let plain bytes cross the network
+    #[arg(long, help_heading = NBD)]
+    pub(crate) allow_plaintext_tcp: bool,
+
+    /// Go on in the background once clients can connect
+    #[arg(long, help_heading = PROCESS)]
+    pub(crate) daemon: bool,
+    /// Write the process's number there, and remove the file at the end
+    #[arg(long, value_name = "FILE", help_heading = PROCESS)]
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Append messages to this file; by default they go to stderr, in the background to syslog
+    #[arg(long, value_name = "FILE", help_heading = PROCESS)]
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+/// Where NBD is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Nbd {
+    /// A socket of our own.
+    At(Endpoint),
+    /// Sockets that systemd hands over.
+    Systemd,
+}
+
+impl FromStr for Nbd {
+    type Err = underseal_export::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "systemd" { Ok(Self::Systemd) } else { text.parse().map(Self::At) }
+    }
+}
+
+const NBD: &str = "NBD";
+const PROCESS: &str = "Process";
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal open disk.img --nbd unix:disk.sock
+  underseal open disk.img --nbd unix:/run/disk.sock --daemon --pid-file /run/disk.pid
+  underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer
+  underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
+
+Then, for instance:
+  nbdinfo 'nbd+unix:///?socket=disk.sock'
+  nbdfuse mnt 'nbd+unix:///?socket=disk.sock' & mkfs.ext4 mnt/nbd
+  qemu-system-x86_64 -drive 'file=nbd+unix:///?socket=disk.sock,format=raw'";

@@ -1,0 +1,51 @@
+//! `underseal read` and `underseal write`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::VolumeArgs;
+use crate::size;
+
+/// Copies a volume's plain bytes out, without a server.
+#[derive(Debug, Args)]
+#[command(after_help = READ_EXAMPLES)]
+pub(crate) struct ReadArgs {
+    /// Where to begin in the volume
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) offset: u64,
+    /// How much to read; to the volume's end by default
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub(crate) length: Option<u64>,
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
+
+/// Copies plain bytes into a volume, without a server, and flushes it.
+#[derive(Debug, Args)]
+#[command(after_help = WRITE_EXAMPLES)]
+pub(crate) struct WriteArgs {
+    /// Where to begin in the volume
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) offset: u64,
+    /// The file to read; stdin by default or for "-"
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
+
+const READ_EXAMPLES: &str = "\
+Examples:
+  underseal read disk.img -o plain.img
+  underseal read disk.img --length 1M --passphrase-file pass.txt | file -
+  underseal read old.img --type plain --key-file old.key -o plain.img";
+
+const WRITE_EXAMPLES: &str = "\
+Examples:
+  underseal write disk.img -i filesystem.ext4
+  tar c photos | underseal write disk.img --passphrase-file pass.txt --offset 1G
+  cat pass.txt data | underseal write disk.img --passphrase-fd 0";

@@ -1,0 +1,77 @@
+//! Which volume, and how it is opened.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use underseal_cipher::CipherSpec;
+use underseal_volume::plain::PassphraseHash;
+
+use super::SecretArgs;
+use crate::size;
+
+/// The volume that a command works on.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeArgs {
+    /// The image or block device with the encrypted data
+    pub(crate) image: PathBuf,
+    /// The LUKS header is in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+    /// What is on the image
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = VolumeType::Luks)]
+    pub(crate) kind: VolumeType,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// Go past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Accept a volume that is not encrypted (cipher_null)
+    #[arg(long)]
+    pub(crate) allow_null: bool,
+    #[command(flatten)]
+    pub(crate) plain: PlainArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
+
+/// What an image may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VolumeType {
+    /// LUKS1 or LUKS2, whichever the header says
+    Luks,
+    /// LUKS1 only
+    Luks1,
+    /// LUKS2 only
+    Luks2,
+    /// No header at all; wrong parameters give noise, not an error
+    Plain,
+}
+
+/// A plain volume has no header: these must be what they were when it was written.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Plain volumes (--type plain)")]
+pub(crate) struct PlainArgs {
+    /// The cipher
+    #[arg(long, value_name = "CIPHER", default_value = "aes-xts-plain64")]
+    pub(crate) cipher: CipherSpec,
+    /// The key's length
+    #[arg(long, value_name = "BITS", default_value_t = 256)]
+    pub(crate) key_size: usize,
+    /// How a passphrase becomes the key: a hash's name, "plain" for none, HASH:BYTES to use fewer (a key file is used
+    /// as it is)
+    #[arg(long, value_name = "HASH", default_value = "sha256")]
+    pub(crate) hash: PassphraseHash,
+    /// Bytes a sector
+    #[arg(long, value_name = "BYTES", default_value_t = 512)]
+    pub(crate) sector_size: u32,
+    /// Where the data begins on the image ("2048s" is 2048 sectors)
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) data_offset: u64,
+    /// The data's length; all of the image by default
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, visible_alias = "size")]
+    pub(crate) data_size: Option<u64>,
+    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup
+    #[arg(long, value_name = "SECTORS", default_value_t = 0)]
+    pub(crate) skip: u64,
+}

@@ -1,0 +1,38 @@
+//! What each command does.
+
+mod completions;
+mod format;
+mod info;
+mod man;
+mod open;
+mod read;
+mod write;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::cli::{Cli, Command};
+use crate::error::Result;
+
+/// Does what was asked.
+///
+/// # Errors
+/// Why it could not, ready to be shown.
+pub(crate) fn run(cli: Cli) -> Result<()> {
+    let quiet = cli.verbosity.quiet;
+    match cli.command {
+        Command::Format(args) => format::run(&args, quiet),
+        Command::Open(args) => open::run(&args, quiet),
+        Command::Info(args) => info::run(args),
+        Command::Read(args) => read::run(&args, quiet),
+        Command::Write(args) => write::run(&args, quiet),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}
+
+/// Whether two paths name one file.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let about = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    about(a).is_some_and(|a| about(b) == Some(a))
+}

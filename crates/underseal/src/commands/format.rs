@@ -1,0 +1,133 @@
+//! `underseal format`.
+
+mod contents;
+mod target;
+
+use std::path::Path;
+use std::time::Duration;
+
+use underseal_cipher::SectorSize;
+use underseal_volume::{Cost, FormatOptions, Pbkdf, PbkdfKind};
+
+use self::target::Target;
+use crate::cli::{FormatArgs, NewType};
+use crate::error::{Error, Result};
+use crate::output::print;
+use crate::passphrase::{Secret, confirm};
+use crate::size;
+
+pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
+    if args.kind == NewType::Plain {
+        return plain(args, quiet);
+    }
+    let options = options(args)?;
+    let image = Target::open(&args.image, args.size, args.force)?;
+    let header = args.header.as_ref().map(|path| Target::open_header(path)).transpose()?;
+    let on = header.as_ref().unwrap_or(&image);
+    allow_overwriting(on, args.force)?;
+    // Nothing was written so far but the size of a new file.
+    let passphrase = Secret::new(&args.secret, &args.image).get_new()?;
+    let (made, _) = underseal_volume::format(on.file(), on.path(), image.size(), &passphrase, options)?;
+    let data = image.size().saturating_sub(made.data_offset());
+    image.keep();
+    if let Some(header) = header {
+        header.keep();
+    }
+    let info = made.info();
+    let with_header =
+        args.header.as_ref().map(|path| format!(" --header {}", shown(path))).unwrap_or_default();
+    let sector = info.segments.first().and_then(|s| s.sector_size).unwrap_or(512);
+    say(
+        quiet,
+        &format!(
+            "{}: {} volume of {}, {} in {sector}-byte sectors, UUID {}\ntry: underseal open {}{with_header} --nbd unix:disk.sock\n",
+            args.image.display(),
+            info.format.to_uppercase(),
+            size::show(data),
+            args.cipher,
+            info.uuid,
+            shown(&args.image),
+        ),
+    )
+}
+
+/// A plain volume has nothing to write: only the file is made.
+fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
+    if args.header.is_some() {
+        return Err(Error::usage("a plain volume has no header").with_remedy("without --header"));
+    }
+    let image = Target::open(&args.image, args.size, args.force)?;
+    let size = image.size();
+    image.keep();
+    say(
+        quiet,
+        &format!(
+            "{}: {} for a plain volume; it has no header, so its parameters are given each time\n\
+             try: underseal open {} --type plain --cipher {} --nbd unix:disk.sock\n",
+            args.image.display(),
+            size::show(size),
+            shown(&args.image),
+            args.cipher
+        ),
+    )
+}
+
+fn options(args: &FormatArgs) -> Result<FormatOptions> {
+    let defaults = match args.kind {
+        NewType::Luks1 => FormatOptions::luks1(),
+        _ => FormatOptions::luks2(),
+    };
+    if args.key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
+        return Err(Error::usage("the key's bits are no whole number of bytes"));
+    }
+    let measured = Pbkdf { kind: args.pbkdf.unwrap_or(defaults.pbkdf.kind), ..defaults.pbkdf };
+    let argon2_only = measured.kind == PbkdfKind::Pbkdf2;
+    if argon2_only && (args.pbkdf_memory.is_some() || args.pbkdf_parallel.is_some()) {
+        return Err(Error::usage("pbkdf2 takes neither memory nor threads").with_remedy("--pbkdf argon2id"));
+    }
+    let pbkdf = Pbkdf {
+        cost: args
+            .pbkdf_force_iterations
+            .map_or(Cost::Time(Duration::from_millis(args.iter_time)), Cost::Iterations),
+        memory_kib: args.pbkdf_memory.unwrap_or(measured.memory_kib),
+        lanes: args.pbkdf_parallel.unwrap_or(measured.lanes),
+        ..measured
+    };
+    Ok(FormatOptions {
+        cipher: args.cipher.clone(),
+        key_size: args.key_size.map(|bits| bits / 8),
+        sector_size: args.sector_size.map(SectorSize::new).transpose()?,
+        hash: args.hash,
+        pbkdf,
+        uuid: args.uuid,
+        label: args.label.clone(),
+        subsystem: args.subsystem.clone(),
+        detached: args.header.is_some(),
+        allow_null: args.allow_null,
+        ..defaults
+    })
+}
+
+/// Sees to it that nothing is lost that somebody wants.
+fn allow_overwriting(on: &Target, force: bool) -> Result<()> {
+    let Some(found) = contents::of(on.file()).map_err(|e| Error::io(on.path(), "cannot read", e))? else {
+        return Ok(());
+    };
+    let image = on.path().display();
+    if force || confirm(&format!("{image} holds {found}. It will be lost for ever."))? {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{image}: holds {found}, which would be lost"))
+        .with_remedy("another image, or --force to overwrite this one"))
+}
+
+fn say(quiet: bool, text: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(text) }
+}
+
+/// A path for a shell.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}

@@ -1,0 +1,90 @@
+//! `underseal open`.
+
+mod listen;
+mod serve;
+mod uri;
+
+use std::sync::Arc;
+
+use underseal_datapath::Mapping;
+use underseal_export::nbd::protocol::TransmissionFlags as Flags;
+use underseal_export::nbd::{
+    ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
+};
+
+use self::listen::Sockets;
+use crate::cli::OpenArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::pid_file::PidFile;
+use crate::volume::{self, Access};
+use crate::{daemon, logging, signals};
+
+pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
+    let mut sockets = Sockets::plan(args)?;
+    // Before there is any thread or key: see `daemon`.
+    let child = if args.daemon { Some(daemon::fork()?) } else { None };
+    if let Some(path) = &args.log_file {
+        logging::to_file(path)?;
+    }
+    let tls = tls(args)?;
+    let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
+    let mapping = volume::open(&args.volume, access)?;
+
+    // From here on there is something to put in order at the end.
+    let taken = signals::take(signals::ENDING)
+        .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
+    let listeners = sockets.listen()?;
+    let ready = uri::ready_text(args, &listeners);
+    let server = Server::new(
+        ServerConfig {
+            tls,
+            allow_plaintext_tcp: args.allow_plaintext_tcp,
+            max_connections: args.max_connections.into(),
+            ..ServerConfig::new(Exports::new(vec![export(args, &mapping)])?)
+        },
+        listeners,
+        Arc::new(VolumeHandler::new(vec![mapping.clone()])),
+    )?;
+    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    // Somebody else's sockets are somebody else's terminal too.
+    if !quiet && !sockets.are_handed_over() {
+        print(&ready)?;
+    }
+    if let Some(child) = child {
+        if args.log_file.is_none() {
+            logging::to_syslog();
+        }
+        child.detach()?;
+    }
+    serve::until_stopped(server, &mapping, taken, pid_file)
+}
+
+fn export(args: &OpenArgs, mapping: &Mapping) -> ExportInfo {
+    let mut flags = Flags::HAS_FLAGS
+        | Flags::SEND_FLUSH
+        | Flags::SEND_FUA
+        | Flags::SEND_WRITE_ZEROES
+        | Flags::SEND_FAST_ZERO
+        | Flags::SEND_CACHE
+        | Flags::SEND_DF
+        | Flags::CAN_MULTI_CONN;
+    flags.set(Flags::READ_ONLY, mapping.read_only());
+    flags.set(Flags::SEND_TRIM, mapping.discards());
+    ExportInfo {
+        name: args.export_name.clone(),
+        description: args.description.clone(),
+        size: mapping.size(),
+        min_block: mapping.block(),
+        preferred_block: mapping.preferred_block(),
+        max_block: MAX_PAYLOAD,
+        flags,
+    }
+}
+
+fn tls(args: &OpenArgs) -> Result<TlsMode> {
+    let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
+    let files = TlsFiles::in_directory(directory, args.tls_verify_peer);
+    Ok(TlsMode::Required(TlsConfig::load(&files)?))
+}

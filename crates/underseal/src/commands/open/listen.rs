@@ -1,0 +1,56 @@
+//! The sockets that clients connect to: known before the passphrase is asked for, bound after it.
+
+use underseal_export::nbd::{Endpoint, Listener, activated, listen};
+
+use crate::cli::{Nbd, OpenArgs};
+use crate::error::{Error, Result};
+
+/// What was asked for.
+pub(super) struct Sockets {
+    endpoints: Vec<Endpoint>,
+    handed_over: Vec<Listener>,
+    are_handed_over: bool,
+}
+
+impl Sockets {
+    /// Takes over what systemd hands over, and refuses what cannot work before anybody types a passphrase.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub(super) fn plan(args: &OpenArgs) -> Result<Self> {
+        let handed_over = activated()?;
+        let are_handed_over = !handed_over.is_empty();
+        if args.nbd.contains(&Nbd::Systemd) && !are_handed_over {
+            return Err(Error::usage("no socket was handed over (LISTEN_FDS and LISTEN_PID)")
+                .with_remedy("a systemd unit with ListenStream=, or systemd-socket-activate"));
+        }
+        if args.nbd.is_empty() && !are_handed_over {
+            return Err(Error::usage("where is the volume to be served?").with_remedy("--nbd unix:PATH"));
+        }
+        if args.daemon && are_handed_over {
+            return Err(Error::usage("who hands sockets over waits for this very process")
+                .with_remedy("without --daemon"));
+        }
+        let endpoints = args.nbd.iter().filter_map(|nbd| match nbd {
+            Nbd::At(endpoint) => Some(endpoint.clone()),
+            Nbd::Systemd => None,
+        });
+        Ok(Self { endpoints: endpoints.collect(), handed_over, are_handed_over })
+    }
+
+    pub(super) fn are_handed_over(&self) -> bool {
+        self.are_handed_over
+    }
+
+    /// Binds and listens.
+    ///
+    /// # Errors
+    /// `Failed` names the one that cannot be listened on.
+    pub(super) fn listen(&mut self) -> Result<Vec<Listener>> {
+        let mut listeners = std::mem::take(&mut self.handed_over);
+        for endpoint in &self.endpoints {
+            listeners.extend(listen(endpoint)?);
+        }
+        Ok(listeners)
+    }
+}

@@ -1,0 +1,48 @@
+//! What to tell a client: NBD URIs (doc/uri.md of the NBD project).
+
+use std::os::unix::ffi::OsStrExt;
+
+use underseal_export::nbd::{Endpoint, Listener};
+
+use crate::cli::{Nbd, OpenArgs};
+
+/// The line that says that clients can connect, and where, and with what.
+pub(super) fn ready_text(args: &OpenArgs, listeners: &[Listener]) -> String {
+    let uris = uris(args, listeners);
+    let image = args.volume.image.display();
+    let first = uris.first().map(String::as_str).unwrap_or_default();
+    format!("{image} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
+}
+
+fn uris(args: &OpenArgs, listeners: &[Listener]) -> Vec<String> {
+    let secure = if args.tls_certificates.is_some() { "s" } else { "" };
+    let name = percent(args.export_name.as_bytes(), "");
+    let unix = args.nbd.iter().filter_map(|nbd| match nbd {
+        Nbd::At(Endpoint::Unix(path)) => Some(percent(path.as_os_str().as_bytes(), "/")),
+        _ => None,
+    });
+    // With the port that the kernel chose.
+    let tcp = listeners.iter().filter_map(Listener::tcp_address);
+    unix.map(|path| format!("nbd{secure}+unix:///{name}?socket={path}"))
+        .chain(tcp.map(|address| format!("nbd{secure}://{address}/{name}")))
+        .collect()
+}
+
+/// Percent-encodes all but letters, digits, `-._~` (RFC 3986, 2.3) and what is `allowed` besides.
+fn percent(bytes: &[u8], allowed: &str) -> String {
+    bytes.iter().fold(String::new(), |text, &byte| match char::from(byte) {
+        c if c.is_ascii_alphanumeric() || "-._~".contains(c) || allowed.contains(c) => text + &c.to_string(),
+        _ => text + &format!("%{byte:02X}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_means_something_in_a_uri_is_encoded() {
+        assert_eq!(percent(b"/run/a b&c.sock", "/"), "/run/a%20b%26c.sock");
+        assert_eq!(percent("d\u{e9}/'".as_bytes(), ""), "d%C3%A9%2F%27");
+    }
+}

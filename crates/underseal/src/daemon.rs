@@ -1,0 +1,92 @@
+//! Going into the background once everything works.
+//!
+//! ```text
+//!   parent   fork --- waits on a pipe ------------------------> exits: 0, or as the child did
+//!   child         \-- asks, unlocks, listens -- detach -- serves
+//! ```
+//!
+//! The child does all the work, before and after, because locked memory and threads do not survive a fork.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::process::{Pid, Signal, WaitOptions};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
+
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+
+/// The child's promise to tell its parent.
+pub(crate) struct Child {
+    parent: OwnedFd,
+}
+
+/// Forks. The child returns; the parent does not.
+///
+/// There must be no other thread yet.
+///
+/// # Errors
+/// `Failed` when the system refuses.
+pub(crate) fn fork() -> Result<Child> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
+    let parent = rustix::process::getpid();
+    // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the whole process's state,
+    // locks included, and may go on as the parent would have.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed(io::Error::last_os_error())),
+        0 => {
+            // Until it is detached the child belongs to its parent, and ends with it.
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+            if rustix::process::getppid() != Some(parent) {
+                return Err(Error::new(Exit::Failed, "interrupted"));
+            }
+            Ok(Child { parent: write })
+        }
+        child => {
+            drop(write);
+            std::process::exit(wait_for(Pid::from_raw(child), File::from(read)))
+        }
+    }
+}
+
+impl Child {
+    /// Leaves the terminal and lets the parent end well. Nothing can be said on stdout or stderr afterwards.
+    ///
+    /// # Errors
+    /// `Failed` when the system refuses.
+    pub(crate) fn detach(self) -> Result<()> {
+        rustix::process::setsid().map_err(failed)?;
+        // The directory that it was started from can be unmounted.
+        rustix::process::chdir("/").map_err(failed)?;
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+        rustix::stdio::dup2_stdin(&null).map_err(failed)?;
+        rustix::stdio::dup2_stdout(&null).map_err(failed)?;
+        rustix::stdio::dup2_stderr(&null).map_err(failed)?;
+        rustix::process::set_parent_process_death_signal(None).map_err(failed)?;
+        // A parent that is gone needs no answer.
+        let _ = rustix::io::write(&self.parent, b"!");
+        Ok(())
+    }
+}
+
+/// Waits until the child is ready or has ended, and gives the exit status.
+fn wait_for(child: Option<Pid>, mut ready: File) -> i32 {
+    // The keys that end a program reach both; the child puts the terminal right first, and this one ends as it does.
+    for signal in [SIGINT, SIGQUIT, SIGHUP] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    if ready.read_exact(&mut [0]).is_ok() {
+        return 0;
+    }
+    let status =
+        rustix::process::waitpid(child, WaitOptions::empty()).ok().flatten().map(|(_, status)| status);
+    let code = status.and_then(|s| s.exit_status().or(s.terminating_signal().map(|signal| 128 + signal)));
+    code.unwrap_or(Exit::Failed as i32)
+}
+
+fn failed(cause: impl Into<io::Error>) -> Error {
+    Error::new(Exit::Failed, "cannot go into the background").because(&cause.into())
+}

@@ -1,0 +1,194 @@
+//! The end of every error: one line what happened, one line what to do, and an exit status.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use underseal_cipher as cipher;
+use underseal_datapath as datapath;
+use underseal_device as device;
+use underseal_export as export;
+use underseal_volume as volume;
+
+use crate::exit::Exit;
+
+/// The result of whatever may end the command.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Why the command ends early. The causes are part of the text by now: nobody above asks for them.
+#[derive(Debug)]
+pub(crate) struct Error {
+    exit: Exit,
+    what: String,
+    remedy: Option<String>,
+}
+
+impl Error {
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), remedy: None }
+    }
+
+    /// Input that is refused before anything was done.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, what)
+    }
+
+    /// A system call on a file that failed.
+    pub(crate) fn io(path: &Path, doing: &str, cause: impl Into<std::io::Error>) -> Self {
+        Self::new(Exit::Failed, format!("{}: {doing}", path.display())).because(&cause.into())
+    }
+
+    /// Adds a cause and all of its causes.
+    pub(crate) fn because(mut self, cause: &dyn StdError) -> Self {
+        let mut next = Some(cause);
+        while let Some(cause) = next {
+            self.what.push_str(": ");
+            self.what.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        self
+    }
+
+    /// What to do about it, in place of what was known before.
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Says first where it happened.
+    pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
+        self.what = format!("{place}: {}", self.what);
+        self
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// Tells the user and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        // With stderr gone there is nobody to tell.
+        let _ = writeln!(std::io::stderr().lock(), "{self}");
+        ExitCode::from(self.exit as u8)
+    }
+
+    fn of(exit: Exit, error: &dyn StdError, remedy: &str) -> Self {
+        let mut this = Self::new(exit, error.to_string());
+        if let Some(cause) = error.source() {
+            this = this.because(cause);
+        }
+        this.remedy = Some(remedy.to_owned()).filter(|text| !text.is_empty());
+        this
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What comes from a header or a file's name must stay on its line.
+        let one_line = self.what.replace(|c: char| c.is_control(), "?");
+        write!(f, "underseal: {one_line}")?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\ntry: {remedy}"))
+    }
+}
+
+impl From<volume::Error> for Error {
+    fn from(error: volume::Error) -> Self {
+        use volume::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NoHeader => (
+                Exit::BadHeader,
+                "name the header's file with --header, or say --type plain if there is none",
+            ),
+            Kind::BadHeader => (Exit::BadHeader, "restore the header from its backup, if there is one"),
+            Kind::BadLayout | Kind::TooSmall => {
+                (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
+            }
+            Kind::WrongPassphrase => {
+                (Exit::NoKey, "check the keyboard's layout and Caps Lock; a key file is given by --key-file")
+            }
+            Kind::NoKeyslot => (Exit::NoKey, "`underseal info` lists the keyslots in use"),
+            Kind::WrongKey => (Exit::NoKey, "a key belongs to one volume: is this its image?"),
+            Kind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
+            Kind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
+            Kind::TooCostly => (Exit::Unsupported, "another keyslot with --key-slot"),
+            Kind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
+            Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            Kind::Io => (Exit::Failed, ""),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<cipher::Error> for Error {
+    fn from(error: cipher::Error) -> Self {
+        match error.kind() {
+            cipher::ErrorKind::Memory => Self::of(Exit::Failed, &error, "again with more memory free"),
+            _ => Self::of(Exit::Usage, &error, "the default, aes-xts-plain64"),
+        }
+    }
+}
+
+impl From<device::Error> for Error {
+    fn from(error: device::Error) -> Self {
+        use device::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::Locked => (Exit::InUse, "stop the other program, or read only where it reads only too"),
+            Kind::Alignment => (Exit::Usage, "without --direct"),
+            Kind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<datapath::Error> for Error {
+    fn from(error: datapath::Error) -> Self {
+        use datapath::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge | Kind::ReadOnly => (Exit::Usage, ""),
+            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
+            Kind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<export::Error> for Error {
+    fn from(error: export::Error) -> Self {
+        use export::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::BadEndpoint | Kind::BadExport => (Exit::Usage, ""),
+            Kind::Plaintext => (
+                Exit::Usage,
+                "--tls-certificates DIR, tcp:localhost:PORT, or --allow-plaintext-tcp on a network you trust",
+            ),
+            Kind::Certificate => {
+                (Exit::Usage, "a directory with server-cert.pem and server-key.pem, for instance by certtool")
+            }
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_and_a_remedy() {
+        let cause = std::io::Error::from_raw_os_error(13);
+        let error = Error::io(Path::new("a\nb"), "cannot open", cause).with_remedy("sudo");
+        assert_eq!(
+            error.to_string(),
+            "underseal: a?b: cannot open: Permission denied (os error 13)\ntry: sudo"
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! Exit statuses. They are stable: scripts may rely on them.
+
+/// How the command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// The system, the device or the network failed.
+    Failed = 1,
+    /// An argument or its value was refused, and nothing was changed.
+    Usage = 2,
+    /// No keyslot opens with the passphrase, or there was none.
+    NoKey = 3,
+    /// Another program uses the image or its header.
+    InUse = 4,
+    /// There is no header, it is damaged, or the image does not hold what it says.
+    BadHeader = 5,
+    /// The volume is sound, but this program cannot or will not open it.
+    Unsupported = 6,
+}
+
+/// For `--help` and the manual page.
+pub(crate) const STATUSES: [(u8, &str); 7] = [
+    (0, "It worked."),
+    (Exit::Failed as u8, "The operation failed: reading, writing, memory, the network."),
+    (Exit::Usage as u8, "An argument or an input was refused; nothing was changed."),
+    (Exit::NoKey as u8, "Wrong passphrase or key, or no keyslot to try."),
+    (Exit::InUse as u8, "Another program uses the image or its header."),
+    (Exit::BadHeader as u8, "No header, a damaged one, or an image that is cut short."),
+    (Exit::Unsupported as u8, "A sound volume that this program cannot open, or refuses to."),
+];

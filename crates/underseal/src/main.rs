@@ -1,0 +1,43 @@
+//! The command: what it is asked for, what it does, how it ends.
+//!
+//! ```text
+//!   cli/         arguments and their help      man, completions: out of the same definition
+//!     |
+//!   commands/    format  open  info  read  write
+//!     |             |      |           |
+//!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
+//!     |          volume       image and key -> a mapping that is ready for requests
+//!     |          daemon, pid_file, logging      what runs in the background
+//!     |          transfer/, progress          the plain bytes, many requests in flight
+//!     v
+//!   error, exit  one line what happened, one line what to do, a stable exit status
+//! ```
+
+mod cli;
+mod commands;
+mod daemon;
+mod error;
+mod exit;
+mod logging;
+mod output;
+mod passphrase;
+mod pid_file;
+mod progress;
+mod signals;
+mod size;
+mod transfer;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    underseal_cipher::protect_process();
+    let cli = cli::Cli::parse();
+    logging::start(cli.verbosity.level());
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}

@@ -1,0 +1,129 @@
+//! A passphrase typed on the terminal: never shown, and the terminal is itself again whatever happens.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use signal_hook::low_level::emulate_default_handler;
+use underseal_cipher::Key;
+
+use super::source::Growing;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::signals::{self, Taken, Woken};
+
+/// Asks for a passphrase: what is typed up to Enter.
+///
+/// # Errors
+/// `Usage` without a terminal, `NoKey` at its end (Ctrl-D), `Failed`.
+pub(crate) fn ask(question: &str) -> Result<Key> {
+    let terminal = open()?;
+    loop {
+        let quiet = Quiet::start(&terminal).map_err(failed)?;
+        write(&terminal, question)?;
+        match quiet.read_line()? {
+            Typed::Line(secret) => return Ok(secret),
+            Typed::Signal(signal) => {
+                // The terminal must be itself before the signal ends or stops this process.
+                drop(quiet);
+                emulate_default_handler(signal).map_err(failed)?;
+            }
+        }
+    }
+}
+
+/// Asks before something that cannot be undone; false where nobody can be asked.
+///
+/// # Errors
+/// `Failed` when the terminal does.
+pub(crate) fn confirm(question: &str) -> Result<bool> {
+    if !io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    let terminal = open()?;
+    write(&terminal, &format!("{question}\nType YES in capitals to go on: "))?;
+    let mut answer = String::new();
+    BufReader::new(&terminal).read_line(&mut answer).map_err(failed)?;
+    Ok(answer.trim() == "YES")
+}
+
+/// Says something to whoever types.
+pub(crate) fn tell(line: &str) {
+    // Only a courtesy: the next question tells as much.
+    let _ = open().and_then(|terminal| write(&terminal, &format!("{line}\n")));
+}
+
+enum Typed {
+    Line(Key),
+    Signal(i32),
+}
+
+/// A terminal that shows nothing of what is typed, until this is dropped.
+struct Quiet<'a> {
+    terminal: &'a File,
+    before: Termios,
+    signals: Taken,
+}
+
+impl<'a> Quiet<'a> {
+    fn start(terminal: &'a File) -> io::Result<Self> {
+        let signals = signals::take(signals::ENDING.into_iter().chain([signals::STOPPING]))?;
+        let before = tcgetattr(terminal)?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        // The newline is shown, so that what comes next begins on a line of its own.
+        quiet.local_modes.insert(LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
+        // What was typed ahead was shown, so it is thrown away.
+        tcsetattr(terminal, OptionalActions::Flush, &quiet)?;
+        Ok(Self { terminal, before, signals })
+    }
+
+    fn read_line(&self) -> Result<Typed> {
+        let mut secret = Growing::new(0)?;
+        while !secret.is_line() {
+            if let Woken::Signal(signal) = self.signals.wait(Some(self.terminal.as_fd())).map_err(failed)? {
+                return Ok(Typed::Signal(signal));
+            }
+            match rustix::io::read(self.terminal, secret.room(Key::MAX)?) {
+                Ok(0) => {
+                    let error = Error::new(Exit::NoKey, "no passphrase was typed");
+                    return Err(error.with_remedy("again, or --passphrase-file FILE"));
+                }
+                Ok(read) => secret.len += read,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        secret.len -= 1;
+        Ok(Typed::Line(secret.into_key()))
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        // A terminal that went away cannot be restored.
+        let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+fn open() -> Result<File> {
+    #[expect(clippy::cast_possible_wrap, reason = "flags are bits")]
+    let flags = OFlags::NOCTTY.bits() as i32;
+    File::options().read(true).write(true).custom_flags(flags).open("/dev/tty").map_err(|e| {
+        Error::usage("no terminal to ask for a passphrase on")
+            .because(&e)
+            .with_remedy("--passphrase-file FILE, --passphrase-fd 0 or --key-file FILE")
+    })
+}
+
+fn write(mut terminal: &File, text: &str) -> Result<()> {
+    terminal.write_all(text.as_bytes()).map_err(failed)
+}
+
+fn failed(e: impl Into<io::Error>) -> Error {
+    Error::new(Exit::Failed, "the terminal").because(&e.into())
+}

@@ -1,0 +1,114 @@
+//! The signals that end or stop a program, taken over for a while.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::low_level::{pipe, unregister};
+
+/// Those that ask a program to end.
+pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+/// The one that stops a program until it is continued.
+pub(crate) const STOPPING: i32 = SIGTSTP;
+
+/// Signals that do nothing but wake [`Taken::wait`]. Dropping it gives them their default effect again.
+pub(crate) struct Taken(Vec<One>);
+
+struct One {
+    signal: i32,
+    woken: UnixStream,
+    id: SigId,
+}
+
+/// What a wait ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    Signal(i32),
+    /// The descriptor is readable.
+    Readable,
+}
+
+/// Takes `signals` over. Only one at a time may do so.
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> {
+    let by_default = by_default()?;
+    let mut taken = Taken(Vec::new());
+    for signal in signals.into_iter().filter(|&signal| signal != SIGHUP || !hangup_is_ignored()) {
+        let (woken, waker) = UnixStream::pair()?;
+        taken.0.push(One { signal, woken, id: pipe::register(signal, waker)? });
+    }
+    by_default.store(false, Ordering::SeqCst);
+    Ok(taken)
+}
+
+impl Taken {
+    /// Waits for a signal, or until `other` is readable.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>) -> io::Result<Woken> {
+        loop {
+            let mut fds: Vec<_> = self.0.iter().map(|one| PollFd::new(&one.woken, PollFlags::IN)).collect();
+            fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => continue,
+                polled => polled?,
+            };
+            let came = fds.iter().zip(&self.0).find(|(fd, _)| !fd.revents().is_empty());
+            match came {
+                Some((_, one)) => {
+                    (&one.woken).read_exact(&mut [0])?;
+                    return Ok(Woken::Signal(one.signal));
+                }
+                None => return Ok(Woken::Readable),
+            }
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Ok(by_default) = by_default() {
+            by_default.store(true, Ordering::SeqCst);
+        }
+        for one in &self.0 {
+            unregister(one.id);
+        }
+    }
+}
+
+/// Whether the signals have their default effect. A handler once installed stays, so it must be able to stand in for
+/// having none.
+fn by_default() -> io::Result<&'static AtomicBool> {
+    static BY_DEFAULT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(flag) = BY_DEFAULT.get() {
+        return Ok(flag);
+    }
+    let flag = Arc::new(AtomicBool::new(true));
+    for signal in
+        ENDING.into_iter().chain([STOPPING]).filter(|&signal| signal != SIGHUP || !hangup_is_ignored())
+    {
+        signal_hook::flag::register_conditional_default(signal, flag.clone())?;
+    }
+    Ok(BY_DEFAULT.get_or_init(|| flag))
+}
+
+/// nohup(1) starts a program that way, to outlive its terminal.
+fn hangup_is_ignored() -> bool {
+    static IGNORED: OnceLock<bool> = OnceLock::new();
+    *IGNORED.get_or_init(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        mask & 1 << (SIGHUP - 1) != 0
+    })
+}

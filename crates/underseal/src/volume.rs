@@ -1,0 +1,117 @@
+//! From an image and a secret to a mapping that takes requests.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use underseal_cipher::SectorSize;
+use underseal_datapath::Mapping;
+use underseal_device::{Device, FileDevice, OpenOptions};
+use underseal_volume::plain::{self, PlainOptions};
+use underseal_volume::{ActivateOptions, Header, UnlockOptions, Volume};
+
+use crate::cli::{VolumeArgs, VolumeType};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::passphrase::Secret;
+
+/// What may be done with the volume.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) read_only: bool,
+    pub(crate) allow_discards: bool,
+}
+
+/// Locks the image, gets the secret and unlocks the volume.
+///
+/// # Errors
+/// Everything that can go wrong on the way, with the exit status of its kind.
+pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Arc<Mapping>> {
+    let options = OpenOptions { read_only: access.read_only, direct: args.direct, unlocked: false };
+    let device = FileDevice::open(&args.image, options)?;
+    let secret = Secret::new(&args.secret, &args.image);
+    let size = device.geometry().size;
+    let volume = match (args.kind, &args.header) {
+        (VolumeType::Plain, _) => plain_volume(args, access, size, &secret)?,
+        // Headers lie on no blocks of direct I/O.
+        (_, None) if args.direct => {
+            luks_volume(args, access, size, &open_file(&args.image, access)?, &secret)?
+        }
+        (_, None) => luks_volume(args, access, size, device.file(), &secret)?,
+        (_, Some(header)) => luks_volume(args, access, size, &open_file(header, access)?, &secret)?,
+    };
+    Ok(Arc::new(Mapping::new(volume, Arc::new(device))?))
+}
+
+fn luks_volume(
+    args: &VolumeArgs,
+    access: Access,
+    data_size: u64,
+    file: &File,
+    secret: &Secret<'_>,
+) -> Result<Volume> {
+    let name = args.header.as_ref().unwrap_or(&args.image);
+    let mut header = Header::read(file, name)?;
+    let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
+    if args.kind != VolumeType::Luks && args.kind != found {
+        let context = format!("{}: the header is of the other LUKS version", name.display());
+        return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
+    }
+    mend(&mut header, file, name, access);
+
+    let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
+    let unlocked = secret.try_with(|key| Ok(header.unlock(file, name, key, &options)?))?;
+    log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
+    let options = ActivateOptions {
+        detached: args.header.is_some(),
+        allow_discards: access.allow_discards,
+        allow_null: args.allow_null,
+    };
+    let volume = header.activate(&unlocked.key, data_size, &options);
+    volume.map_err(|e| Error::from(e).within(args.image.display()))
+}
+
+fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {
+    let of = &args.plain;
+    if !of.key_size.is_multiple_of(8) {
+        return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
+    }
+    let key_size = of.key_size / 8;
+    let options = PlainOptions {
+        cipher: of.cipher.clone(),
+        sector_size: SectorSize::new(of.sector_size)?,
+        offset: of.data_offset,
+        iv_offset: of.skip,
+        size: of.data_size,
+        allow_discards: access.allow_discards,
+        allow_null: args.allow_null,
+    };
+    let mut key = secret.get()?;
+    if !secret.is_raw_key() {
+        key = plain::key_from_passphrase(&key, &of.hash, key_size)?;
+    } else if key.len() < key_size {
+        let context = format!("the key file holds {} bytes, the key has {key_size}", key.len());
+        return Err(Error::usage(context).with_remedy(format!("--key-size {}", key.len() * 8)));
+    } else {
+        key.truncate(key_size);
+    }
+    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+}
+
+/// Tells of a damaged copy of the header, and writes it again where that is allowed.
+fn mend(header: &mut Header, file: &File, name: &Path, access: Access) {
+    let Some(damage) = header.damage().map(str::to_owned) else { return };
+    let shown = name.display();
+    if access.read_only {
+        return log::warn!("{shown}: {damage}; opening the volume for writing repairs it");
+    }
+    match header.repair(file, name) {
+        Ok(()) => log::warn!("{shown}: {damage}; it was written again from the other copy"),
+        Err(e) => log::warn!("{shown}: {damage}; it cannot be repaired: {e}"),
+    }
+}
+
+fn open_file(path: &Path, access: Access) -> Result<File> {
+    let file = File::options().read(true).write(!access.read_only).open(path);
+    file.map_err(|e| Error::io(path, "cannot open", e))
+}
