@@ -19,7 +19,7 @@ impl Patches {
         let mut new = vec![0; len];
         rng.fill(&mut new);
         let sectors = len / SECTOR;
-        let mut runs: Vec<_> = (0..5)
+        let mut runs: Vec<_> = (0..2)
             .map(|_| {
                 let count = 1 + rng.usize(..64);
                 (rng.usize(..sectors - count), count)

@@ -61,8 +61,13 @@ pub(crate) fn tables(rng: &mut Rng, random: usize) -> Vec<Table> {
 impl Table {
     fn random(rng: &mut Rng) -> Self {
         let (offset, skip) = (8 * rng.u32(..600), 8 * rng.u32(..100_000));
-        let kinds =
-            [Kind::Luks2, Kind::Luks2Detached, Kind::Luks1, Kind::Luks1Detached, Kind::Plain { offset, skip }];
+        let kinds = [
+            Kind::Luks2,
+            Kind::Luks2Detached,
+            Kind::Luks1,
+            Kind::Luks1Detached,
+            Kind::Plain { offset, skip },
+        ];
         let kind = rng.choice(kinds).unwrap();
         let (cipher, key) = match rng.bool() {
             true => (XTS, rng.choice([256, 512]).unwrap()),
@@ -71,7 +76,8 @@ impl Table {
         let luks1 = matches!(kind, Kind::Luks1 | Kind::Luks1Detached);
         let plain = matches!(kind, Kind::Plain { .. });
         let sector = if luks1 { 512 } else { rng.choice([512, 1024, 2048, 4096]).unwrap() };
-        let pbkdf = if luks1 || plain { "pbkdf2" } else { rng.choice(["argon2id", "argon2i", "pbkdf2"]).unwrap() };
+        let pbkdf =
+            if luks1 || plain { "pbkdf2" } else { rng.choice(["argon2id", "argon2i", "pbkdf2"]).unwrap() };
         let hash = rng.choice(["sha1", "sha256", "sha512", "ripemd160", "whirlpool"]).unwrap();
         Self { kind, cipher, key, sector, hash, pbkdf }
     }
@@ -112,7 +118,12 @@ impl Table {
     pub(crate) fn open_options(&self) -> Vec<String> {
         let Kind::Plain { offset, skip } = self.kind else { return Vec::new() };
         let mut options = words(&["--type", "plain", "--cipher", self.cipher, "--hash", self.hash]);
-        options.extend(words(&["--key-size", &self.key.to_string(), "--sector-size", &self.sector.to_string()]));
+        options.extend(words(&[
+            "--key-size",
+            &self.key.to_string(),
+            "--sector-size",
+            &self.sector.to_string(),
+        ]));
         options.extend(words(&["--data-offset", &format!("{offset}s"), "--skip", &skip.to_string()]));
         options
     }
@@ -123,11 +134,14 @@ impl Table {
             return String::new();
         }
         let Self { cipher, key, sector, hash, pbkdf, .. } = self;
-        let sector = if self.type_name() == "luks2" { format!("--sector-size {sector}") } else { String::new() };
+        let sector =
+            if self.type_name() == "luks2" { format!("--sector-size {sector}") } else { String::new() };
         let pbkdf = match *pbkdf {
             _ if self.type_name() == "luks1" => "--pbkdf-force-iterations 1000".to_owned(),
             "pbkdf2" => "--pbkdf pbkdf2 --pbkdf-force-iterations 1000".to_owned(),
-            argon => format!("--pbkdf {argon} --pbkdf-force-iterations 4 --pbkdf-memory 64 --pbkdf-parallel 1"),
+            argon => {
+                format!("--pbkdf {argon} --pbkdf-force-iterations 4 --pbkdf-memory 64 --pbkdf-parallel 1")
+            }
         };
         let header = self.header_option(header);
         format!(

@@ -31,7 +31,7 @@ fn we_read_what_the_kernel_wrote_and_it_reads_what_we_wrote_over_it() {
     let mut rng = Rng::with_seed(seed("theirs"));
     let scratch = Scratch::new();
     scratch.file("pass", PASSPHRASE.as_bytes());
-    let cases: Vec<_> = tables(&mut rng, 6)
+    let cases: Vec<_> = tables(&mut rng, 4)
         .into_iter()
         .enumerate()
         .map(|(i, table)| make(&scratch, &mut rng, i, table))

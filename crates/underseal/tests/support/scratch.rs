@@ -38,7 +38,8 @@ impl Scratch {
 /// is seen when the test fails.
 pub(crate) fn seed(test: &str) -> u64 {
     let given = std::env::var("UNDERSEAL_SEED").ok();
-    let seed = given.map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("UNDERSEAL_SEED is a number"));
+    let seed =
+        given.map_or_else(|| fastrand::u64(..), |seed| seed.parse().expect("UNDERSEAL_SEED is a number"));
     eprintln!("{test}: UNDERSEAL_SEED={seed} repeats this run");
     seed
 }

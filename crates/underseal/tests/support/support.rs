@@ -19,4 +19,3 @@ pub(crate) mod volume;
 pub(crate) use scratch::{Scratch, bytes, seed};
 pub(crate) use server::Server;
 pub(crate) use tools::{output, run, tool};
-pub(crate) use volume::Volume;
