@@ -1,0 +1,77 @@
+//! A real kernel as an ordinary process: User Mode Linux with the host's files as its root (`guest.py` is its first
+//! process), and only a test's own folder writable.
+
+use std::fs;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::support::tools::missing;
+use crate::support::volume::text;
+use crate::support::{Scratch, tool};
+
+const KERNEL: &str = "/usr/bin/linux.uml";
+/// A boot takes 2 to 3 seconds, a case half a second.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Scripts for the guest's shell, run one after the other in the folder.
+pub(crate) struct Guest<'s> {
+    scratch: &'s Scratch,
+    cases: Vec<String>,
+}
+
+impl<'s> Guest<'s> {
+    pub(crate) fn new(scratch: &'s Scratch) -> Self {
+        Self { scratch, cases: Vec::new() }
+    }
+
+    /// Adds a script. Every command in it must succeed.
+    pub(crate) fn case(&mut self, name: &str, script: &str) {
+        self.scratch.file(&format!("{name}.sh"), script.as_bytes());
+        self.cases.push(name.into());
+    }
+
+    /// Boots, runs the cases, and fails with the output of each one that failed.
+    pub(crate) fn boot(self) {
+        self.scratch.file("cases", self.cases.join("\n").as_bytes());
+        let init = self.scratch.file("guest.py", include_bytes!("guest.py"));
+        let console = self.scratch.path("console");
+        let mut command = tool(KERNEL);
+        command
+            .args(["mem=384M", "rootfstype=hostfs", "rootflags=/", "ro", "quiet", "loglevel=3"])
+            .args(["con=null", "con0=null,fd:1", "ssl=null", "init=/usr/bin/python3", "--"])
+            .args([text(&init), text(self.scratch.folder())])
+            // Memory and sockets of its own.
+            .env("HOME", self.scratch.folder())
+            .stdout(File::create(&console).unwrap())
+            .stderr(Stdio::null())
+            // The kernel and the guest's processes are one group, so that all can be ended.
+            .process_group(0);
+        let mut kernel = command.spawn().unwrap_or_else(|e| panic!("{}", missing(&command, &e)));
+        let started = Instant::now();
+        while kernel.try_wait().unwrap().is_none() {
+            if started.elapsed() > LIMIT {
+                let _ = kill_process_group(Pid::from_child(&kernel), Signal::KILL);
+                let _ = kernel.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("{} cases in the guest: {:?}", self.cases.len(), started.elapsed());
+        let mut failures = String::new();
+        for case in &self.cases {
+            let read = |what: &str| {
+                let path = self.scratch.path(&format!("{case}.{what}"));
+                fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+            };
+            if read("status").trim() != "0" {
+                failures += &format!("\n== {case}: status {:?}\n{}", read("status"), read("log"));
+            }
+        }
+        let console = fs::read(console).unwrap_or_default();
+        assert!(failures.is_empty(), "{failures}\n== console\n{}", String::from_utf8_lossy(&console));
+    }
+}

@@ -1,0 +1,19 @@
+//! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in User Mode Linux.
+//!
+//! ```text
+//!   guest.rs   boots the kernel and runs shell scripts in it; guest.py is its first process
+//!   tables.rs  what volumes are made: some always, more at random
+//!   patches.rs what the other side writes at random places, and what must be there afterwards
+//!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
+//!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod guest;
+mod ours;
+mod patches;
+mod tables;
+mod theirs;

@@ -1,0 +1,153 @@
+//! What cryptsetup and the kernel make, we read; what we write there, the kernel reads.
+
+use std::fs;
+use std::path::Path;
+
+use fastrand::Rng;
+
+use crate::guest::Guest;
+use crate::patches::Patches;
+use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
+use crate::support::scratch::assert_same;
+use crate::support::volume::{PASSPHRASE, Volume, text};
+use crate::support::{Scratch, Server, bytes, run, seed, tool};
+use crate::tables::{Table, tables};
+
+/// The images' size: LUKS2's header takes 16 MiB of it.
+const IMAGE: u64 = 18 << 20;
+/// How much is written from the volume's start on.
+const LEN: usize = 1 << 20;
+
+struct Case {
+    name: String,
+    table: Table,
+    volume: Volume,
+    plain: Vec<u8>,
+    patches: Patches,
+}
+
+#[test]
+fn we_read_what_the_kernel_wrote_and_it_reads_what_we_wrote_over_it() {
+    let mut rng = Rng::with_seed(seed("theirs"));
+    let scratch = Scratch::new();
+    scratch.file("pass", PASSPHRASE.as_bytes());
+    let cases: Vec<_> = tables(&mut rng, 4)
+        .into_iter()
+        .enumerate()
+        .map(|(i, table)| make(&scratch, &mut rng, i, table))
+        .collect();
+
+    let mut guest = Guest::new(&scratch);
+    for case in &cases {
+        guest.case(&case.name, &writing(case));
+    }
+    guest.boot();
+
+    let mut guest = Guest::new(&scratch);
+    for Case { name, table, volume, plain, patches } in &cases {
+        let what = format!("{name}: {table:?}");
+        assert_same(&volume.read(0, LEN), plain, &what);
+        let mut patched = plain.clone();
+        for (offset, data) in patches.writes() {
+            volume.write(offset as u64, data);
+        }
+        patches.apply(&mut patched);
+        scratch.file(&format!("{name}.patched"), &patched);
+        guest.case(&format!("{name}b"), &reading(name, table));
+    }
+    guest.boot();
+}
+
+fn make(scratch: &Scratch, rng: &mut Rng, number: usize, table: Table) -> Case {
+    let name = format!("theirs{number}");
+    scratch.sparse(&format!("{name}.img"), IMAGE);
+    let mut volume = Volume::at(scratch, &format!("{name}.img")).with(table.open_options());
+    if table.is_detached() {
+        let header = scratch.sparse(&format!("{name}.hdr"), 16 << 20);
+        volume = volume.with(["--header", text(&header)]);
+    }
+    let plain = bytes(rng.u64(..), LEN);
+    scratch.file(&format!("{name}.plain"), &plain);
+    let patches = Patches::random(rng, LEN);
+    Case { name, table, volume, plain, patches }
+}
+
+fn writing(Case { name, table, .. }: &Case) -> String {
+    let header = format!("{name}.hdr");
+    format!(
+        "loop=$(losetup --find --show {name}.img)\n\
+         {format}{open}\
+         dd if={name}.plain of=/dev/mapper/{name} bs=64k conv=fsync status=none\n\
+         cryptsetup close {name}\n\
+         losetup --detach $loop\n\
+         sync\n",
+        format = table.cryptsetup_format("$loop", &header),
+        open = table.cryptsetup_open("$loop", &header, name),
+    )
+}
+
+fn reading(name: &str, table: &Table) -> String {
+    format!(
+        "loop=$(losetup --find --show --read-only {name}.img)\n\
+         {open}\
+         cmp --bytes={LEN} {name}.patched /dev/mapper/{name}\n\
+         cryptsetup close {name}\n\
+         losetup --detach $loop\n",
+        open = table.cryptsetup_open("$loop --readonly", &format!("{name}.hdr"), name),
+    )
+}
+
+#[test]
+fn an_ext4_that_the_kernel_made_on_dm_crypt_is_read_through_our_server() {
+    let scratch = Scratch::new();
+    scratch.file("pass", PASSPHRASE.as_bytes());
+    scratch.sparse("image", 64 << 20);
+    let seed = seed("ext4");
+    let mut rng = Rng::with_seed(seed);
+    fs::create_dir(scratch.path("tree")).unwrap();
+    for i in 0..40 {
+        let len = rng.choice([0, 1, 511, 4096, 70_000, 300_001]).unwrap();
+        fs::write(scratch.path("tree").join(format!("file{i}")), bytes(seed ^ i, len)).unwrap();
+    }
+    let mut guest = Guest::new(&scratch);
+    guest.case(
+        "ext4",
+        "loop=$(losetup --find --show image)
+         cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file pass $loop
+         cryptsetup open --key-file pass $loop crypt
+         mkfs.ext4 -q /dev/mapper/crypt
+         mkdir /run/mnt
+         mount /dev/mapper/crypt /run/mnt
+         cp -r tree /run/mnt/
+         umount /run/mnt
+         cryptsetup close crypt
+         losetup --detach $loop
+         sync",
+    );
+    guest.boot();
+
+    let volume = Volume::at(&scratch, "image");
+    let plain = match cannot_fuse() {
+        Some(reason) => {
+            skip("ext4 through nbdfuse", reason);
+            let file = scratch.path("plain");
+            run(volume.command("read").arg("-o").arg(&file));
+            compare(&scratch, &file);
+            return;
+        }
+        None => Server::start(&volume, &["--read-only"]),
+    };
+    let mounted = NbdFuse::mount(&scratch.path("fuse/volume"), &["--readonly"], &[plain.uri()]);
+    compare(&scratch, mounted.file());
+    mounted.unmount();
+    plain.stop();
+}
+
+/// Looks at a filesystem that is not mounted, and compares its files with the tree that was copied to it.
+fn compare(scratch: &Scratch, filesystem: &Path) {
+    run(tool("e2fsck").arg("-fn").arg(filesystem));
+    let back = scratch.path("back");
+    fs::create_dir(&back).unwrap();
+    run(tool("debugfs").args(["-R", &format!("rdump /tree {}", text(&back))]).arg(filesystem));
+    run(tool("diff").arg("--recursive").arg(scratch.path("tree")).arg(back.join("tree")));
+}

@@ -1,0 +1,95 @@
+//! `underseal open` as a process.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::scratch::Scratch;
+use super::tools::wait_until;
+use super::volume::{Volume, text};
+
+/// A served volume. It is stopped, if a test did not do so, when the value goes.
+pub(crate) struct Server {
+    child: Child,
+    scratch: Scratch,
+    ended: Option<ExitStatus>,
+}
+
+impl Server {
+    /// Serves the volume on a Unix socket of its own and returns when clients can connect.
+    pub(crate) fn start(volume: &Volume, options: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let log = File::create(scratch.path("log")).unwrap();
+        let mut command = volume.command("open");
+        command.args(["-v", "--nbd", &format!("unix:{}", text(&scratch.path("s")))]).args(options);
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let server = Self { child, scratch, ended: None };
+        assert!(ready.contains(" is open: "), "{command:?}: {ready:?}\n{}", server.log());
+        server
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.scratch.path("s")
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", text(&self.socket()))
+    }
+
+    /// Everything that was logged so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path("log")).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        let ended = &mut self.ended;
+        wait_until("the server has ended", Duration::from_secs(60), || {
+            *ended = ended.or_else(|| child.try_wait().unwrap());
+            ended.is_some()
+        });
+        self.ended.unwrap()
+    }
+
+    /// Stops it as an operator does, and sees to it that it ended well and left nothing behind.
+    pub(crate) fn stop(mut self) -> String {
+        assert!(self.child.try_wait().unwrap().is_none(), "the server had ended:\n{}", self.log());
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        let log = self.log();
+        assert!(status.success(), "{status}\n{log}");
+        assert!(!self.socket().exists(), "the socket was left behind");
+        assert!(!log.contains("panicked"), "{log}");
+        log
+    }
+
+    /// Ends it without a chance to put anything in order.
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::KILL);
+        assert_eq!(self.wait().signal(), Some(9));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", self.log());
+        }
+    }
+}

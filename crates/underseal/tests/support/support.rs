@@ -1,0 +1,21 @@
+//! What the tests with real programs share.
+//!
+//! ```text
+//!   tools.rs    running programs: one that is missing fails the test and names its package
+//!   scratch.rs  a folder per test; reproducible bytes out of a seed that is printed
+//!   volume.rs   `underseal format`, `read` and `write` on an image
+//!   server.rs   `underseal open`, waited for, stopped, killed
+//!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
+//!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
+//! ```
+
+pub(crate) mod mounts;
+pub(crate) mod nbd;
+pub(crate) mod scratch;
+pub(crate) mod server;
+pub(crate) mod tools;
+pub(crate) mod volume;
+
+pub(crate) use scratch::{Scratch, bytes, seed};
+pub(crate) use server::Server;
+pub(crate) use tools::{output, run, tool};

@@ -1,0 +1,71 @@
+//! Running programs.
+
+use std::io::ErrorKind;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Programs and the Debian packages that they come in, for who runs the tests without `scripts/setup test`.
+const PACKAGES: &[(&str, &str)] = &[
+    ("/usr/bin/linux.uml", "user-mode-linux"),
+    ("/usr/bin/python3", "python3 python3-libnbd"),
+    ("blockdev", "util-linux"),
+    ("cryptsetup", "cryptsetup-bin"),
+    ("debugfs", "e2fsprogs"),
+    ("dmsetup", "dmsetup"),
+    ("e2fsck", "e2fsprogs"),
+    ("fio", "fio"),
+    ("fusermount3", "fuse3"),
+    ("losetup", "mount"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mount", "mount"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdfuse", "libnbd-bin"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("qemu-nbd", "qemu-utils"),
+    ("umount", "mount"),
+    ("xfs_repair", "xfsprogs"),
+];
+
+/// A program by its name or path. System programs are found also where users' PATH does not lead.
+pub(crate) fn tool(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+    command
+}
+
+/// What to say of a program that could not be started.
+pub(crate) fn missing(command: &Command, error: &std::io::Error) -> String {
+    let program = command.get_program().to_string_lossy();
+    let package = PACKAGES.iter().find(|(name, _)| *name == program).map(|(_, package)| package);
+    match (error.kind(), package) {
+        (ErrorKind::NotFound, Some(package)) => format!("{program} is missing: apt-get install {package}"),
+        _ => format!("{program}: {error}"),
+    }
+}
+
+/// Runs to the end, whatever that is.
+pub(crate) fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|e| panic!("{}", missing(command, &e)))
+}
+
+/// Runs what must succeed, and gives back what it printed.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = output(command);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+/// Waits until it holds, and fails after so long.
+pub(crate) fn wait_until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < limit, "waited {limit:?} until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
