@@ -158,6 +158,9 @@ fn parse_old(text: &str) -> Result<CipherSpec> {
             None => (None, None),
             Some((iv, option)) => (Some(iv), option),
         };
+    if text.contains(['(', ')']) {
+        return Err(bad_spec("names with parentheses are for the capi: form"));
+    }
     if cipher.is_empty() || chain == Some("") || iv == Some("") || option == Some("") {
         return Err(bad_spec("a part is empty"));
     }
@@ -274,6 +277,8 @@ mod tests {
             ("capi:xts(aes))-plain64", ErrorKind::BadSpec),
             ("capi:((((((((((((((((aes))))))))))))))))-plain64", ErrorKind::BadSpec),
             ("aes:3-cbc-plain", ErrorKind::BadSpec),
+            ("aes(x)-cbc-plain", ErrorKind::BadSpec),
+            ("xts(aes)-plain64", ErrorKind::BadSpec),
             ("aes:-cbc-plain", ErrorKind::BadSpec),
             ("aes:4294967296-cbc-plain", ErrorKind::BadSpec),
         ] {

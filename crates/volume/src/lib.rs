@@ -6,6 +6,7 @@
 //!   luks1/, luks2/          info                      segments: logical range, lower offset, cipher, IV offset
 //!      ^                                                                              ^
 //!   format                                            plain: a passphrase or key file, and no header at all
+//!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
 //!          hash, random, storage (file or bytes), lock (cryptsetup's), text
@@ -52,6 +53,7 @@ pub mod luks2;
 pub mod plain;
 mod random;
 mod storage;
+pub mod table;
 mod text;
 mod unlock;
 mod volume;
