@@ -1,15 +1,26 @@
 //! From a specification and a key to a working cipher: the one list of what this crate can do.
+//!
+//! ```text
+//!   CipherSpec --plan--> Plan: which mode, which cipher      "Error allocating crypto tfm"
+//!        key   --split-> a key for each cipher, the rest     "Error decoding and setting key"
+//!        IV    --ivs---> IV generator or treatment           "Invalid IV mode", "Error creating IV"
+//!                  assemble -> Arc<dyn SectorCipher>
+//! ```
+//! Errors begin with the kernel's words for the same table and add the reason, which it swallows.
+
+mod assemble;
+mod ciphers;
+mod hashes;
+mod keys;
+mod plan;
 
 use std::sync::Arc;
 
-use aes::{Aes128, Aes192, Aes256};
-use sha2::{Digest, Sha256};
-use zeroize::Zeroize;
+use keys::Keys;
+use plan::Plan;
 
-use crate::block::{AnyCipher, library};
-use crate::iv::{Encrypted, EncryptedNumbers, IvGenerator, Plain64};
-use crate::kernel::AesKey;
-use crate::mode::{AesCbc, AesXts, Cbc, Mode, Null, Sectors, Xts};
+use crate::mode::{ManyKeys, Null};
+use crate::wipe::wipe_stack;
 use crate::{CipherSpec, CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 
 /// What a cipher is made from.
@@ -29,84 +40,71 @@ pub struct BuildOptions<'a> {
 
 /// Makes the cipher that `spec` names, with IVs made of 512-byte sector numbers.
 ///
+/// The null cipher takes the key that a LUKS header has for it; otherwise this is [`build_with`].
+///
 /// # Errors
 /// As [`build_with`].
 pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
+    if spec.is_null() && key_sizes(spec)?.contains(&key.len()) {
+        return Ok(Arc::new(Null { sector_size }));
+    }
     build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, cpu: None })
 }
 
-/// Makes the cipher that the options name.
+/// Makes the cipher that the options name, as dm-crypt would take them.
 ///
 /// # Errors
-/// `Unsupported` for a cipher, mode or IV generator that is not in this build, or a path that this processor cannot
-/// run; `KeySize` when the key's length does not fit; `Memory` when its round keys cannot be placed on locked pages.
+/// `Unsupported` for a cipher, mode or IV generator that is not in this build or does not go with the rest, or a path
+/// that this processor cannot run; `KeySize` when the key's length does not fit; `SectorSize` when the IV generator
+/// does not take it; `Memory` when round keys cannot be placed on locked pages.
 pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
-    let (spec, key) = (options.spec, options.key);
-    let sizes = key_sizes(spec)?;
-    if !sizes.contains(&key.len()) {
-        return Err(Error::new(
-            ErrorKind::KeySize,
-            format!("{spec} takes a key of {} bytes, not {}", list(sizes), key.len()),
-        ));
-    }
+    let plan = Plan::new(options.spec)?;
     let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
-    let (key, half) = (key.as_bytes(), key.len() / 2);
-    match (spec.cipher(), spec.chain(), spec.iv()) {
-        ("cipher_null", ..) => Ok(Arc::new(Null { sector_size: options.sector_size })),
-        ("aes", "xts", "plain64") => {
-            let (data, tweak) = key.split_at(half);
-            match (AesKey::new(path, data)?, AesKey::new(path, tweak)?) {
-                (Some(data), Some(by)) => Ok(join(options, AesXts { data }, EncryptedNumbers { by })),
-                _ => Ok(join(options, Xts { data: aes(data)? }, Encrypted { iv: Plain64, by: aes(tweak)? })),
-            }
-        }
-        ("aes", "cbc", "essiv") => {
-            let mut salt = Sha256::digest(key);
-            let keys = (AesKey::new(path, key)?, AesKey::new(path, &salt)?);
-            let cipher = match keys {
-                (Some(data), Some(by)) => join(options, AesCbc { data }, EncryptedNumbers { by }),
-                _ => join(options, Cbc { data: aes(key)? }, Encrypted { iv: Plain64, by: aes(&salt)? }),
-            };
-            salt.zeroize();
-            Ok(cipher)
-        }
-        _ => Err(unsupported(spec)),
-    }
+    let keys = Keys::split(options.spec, &plan, options.key.as_bytes())?;
+    let built = assemble_all(options, &plan, &keys, path);
+    // Libraries expand keys on the stack and move them to where they stay.
+    wipe_stack::<{ 64 << 10 }>();
+    built
 }
 
-fn join<const W: usize>(
+fn assemble_all(
     options: &BuildOptions<'_>,
-    mode: impl Mode<W> + 'static,
-    iv: impl IvGenerator<W> + 'static,
-) -> Arc<dyn SectorCipher> {
-    Arc::new(Sectors { mode, iv, size: options.sector_size, large: options.iv_large_sectors })
-}
-
-fn aes(key: &[u8]) -> Result<AnyCipher<16>> {
-    match key.len() {
-        16 => library::<Aes128, 16>(key),
-        24 => library::<Aes192, 16>(key),
-        _ => library::<Aes256, 16>(key),
+    plan: &Plan,
+    keys: &Keys<'_>,
+    path: CpuPath,
+) -> Result<Arc<dyn SectorCipher>> {
+    if let [key] = keys.each[..] {
+        return assemble::assemble(options, plan, path, key, keys);
     }
+    let ciphers = keys.each.iter().map(|key| assemble::assemble(options, plan, path, key, keys));
+    Ok(Arc::new(ManyKeys { ciphers: ciphers.collect::<Result<_>>()?, size: options.sector_size }))
 }
 
-/// The key sizes that a cipher takes, in bytes, the preferred one last.
+/// The sizes in bytes that one key of the specification may have, the preferred one last.
 ///
 /// # Errors
 /// `Unsupported` for a cipher that is not in this build.
 pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
-    match (spec.cipher(), spec.chain(), spec.iv(), spec.iv_option()) {
-        ("cipher_null", ..) => Ok(&[0, 16, 24, 32, 48, 64]),
-        ("aes", "xts", "plain64", None) => Ok(&[32, 48, 64]),
-        ("aes", "cbc", "essiv", Some("sha256")) => Ok(&[16, 24, 32]),
-        _ => Err(unsupported(spec)),
+    if spec.is_null() {
+        return Ok(&[0, 16, 24, 32, 48, 64]);
     }
+    Ok(Plan::new(spec)?.key_sizes())
 }
 
-fn unsupported(spec: &CipherSpec) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("cipher {spec} is not supported by this build"))
+/// What is weak about a key, in words for a warning.
+pub fn weak_key(spec: &CipherSpec, key: &Key) -> Option<&'static str> {
+    let (first, second) = key.as_bytes().split_at(key.len() / 2);
+    (spec.chain() == "xts" && spec.key_count() == 1 && first == second)
+        .then_some("the two halves of the xts key are equal, which weakens it")
+}
+
+/// An error in the kernel's words, with the reason.
+fn refuse(kind: ErrorKind, kernel: &str, spec: &CipherSpec, why: impl std::fmt::Display) -> Error {
+    Error::new(kind, format!("{kernel}: cipher {}: {why}", spec.as_written()))
 }
 
 fn list(sizes: &[usize]) -> String {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable();
     sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }

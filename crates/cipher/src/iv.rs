@@ -1,17 +1,61 @@
 //! IV generators: one file each, its formula in its documentation.
 //!
-//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it ([`Run::number`]).
+//! ```text
+//!   IvGenerator   plain plain64 plain64be null benbi eboiv encrypted(essiv)     the IV is made of S
+//!   Treatment     lmk tcw elephant                                              the data is looked at or changed
+//! ```
+//!
+//! In the formulas cc is dm-crypt's sector number and S what a generator sees of it: cc itself, or with
+//! `iv_large_sectors` cc >> log2(sector size / 512) ([`Run::number`]). All little-endian values are zero-padded.
 
+mod benbi;
+mod eboiv;
+mod elephant;
 mod encrypted;
+mod lmk;
+mod null;
+mod plain;
 mod plain64;
+mod plain64be;
+mod tcw;
 
+pub(crate) use benbi::Benbi;
+pub(crate) use eboiv::Eboiv;
+pub(crate) use elephant::Elephant;
 pub(crate) use encrypted::{Encrypted, EncryptedNumbers};
+pub(crate) use lmk::Lmk;
+pub(crate) use null::NullIv;
+pub(crate) use plain::Plain;
 pub(crate) use plain64::Plain64;
+pub(crate) use plain64be::Plain64Be;
+pub(crate) use tcw::Tcw;
 
+use cipher::inout::InOutBuf;
+
+use crate::mode::Mode;
 use crate::sector::Run;
 
 /// Makes IVs of `W` bytes, those of a run of sectors in one call.
 pub(crate) trait IvGenerator<const W: usize>: Send + Sync {
     /// Overwrites `ivs` with the IVs of the run's first `ivs.len()` sectors.
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]);
+}
+
+impl<const W: usize> IvGenerator<W> for Box<dyn IvGenerator<W>> {
+    fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
+        (**self).fill(run, ivs);
+    }
+}
+
+/// An IV generator of dm-crypt that does more than make IVs: it does a mode's work around the mode.
+///
+/// `ivs` is room for an IV for each sector of `data`, and says how many there are.
+pub(crate) trait Treatment<const W: usize>: Send + Sync {
+    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
+
+    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
+}
+
+fn sectors(data: &mut [u8], bytes: usize) -> impl Iterator<Item = &mut [u8]> {
+    data.chunks_exact_mut(bytes)
 }

@@ -9,10 +9,10 @@
 //!        v
 //!   dyn SectorCipher                      one call = one request
 //!        |
-//!        +-- mode/    xts, cbc, null      chains blocks inside each sector, many sectors at a time
+//!        +-- mode/    xts, cbc, ..        chains blocks inside each sector, many sectors at a time
 //!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
 //!        +-- kernel/  aes                 AES in vector code, on the path that `cpu` picked
-//!        +-- block    aes, ..             block ciphers, from libraries
+//!        +-- build/   serpent, ..         names and what they mean; block ciphers, from libraries
 //! ```
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added
@@ -31,7 +31,7 @@ mod sector;
 mod spec;
 mod wipe;
 
-pub use build::{BuildOptions, build, build_with, key_sizes};
+pub use build::{BuildOptions, build, build_with, key_sizes, weak_key};
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};

@@ -1,15 +1,41 @@
 //! Chain modes: one file each. A mode takes sectors and their IVs; [`Sectors`] joins it to an IV generator and makes
 //! a [`SectorCipher`](crate::SectorCipher) of the two.
+//!
+//! ```text
+//!   block modes    ecb cbc pcbc cts ctr        any block cipher; xts lrw: of 16-byte blocks
+//!   wide modes     adiantum (nhpoly1305) hctr2 a sector is one block
+//!   stream         chacha20 xchacha20 xchacha12 arc4
+//!   requests       sectors (IVs for a run together), many_keys (a key for each sector)
+//! ```
 
+mod adiantum;
 mod cbc;
+mod ctr;
+mod cts;
+mod ecb;
+mod hctr2;
+mod lrw;
+mod many_keys;
+mod nhpoly1305;
 mod null;
+mod pcbc;
 mod sectors;
+mod stream;
 mod xts;
 
+pub(crate) use adiantum::Adiantum;
 pub(crate) use cbc::{AesCbc, Cbc};
+pub(crate) use ctr::Ctr;
+pub(crate) use cts::Cts;
+pub(crate) use ecb::Ecb;
+pub(crate) use hctr2::Hctr2;
+pub(crate) use lrw::Lrw;
+pub(crate) use many_keys::ManyKeys;
 pub(crate) use null::Null;
-pub(crate) use sectors::Sectors;
-pub(crate) use xts::{AesXts, Xts};
+pub(crate) use pcbc::Pcbc;
+pub(crate) use sectors::{Layout, Sectors, Treated};
+pub(crate) use stream::{Arc4, ChaCha, Twelve, Twenty};
+pub(crate) use xts::{AesXts, Tweaked, Xts};
 
 use cipher::inout::InOutBuf;
 
@@ -18,9 +44,22 @@ const GROUP: usize = 64;
 
 /// A chain mode with its keys; IVs are `W` bytes.
 pub(crate) trait Mode<const W: usize>: Send + Sync {
-    /// Encrypts sectors of one size, as many as there are IVs. The IVs are the mode's to spoil.
+    /// Encrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
 
-    /// Decrypts sectors of one size, as many as there are IVs. The IVs are the mode's to spoil.
+    /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
+}
+
+/// Any chain mode.
+pub(crate) type AnyMode<const W: usize> = Box<dyn Mode<W>>;
+
+impl<const W: usize> Mode<W> for AnyMode<W> {
+    fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
+        (**self).encrypt(ivs, data);
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
+        (**self).decrypt(ivs, data);
+    }
 }

@@ -1,32 +1,40 @@
-//! Cipher specifications in dm-crypt's words: `aes-xts-plain64`, `aes-cbc-essiv:sha256`, `capi:xts(aes)-plain64`.
+//! Cipher specifications in dm-crypt's words: `aes-xts-plain64`, `aes:64-cbc-lmk`, `capi:xts(aes)-plain64`.
+
+mod algorithm;
+
+pub(crate) use algorithm::Algorithm;
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A parsed cipher specification. Printing it gives back the canonical text.
+/// A parsed cipher specification. Printing it gives back the canonical text, [`CipherSpec::as_written`] the text that it
+/// was parsed from.
 ///
-/// The `capi:` form of a block-cipher chain is understood and kept as it was written; both forms of the same
-/// cipher compare by their parts through the accessors.
+/// Both forms of the same cipher compare by their parts through the accessors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CipherSpec {
-    cipher: String,
-    chain: String,
+    written: String,
+    capi: bool,
+    algorithm: Algorithm,
+    keys: u32,
     iv: String,
     iv_option: Option<String>,
-    capi: bool,
 }
 
+/// Keys that one specification may ask for at most.
+const MAX_KEYS: u32 = 1 << 10;
+
 impl CipherSpec {
-    /// The block cipher: `aes`.
+    /// The block cipher: `aes`; of `adiantum` both ciphers: `xchacha12,aes`.
     pub fn cipher(&self) -> &str {
-        &self.cipher
+        self.algorithm.cipher()
     }
 
-    /// The chain mode: `xts`.
+    /// The chain mode: `xts`; for a stream cipher or an algorithm in one piece its own name.
     pub fn chain(&self) -> &str {
-        &self.chain
+        self.algorithm.chain()
     }
 
     /// The IV generator: `plain64`; empty for modes that take none.
@@ -39,9 +47,25 @@ impl CipherSpec {
         self.iv_option.as_deref()
     }
 
+    /// How many keys the volume key is made of, a power of two: 64 in `aes:64-cbc-lmk`, mostly one.
+    pub fn key_count(&self) -> u32 {
+        self.keys
+    }
+
+    /// The text that was parsed.
+    pub fn as_written(&self) -> &str {
+        &self.written
+    }
+
     /// True for the null cipher, which protects nothing.
     pub fn is_null(&self) -> bool {
-        self.cipher == "cipher_null"
+        self.cipher() == "cipher_null"
+    }
+
+    /// True for authenticated encryption, which needs room for a tag beside each sector. It is parsed and printed;
+    /// [`build`](crate::build) refuses it.
+    pub fn is_authenticated(&self) -> bool {
+        self.algorithm.is_authenticated()
     }
 
     /// Everything after the cipher: `xts-plain64`. LUKS1 stores the two apart.
@@ -50,7 +74,38 @@ impl CipherSpec {
             Some(option) => format!("{}:{option}", self.iv),
             None => self.iv.clone(),
         };
-        if iv.is_empty() { self.chain.clone() } else { format!("{}-{iv}", self.chain) }
+        if iv.is_empty() { self.chain().into() } else { format!("{}-{iv}", self.chain()) }
+    }
+
+    /// What is known to be weak about it, in words for a warning; empty for a sound choice.
+    pub fn weaknesses(&self) -> Vec<&'static str> {
+        let mut weak = Vec::new();
+        let mut add = |is: bool, why| {
+            if is {
+                weak.push(why);
+            }
+        };
+        let (cipher, chain, iv) = (self.cipher(), self.chain(), self.iv());
+        add(self.is_null(), "cipher_null does not encrypt");
+        add(chain == "ecb" && !self.is_null(), "ecb shows which blocks are equal");
+        add(matches!(cipher, "des" | "arc4") || chain == "arc4", "the cipher is broken");
+        add(
+            matches!(cipher, "des3_ede" | "blowfish" | "cast5" | "xtea"),
+            "64-bit blocks collide after some gigabytes",
+        );
+        add(iv == "null", "null gives equal sectors equal ciphertexts");
+        add(
+            chain == "cbc" && matches!(iv, "plain" | "plain64" | "plain64be" | "benbi"),
+            "cbc with a known IV can be watermarked",
+        );
+        add(matches!(iv, "lmk" | "tcw"), "lmk and tcw are for old loop-AES and TrueCrypt volumes");
+        add(iv == "plain" && chain != "cbc", "plain repeats after 2 TiB");
+        add(chain == "ctr" || chain.contains("chacha"), "writing a sector again uses its key stream again");
+        weak
+    }
+
+    pub(crate) fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
     }
 }
 
@@ -58,74 +113,124 @@ impl FromStr for CipherSpec {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad =
-            |why: &str| Error::new(ErrorKind::BadSpec, format!("cipher \"{}\": {why}", printable(text)));
         if text.is_empty() || text.len() > 128 || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(bad("want 1 to 128 printable characters without spaces"));
+            return Err(bad(
+                text,
+                "Bad cipher specification",
+                "want 1 to 128 printable characters without spaces",
+            ));
         }
-        if let Some(api) = text.strip_prefix("capi:") {
-            return parse_capi(api).ok_or_else(|| bad("want capi:CHAIN(CIPHER)-IV[:OPTION]"));
+        match text.strip_prefix("capi:") {
+            Some(api) => parse_capi(text, api),
+            None => parse_old(text),
         }
-        let (names, option) = match text.split_once(':') {
-            // `aes:64-cbc-lmk` has a key count here instead; no cipher of this build takes one.
-            Some((names, _)) if !names.contains('-') => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("cipher \"{names}\" with several keys is not supported"),
-                ));
-            }
-            Some((names, option)) => (names, Some(option)),
-            None => (text, None),
-        };
-        let mut parts = names.splitn(3, '-');
-        let (cipher, chain, iv) = (parts.next().unwrap_or(""), parts.next(), parts.next());
-        if cipher.is_empty() || chain == Some("") || iv == Some("") || option == Some("") {
-            return Err(bad("a part is empty"));
-        }
-        // dm-crypt: a cipher alone, or `X-plain` without more, means cbc with plain.
-        let (chain, iv) = match (chain, iv) {
-            (None, _) | (Some("plain"), None) => ("cbc", "plain"),
-            (Some("ecb"), None) => ("ecb", ""),
-            (Some(_), None) => return Err(bad("IV mechanism required")),
-            (Some(chain), Some(iv)) => (chain, iv),
-        };
-        if iv == "essiv" && option.is_none() {
-            return Err(bad("Digest algorithm missing for ESSIV mode"));
-        }
-        Ok(Self {
-            cipher: cipher.into(),
-            chain: chain.into(),
-            iv: iv.into(),
-            iv_option: option.map(Into::into),
-            capi: false,
-        })
     }
 }
 
 impl fmt::Display for CipherSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.capi {
-            return write!(f, "{}-{}", self.cipher, self.mode());
+        if self.capi {
+            return f.write_str(&self.written);
         }
-        write!(f, "capi:{}({})-{}", self.chain, self.cipher, self.iv)?;
-        self.iv_option.as_ref().map_or(Ok(()), |option| write!(f, ":{option}"))
+        f.write_str(self.cipher())?;
+        if self.written.split('-').next().is_some_and(|part| part.contains(':')) {
+            write!(f, ":{}", self.keys)?;
+        }
+        write!(f, "-{}", self.mode())
     }
 }
 
-/// `xts(aes)-plain64`, `essiv(cbc(aes),sha256)-plain64`: split at the last `:`, then at the last `-`.
-fn parse_capi(api: &str) -> Option<CipherSpec> {
-    let (api, iv_option) = match api.rsplit_once(':') {
+/// `cipher[:keycount]-chainmode-ivmode[:ivopts]`.
+fn parse_old(text: &str) -> Result<CipherSpec> {
+    let bad_spec = |why| bad(text, "Bad cipher specification", why);
+    let mut parts = text.splitn(3, '-');
+    let (first, chain, rest) = (parts.next().unwrap_or(""), parts.next(), parts.next());
+    let (cipher, keys) = match first.split_once(':') {
+        None => (first, 1),
+        Some((cipher, count)) => {
+            let keys = count.parse::<u32>().ok().filter(|n| n.is_power_of_two() && *n <= MAX_KEYS);
+            let why = "want a power of two of at most 1024";
+            (cipher, keys.ok_or_else(|| bad(text, "Bad cipher key count specification", why))?)
+        }
+    };
+    let (iv, option) =
+        match rest.map(|rest| rest.split_once(':').map_or((rest, None), |(iv, o)| (iv, Some(o)))) {
+            None => (None, None),
+            Some((iv, option)) => (Some(iv), option),
+        };
+    if text.contains(['(', ')']) {
+        return Err(bad_spec("names with parentheses are for the capi: form"));
+    }
+    if cipher.is_empty() || chain == Some("") || iv == Some("") || option == Some("") {
+        return Err(bad_spec("a part is empty"));
+    }
+    // A cipher alone, or `X-plain` without more, means cbc with plain.
+    let (chain, iv) = match (chain, iv) {
+        (None, _) | (Some("plain"), None) => ("cbc", "plain"),
+        (Some("ecb"), None) => ("ecb", ""),
+        (Some(_), None) => return Err(bad(text, "IV mechanism required", "only ecb goes without")),
+        (Some(chain), Some(iv)) => (chain, iv),
+    };
+    if iv == "essiv" && option.is_none() {
+        return Err(bad(
+            text,
+            "Digest algorithm missing for ESSIV mode",
+            "want essiv:HASH, such as essiv:sha256",
+        ));
+    }
+    let algorithm = Algorithm::new(chain, cipher)
+        .ok_or_else(|| bad_spec("want names of letters, digits, \"_\" and \"-\""))?;
+    Ok(CipherSpec {
+        written: text.into(),
+        capi: false,
+        algorithm,
+        keys,
+        iv: iv.into(),
+        iv_option: option.map(Into::into),
+    })
+}
+
+/// `xts(aes)-plain64`: split at the last `:`, then at the last `-`.
+fn parse_capi(text: &str, api: &str) -> Result<CipherSpec> {
+    let bad_spec = |why| bad(text, "Bad cipher specification", why);
+    let (api, option) = match api.rsplit_once(':') {
         Some((api, option)) => (api, Some(option.to_owned())),
         None => (api, None),
     };
-    let (algorithm, iv) = api.rsplit_once('-')?;
-    let (chain, rest) = algorithm.split_once('(')?;
-    let cipher = rest.strip_suffix(')')?;
-    let plain = |s: &str| !s.is_empty() && !s.contains(['(', ')', ',']);
-    if !plain(chain) || !plain(cipher) || iv.is_empty() {
-        return None;
+    // The kernel takes what follows the last `-` for the IV; in a name such as `aes-generic` it is not one.
+    let (name, iv) = match api.rsplit_once('-').filter(|(_, iv)| !iv.contains(')')) {
+        Some((name, iv)) => (name, iv),
+        None => (api, ""),
+    };
+    let algorithm: Algorithm = name.parse().map_err(|()| bad_spec("want capi:CHAIN(CIPHER)-IV[:OPTION]"))?;
+    let (mut algorithm, mut iv, mut option) = (algorithm, iv.to_owned(), option);
+    // The two ways to write ESSIV are one.
+    if let Some((inner, hash)) = algorithm.without_essiv() {
+        if iv != "plain64" || option.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("cipher \"{text}\": essiv(..) goes with plain64 only"),
+            ));
+        }
+        (algorithm, iv, option) = (inner, "essiv".into(), Some(hash));
     }
-    Some(CipherSpec { cipher: cipher.into(), chain: chain.into(), iv: iv.into(), iv_option, capi: true })
+    if iv.is_empty() && algorithm.chain() != "ecb" {
+        return Err(bad(text, "IV mechanism required", "the kernel would go on with an uninitialised IV"));
+    }
+    if iv == "essiv" && option.as_deref().is_none_or(str::is_empty) {
+        return Err(bad(
+            text,
+            "Digest algorithm missing for ESSIV mode",
+            "want essiv:HASH, such as essiv:sha256",
+        ));
+    }
+    let keys = if iv == "lmk" { 64 } else { 1 };
+    Ok(CipherSpec { written: text.into(), capi: true, algorithm, keys, iv, iv_option: option })
+}
+
+/// An error in the kernel's words, with the reason that it swallows.
+fn bad(text: &str, kernel: &str, why: &str) -> Error {
+    Error::new(ErrorKind::BadSpec, format!("{kernel}: cipher \"{}\": {why}", printable(text)))
 }
 
 /// Hostile text, made fit for an error line.
@@ -139,7 +244,15 @@ mod tests {
 
     #[test]
     fn both_forms_print_as_they_were_written() {
-        for text in ["aes-xts-plain64", "aes-cbc-essiv:sha256", "cipher_null-ecb", "capi:xts(aes)-plain64"] {
+        for text in [
+            "aes-xts-plain64",
+            "aes-cbc-essiv:sha256",
+            "cipher_null-ecb",
+            "capi:xts(aes)-plain64",
+            "aes:64-cbc-lmk",
+            "xchacha12,aes-adiantum-plain64",
+            "capi:authenc(hmac(sha256),xts(aes))-random",
+        ] {
             assert_eq!(text.parse::<CipherSpec>().unwrap().to_string(), text);
         }
     }
@@ -161,9 +274,49 @@ mod tests {
             ("aes-xts-plain64 ", ErrorKind::BadSpec),
             ("capi:xts(aes)", ErrorKind::BadSpec),
             ("capi:(aes)-plain64", ErrorKind::BadSpec),
-            ("aes:64-cbc-lmk", ErrorKind::Unsupported),
+            ("capi:xts(aes))-plain64", ErrorKind::BadSpec),
+            ("capi:((((((((((((((((aes))))))))))))))))-plain64", ErrorKind::BadSpec),
+            ("aes:3-cbc-plain", ErrorKind::BadSpec),
+            ("aes(x)-cbc-plain", ErrorKind::BadSpec),
+            ("xts(aes)-plain64", ErrorKind::BadSpec),
+            ("aes:-cbc-plain", ErrorKind::BadSpec),
+            ("aes:4294967296-cbc-plain", ErrorKind::BadSpec),
         ] {
             assert_eq!(text.parse::<CipherSpec>().unwrap_err().kind(), kind, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn both_forms_have_the_same_parts() {
+        for (old, capi) in [
+            ("aes-xts-plain64", "capi:xts(aes)-plain64"),
+            ("aes-cbc-essiv:sha256", "capi:essiv(cbc(aes),sha256)-plain64"),
+            ("aes-cbc-essiv:sha256", "capi:cbc(aes)-essiv:sha256"),
+            ("xchacha12,aes-adiantum-plain64", "capi:adiantum(xchacha12,aes)-plain64"),
+            ("aes-xts-plain64", "capi:xts(ecb(aes-generic))-plain64"),
+        ] {
+            let parts = |text: &str| {
+                let spec: CipherSpec = text.parse().unwrap();
+                (spec.cipher().to_owned(), spec.mode())
+            };
+            assert_eq!(parts(old), parts(capi));
+        }
+    }
+
+    #[test]
+    fn weak_choices_are_named_and_sound_ones_are_not() {
+        for sound in ["aes-xts-plain64", "serpent-cbc-essiv:sha256", "xchacha20,aes-adiantum-plain64"] {
+            assert_eq!(sound.parse::<CipherSpec>().unwrap().weaknesses(), Vec::<&str>::new(), "{sound}");
+        }
+        for weak in [
+            "aes-ecb",
+            "aes-cbc-plain",
+            "aes-xts-null",
+            "des-cbc-essiv:md5",
+            "cipher_null-ecb",
+            "aes:64-cbc-lmk",
+        ] {
+            assert!(!weak.parse::<CipherSpec>().unwrap().weaknesses().is_empty(), "{weak}");
         }
     }
 }

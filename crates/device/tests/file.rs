@@ -44,7 +44,7 @@ impl Fixture {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 % 251) as u8).collect()
+    (0u8..=250).cycle().step_by(7).take(len).collect()
 }
 
 #[test]

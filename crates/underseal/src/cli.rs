@@ -1,5 +1,6 @@
 //! What the command takes. The help and the manual pages come out of these types.
 
+mod bench;
 mod format;
 mod open;
 mod secret;
@@ -10,6 +11,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
+pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use open::{Nbd, OpenArgs};
 pub(crate) use secret::SecretArgs;
@@ -40,6 +42,7 @@ pub(crate) enum Command {
     Info(InfoArgs),
     Read(ReadArgs),
     Write(WriteArgs),
+    Bench(BenchArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod bench;
 mod completions;
 mod format;
 mod info;
@@ -26,6 +27,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Info(args) => info::run(args),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
+        Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

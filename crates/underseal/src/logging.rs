@@ -65,7 +65,8 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record<'_>) {
-        let message = record.args();
+        // A file's name must not forge a line.
+        let message = record.args().to_string().replace(|c: char| c.is_control(), "?");
         let timed = || {
             let time = humantime::format_rfc3339_millis(SystemTime::now());
             format!("{time} {:5} {message}\n", record.level())

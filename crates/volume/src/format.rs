@@ -7,7 +7,8 @@ use underseal_cipher::{CipherSpec, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::storage::{HeaderLock, Target};
+use crate::lock::HeaderLock;
+use crate::storage::Target;
 use crate::{Error, ErrorKind, Hash, Header, Result, VolumeKey, luks1, luks2, storage, unlock};
 
 /// Which LUKS.

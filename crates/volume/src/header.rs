@@ -5,6 +5,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
+use crate::lock::HeaderLock;
 use crate::{
     ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey,
     luks1, luks2,
@@ -26,9 +27,11 @@ impl Header {
     ///
     /// # Errors
     /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `TooSmall` when the file ends within
-    /// it, `Unsupported` for a version above 2, `Io`.
+    /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), `Busy` when somebody else keeps the
+    /// header locked, `Io`.
     pub fn read(file: &File, name: &Path) -> Result<Self> {
-        Self::parse(file).map_err(|e| e.in_file(name))
+        let read = HeaderLock::shared(file).and_then(|_lock| Self::parse(file));
+        read.map_err(|e| e.in_file(name))
     }
 
     /// As [`Header::read`], from anything that has bytes.

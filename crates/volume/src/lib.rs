@@ -6,9 +6,35 @@
 //!   luks1/, luks2/          info                      segments: logical range, lower offset, cipher, IV offset
 //!      ^                                                                              ^
 //!   format                                            plain: a passphrase or key file, and no header at all
+//!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          hash, random, storage (file or bytes; the header's lock), text
+//!          hash, random, storage (file or bytes), lock (cryptsetup's), text
+//! ```
+//!
+//! Make a volume, and open it again:
+//! ```
+//! # use std::fs::File;
+//! # use underseal_cipher::Key;
+//! # use underseal_volume::{ActivateOptions, Cost, FormatOptions, Header, UnlockOptions, format};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let name = folder.path().join("disk.img");
+//! # let file = File::options().read(true).write(true).create_new(true).open(&name)?;
+//! let size = 32 << 20;
+//! file.set_len(size)?;
+//! let passphrase = Key::new(b"correct horse battery staple")?;
+//! let mut options = FormatOptions::luks2();
+//! # (options.pbkdf.cost, options.pbkdf.memory_kib) = (Cost::Iterations(4), 1024);
+//! options.label = "work".into();
+//! format(&file, &name, size, &passphrase, options)?;
+//!
+//! let header = Header::read(&file, &name)?;
+//! let opened = header.unlock(&file, &name, &passphrase, &UnlockOptions::default())?;
+//! let volume = header.activate(&opened.key, size, &ActivateOptions::default())?;
+//! assert_eq!((opened.slot, volume.size()), (0, 16 << 20));
+//! # Ok(())
+//! # }
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,11 +47,13 @@ mod hash;
 mod header;
 pub mod info;
 mod kdf;
+mod lock;
 pub mod luks1;
 pub mod luks2;
 pub mod plain;
 mod random;
 mod storage;
+pub mod table;
 mod text;
 mod unlock;
 mod volume;

@@ -26,7 +26,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::storage::HeaderLock;
+use crate::lock::HeaderLock;
 pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 

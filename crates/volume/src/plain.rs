@@ -25,8 +25,8 @@ pub struct PlainOptions {
 }
 
 impl Default for PlainOptions {
-    /// aes-xts-plain64 in 512-byte sectors over the whole device, as cryptsetup 2.7 and later. Before that it was
-    /// aes-cbc-essiv:sha256, with [`PassphraseHash`] ripemd160.
+    /// aes-xts-plain64 in 512-byte sectors over the whole device, as cryptsetup 2.7 and later (with a key of 32
+    /// bytes). Before that it was aes-cbc-essiv:sha256.
     fn default() -> Self {
         Self {
             cipher: "aes-xts-plain64".parse().expect("a constant that parses"),
@@ -47,6 +47,13 @@ pub struct PassphraseHash {
     pub hash: Option<Hash>,
     /// How many bytes of it are used, zeros after them; none uses as many as the key has.
     pub len: Option<usize>,
+}
+
+impl Default for PassphraseHash {
+    /// SHA-256, as cryptsetup 2.7 and later; before that it was ripemd160.
+    fn default() -> Self {
+        Self { hash: Some(Hash::Sha256), len: None }
+    }
 }
 
 impl std::str::FromStr for PassphraseHash {

@@ -2,10 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::path::PathBuf;
-
-use rustix::fs::FlockOperation;
+use std::os::unix::fs::FileExt;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -102,57 +99,4 @@ pub(crate) fn write(to: &impl Target, offset: u64, bytes: &[u8]) -> Result<()> {
 
 pub(crate) fn sync(target: &impl Target) -> Result<()> {
     target.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
-}
-
-/// Holds the lock that cryptsetup takes around its own reads and updates, until dropped.
-///
-/// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
-/// the lock of the device itself.
-#[derive(Debug)]
-pub(crate) struct HeaderLock<'a> {
-    on: LockedFile<'a>,
-}
-
-#[derive(Debug)]
-enum LockedFile<'a> {
-    Header(&'a File),
-    // Closing the file gives its lock back.
-    Device { _lock: File },
-}
-
-impl<'a> HeaderLock<'a> {
-    /// Waits for the lock, to write.
-    pub(crate) fn exclusive(file: &'a File) -> Result<Self> {
-        Self::take(file, FlockOperation::LockExclusive)
-    }
-
-    fn take(file: &'a File, operation: FlockOperation) -> Result<Self> {
-        let busy = |e: io::Error| Error::new(ErrorKind::Busy, "cannot lock the header").with_source(e);
-        let about = file.metadata().map_err(busy)?;
-        if !about.file_type().is_block_device() {
-            rustix::fs::flock(file, operation).map_err(|e| busy(e.into()))?;
-            return Ok(Self { on: LockedFile::Header(file) });
-        }
-        let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
-        let folder = PathBuf::from("/run/cryptsetup");
-        std::fs::create_dir_all(&folder).map_err(busy)?;
-        let lock = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(folder.join(format!("L_{major}:{minor}")))
-            .map_err(busy)?;
-        rustix::fs::flock(&lock, operation).map_err(|e| busy(e.into()))?;
-        Ok(Self { on: LockedFile::Device { _lock: lock } })
-    }
-}
-
-impl Drop for HeaderLock<'_> {
-    fn drop(&mut self) {
-        if let LockedFile::Header(file) = self.on {
-            // Nothing can be done about a lock that does not open; it goes with the file.
-            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-        }
-    }
 }

@@ -156,3 +156,45 @@ pub(crate) fn data_length(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underseal_cipher::Key;
+
+    fn segment(start: u64, len: u64, lower: u64, sector: u32) -> Segment {
+        let (spec, key) = ("cipher_null-ecb".parse().unwrap(), Key::new(&[]).unwrap());
+        let cipher = underseal_cipher::build(&spec, &key, SectorSize::new(sector).unwrap()).unwrap();
+        Segment { start, len, lower, iv_offset: 8, cipher }
+    }
+
+    #[test]
+    fn segments_that_do_not_fit_together_are_refused() {
+        for (why, segments) in [
+            ("none", vec![]),
+            ("not from 0", vec![segment(512, 512, 0, 512)]),
+            ("empty", vec![segment(0, 0, 0, 512)]),
+            ("no whole sectors", vec![segment(0, 1000, 0, 512)]),
+            ("a gap", vec![segment(0, 512, 0, 512), segment(1024, 512, 512, 512)]),
+            ("an overlap", vec![segment(0, 1024, 0, 512), segment(512, 512, 1024, 512)]),
+            ("beyond any file", vec![segment(0, 512, i64::MAX as u64 & !511, 512)]),
+            ("wraps", vec![segment(0, 512, !511, 512)]),
+        ] {
+            assert_eq!(Volume::new(segments).unwrap_err().kind(), ErrorKind::BadLayout, "{why}");
+        }
+    }
+
+    #[test]
+    fn every_byte_is_found_in_its_segment() {
+        let volume =
+            Volume::new(vec![segment(0, 4096, 1 << 20, 512), segment(4096, 8192, 512, 4096)]).unwrap();
+        assert_eq!((volume.size(), volume.sector_size()), (12288, SectorSize::S4096));
+        for (offset, lower, sector) in
+            [(0, 1 << 20, 8), (4095, (1 << 20) + 4095, 15), (4096, 512, 8), (8192, 4608, 16)]
+        {
+            let found = &volume.segments()[volume.segment_index(offset).unwrap()];
+            assert_eq!((found.lower_offset(offset), found.sector(offset)), (lower, sector), "{offset}");
+        }
+        assert!(volume.segment_index(12288).is_none());
+    }
+}

@@ -2,15 +2,14 @@
 
 use cipher::inout::InOutBuf;
 
-use super::Mode;
-use crate::iv::IvGenerator;
+use super::{AnyMode, Mode};
+use crate::iv::{IvGenerator, Treatment};
 use crate::sector::Run;
 use crate::{SectorCipher, SectorSize};
 
-/// A chain mode and an IV generator.
-pub(crate) struct Sectors<M, I, const W: usize> {
-    pub(crate) mode: M,
-    pub(crate) iv: I,
+/// How a request is cut into sectors, and how those are numbered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
     pub(crate) size: SectorSize,
     /// `iv_large_sectors`: IVs count sectors of `size`, not of 512 bytes.
     pub(crate) large: bool,
@@ -21,31 +20,32 @@ const FEW: usize = 8;
 /// Sectors whose IVs are made together.
 const MANY: usize = 32;
 
-impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> Sectors<M, I, W> {
+impl Layout {
+    /// Calls `apply` with runs of sectors and room for their IVs.
     #[inline]
-    fn request(
-        &self,
+    fn request<const W: usize>(
+        self,
         first: u64,
         data: InOutBuf<'_, '_, u8>,
-        apply: impl Fn(&mut [[u8; W]], InOutBuf<'_, '_, u8>),
+        apply: impl Fn(Run, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
     ) {
         let bytes = self.size.bytes();
         assert!(data.len().is_multiple_of(bytes), "{} bytes are no whole sectors", data.len());
         let run = Run::new(first, self.size, self.large);
         match data.len() / bytes {
             0 => {}
-            1 => self.runs::<1>(run, data, apply),
-            2..=FEW => self.runs::<FEW>(run, data, apply),
-            _ => self.runs::<MANY>(run, data, apply),
+            1 => self.runs::<W, 1>(run, data, apply),
+            2..=FEW => self.runs::<W, FEW>(run, data, apply),
+            _ => self.runs::<W, MANY>(run, data, apply),
         }
     }
 
     #[inline]
-    fn runs<const N: usize>(
-        &self,
+    fn runs<const W: usize, const N: usize>(
+        self,
         mut run: Run,
         mut rest: InOutBuf<'_, '_, u8>,
-        apply: impl Fn(&mut [[u8; W]], InOutBuf<'_, '_, u8>),
+        apply: impl Fn(Run, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
     ) {
         let bytes = self.size.bytes();
         let mut ivs = [[0; W]; N];
@@ -53,24 +53,56 @@ impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> Sectors<M, I, W> {
             let sectors = N.min(rest.len() / bytes);
             let data;
             (data, rest) = rest.split_at(sectors * bytes);
-            let ivs = &mut ivs[..sectors];
-            self.iv.fill(run, ivs);
-            apply(ivs, data);
+            apply(run, &mut ivs[..sectors], data);
             run = run.skip(sectors);
         }
     }
 }
 
+/// A chain mode and an IV generator.
+pub(crate) struct Sectors<M, I, const W: usize> {
+    pub(crate) mode: M,
+    pub(crate) iv: I,
+    pub(crate) layout: Layout,
+}
+
 impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Sectors<M, I, W> {
     fn sector_size(&self) -> SectorSize {
-        self.size
+        self.layout.size
     }
 
     fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.request(first, data, |ivs, data| self.mode.encrypt(ivs, data));
+        self.layout.request(first, data, |run, ivs, data| {
+            self.iv.fill(run, ivs);
+            self.mode.encrypt(ivs, data);
+        });
     }
 
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.request(first, data, |ivs, data| self.mode.decrypt(ivs, data));
+        self.layout.request(first, data, |run, ivs, data| {
+            self.iv.fill(run, ivs);
+            self.mode.decrypt(ivs, data);
+        });
+    }
+}
+
+/// A chain mode and a treatment of the data around it.
+pub(crate) struct Treated<T, const W: usize> {
+    pub(crate) mode: AnyMode<W>,
+    pub(crate) by: T,
+    pub(crate) layout: Layout,
+}
+
+impl<T: Treatment<W>, const W: usize> SectorCipher for Treated<T, W> {
+    fn sector_size(&self) -> SectorSize {
+        self.layout.size
+    }
+
+    fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
+        self.layout.request(first, data, |run, ivs, data| self.by.encrypt(run, ivs, &*self.mode, data));
+    }
+
+    fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
+        self.layout.request(first, data, |run, ivs, data| self.by.decrypt(run, ivs, &*self.mode, data));
     }
 }

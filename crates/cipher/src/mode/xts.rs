@@ -1,7 +1,7 @@
 //! `xts`: XEX with a tweak for each sector (IEEE 1619-2007, NIST SP 800-38E).
 //!
-//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2. The IV generator
-//! gives T, encrypted with those of the other sectors ([`Encrypted`](crate::iv::Encrypted)).
+//! T = E_key2(IV); block j: C = E_key1(P ^ T*x^j) ^ T*x^j in GF(2^128). The key is key1 then key2. The modes here take T
+//! for their IV; [`Tweaked`] makes it of the IV, where no generator has.
 
 use cipher::inout::InOutBuf;
 
@@ -22,6 +22,25 @@ impl Mode<16> for AesXts {
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.data.xts(Direction::Decrypt, ivs, data);
+    }
+}
+
+/// A mode whose IVs are encrypted first.
+pub(crate) struct Tweaked<M, C> {
+    pub(crate) mode: M,
+    /// Encrypts the IVs: key2.
+    pub(crate) by: C,
+}
+
+impl<M: Mode<16>, C: BlockCipher<16>> Mode<16> for Tweaked<M, C> {
+    fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.by.encrypt(ivs);
+        self.mode.encrypt(ivs, data);
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.by.encrypt(ivs);
+        self.mode.decrypt(ivs, data);
     }
 }
 
@@ -81,18 +100,19 @@ impl<C: BlockCipher<16>> Xts<C> {
     }
 }
 
-/// Fills `out` with start * x^j and returns the tweak that follows. `out` is a whole number of lanes.
+/// Fills `out` with start * x^j and returns the tweak that follows.
 fn powers(start: u128, out: &mut [[u8; 16]]) -> u128 {
     let mut lanes = [start; LANES as usize];
     for lane in 1..LANES {
         lanes[lane as usize] = shift(start, lane);
     }
-    for chunk in out.chunks_exact_mut(LANES as usize) {
+    for chunk in out.chunks_mut(LANES as usize) {
         for (block, lane) in chunk.iter_mut().zip(&mut lanes) {
             *block = lane.to_le_bytes();
             *lane = shift(*lane, LANES);
         }
     }
+    // Whole sectors are whole rows of lanes; a shorter run is a single block, and nothing follows it.
     lanes[0]
 }
 

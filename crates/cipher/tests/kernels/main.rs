@@ -151,6 +151,17 @@ proptest! {
         check(&case, "aes-cbc-essiv:sha256", |iv, sector| peers::aws_lc_cbc(&case.key, &essiv(iv), sector))?;
     }
 
+    /// No kernel of the vectors has these two.
+    #[test]
+    fn aria_and_sm4_are_those_of_openssl(case in cases(&[16, 24, 32])) {
+        let (cipher, key) = match case.key.len() {
+            16 if case.first % 2 == 0 => ("sm4", "SM4-CBC".to_owned()),
+            n => ("aria", format!("ARIA-{}-CBC", n * 8)),
+        };
+        let spec = format!("{cipher}-cbc-plain64");
+        check(&case, &spec, |iv, sector| peers::openssl_named(&key, &case.key, iv, sector))?;
+    }
+
     #[test]
     fn all_paths_agree_where_no_peer_has_the_key_size(case in cases(&[48])) {
         let portable = case.cipher("aes-xts-plain64", CpuPath::Portable);

@@ -20,6 +20,18 @@ pub(crate) fn openssl_ecb(key: &[u8; 32], block: &[u8; 16]) -> [u8; 16] {
     openssl(Cipher::aes_256_ecb(), key, None, block).try_into().unwrap()
 }
 
+/// A cipher by OpenSSL's name for it.
+pub(crate) fn openssl_named(name: &str, key: &[u8], iv: &[u8; 16], data: &[u8]) -> Vec<u8> {
+    let cipher = openssl::cipher::Cipher::fetch(None, name, None).unwrap();
+    let mut ctx = openssl::cipher_ctx::CipherCtx::new().unwrap();
+    ctx.encrypt_init(Some(&cipher), Some(key), Some(iv)).unwrap();
+    ctx.set_padding(false);
+    let mut out = Vec::new();
+    ctx.cipher_update_vec(data, &mut out).unwrap();
+    ctx.cipher_final_vec(&mut out).unwrap();
+    out
+}
+
 fn openssl(cipher: Cipher, key: &[u8], iv: Option<&[u8]>, data: &[u8]) -> Vec<u8> {
     let mut crypter = Crypter::new(cipher, Mode::Encrypt, key, iv).unwrap();
     crypter.pad(false);

@@ -38,6 +38,7 @@ pub struct Handshake<'a> {
     gate: &'a dyn Admission,
     client: Option<ClientFlags>,
     secured: bool,
+    offers_structured: bool,
     structured: bool,
     /// The export for which `base:allocation` was chosen last.
     allocation: Option<usize>,
@@ -125,10 +126,20 @@ impl<'a> Handshake<'a> {
             gate,
             client: None,
             secured: false,
+            offers_structured: true,
             structured: false,
             allocation: None,
             options: 0,
         }
+    }
+
+    /// The same negotiation, refusing structured replies, and block status with them.
+    ///
+    /// A client such as libnbd takes four calls to read a structured reply and two to read a simple one.
+    #[must_use]
+    pub fn with_simple_replies(mut self, simple: bool) -> Self {
+        self.offers_structured = !simple;
+        self
     }
 
     /// Negotiates until there is a [`Step`] to take. After [`Step::StartTls`], call it again with the TLS transport.

@@ -44,6 +44,8 @@ pub struct ServerConfig {
     pub tls: TlsMode,
     /// Accept plain connections from other machines.
     pub allow_plaintext_tcp: bool,
+    /// Refuse structured replies, and block status with them: small reads cost clients less.
+    pub simple_replies: bool,
     /// Clients in the transmission phase at a time.
     pub max_connections: usize,
     /// Clients negotiating at a time.
@@ -61,6 +63,7 @@ impl ServerConfig {
             exports,
             tls: TlsMode::Off,
             allow_plaintext_tcp: false,
+            simple_replies: false,
             max_connections: 64,
             max_handshakes: 128,
             handshake_timeout: Duration::from_secs(10),

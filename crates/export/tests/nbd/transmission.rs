@@ -16,7 +16,7 @@ use underseal_export::nbd::{ExportInfo, Exports, MAX_PAYLOAD, ServerConfig, Volu
 use underseal_volume::{Segment, Volume};
 
 use crate::client::{Client, contexts};
-use crate::fixture::{Served, Stream};
+use crate::fixture::{MemoryDisk, Served, Stream, config, disk as fixture_disk};
 
 const SIZE: u64 = 64 << 20;
 const EPERM: u32 = 1;
@@ -405,6 +405,17 @@ fn a_client_that_leaves_anywhere_harms_nobody() {
         }
     }
     disk.served.stop().unwrap();
+}
+
+#[test]
+fn a_server_of_simple_replies_refuses_structured_ones_and_serves() {
+    let served = Served::unix(ServerConfig { simple_replies: true, ..config() }, MemoryDisk::default());
+    let mut client = served.client();
+    assert_eq!(client.verdict(option::STRUCTURED_REPLY, &[]).unwrap(), option_reply::ERR_UNSUP);
+    let meta = contexts("", &[BASE_ALLOCATION]);
+    assert!(client.verdict(option::SET_META_CONTEXT, &meta).unwrap() >= option_reply::ERR_UNSUP);
+    client.go("disk").unwrap();
+    assert_eq!(client.read(0, 512).unwrap(), fixture_disk()[..512]);
 }
 
 #[test]

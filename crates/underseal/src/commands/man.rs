@@ -17,15 +17,33 @@ const FORMATS: &str = include_str!("man/formats.roff");
 const SERVING: &str = include_str!("man/serving.roff");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
-    let top = Cli::command();
-    let pages: Vec<_> =
-        top.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect();
-    write(&args.directory, "underseal", &page(&top, None, &pages))?;
-    for name in &pages {
-        let Some(command) = top.find_subcommand(name) else { continue };
-        write(&args.directory, &format!("underseal-{name}"), &page(command, Some(name), &pages))?;
+    let mut top = Cli::command();
+    // Gives every command its whole name: "underseal bench cipher".
+    top.build();
+    let pages = pages(&top);
+    for (command, path) in &pages {
+        let name = name(path);
+        let others: Vec<_> = pages.iter().map(|(_, path)| self::name(path)).filter(|n| *n != name).collect();
+        write(&args.directory, &name, &page(command, path, &others))?;
     }
     Ok(())
+}
+
+/// All commands with their words, parents first.
+fn pages(command: &Command) -> Vec<(&Command, Vec<&str>)> {
+    let mut found = vec![(command, vec![command.get_name()])];
+    for child in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        found.extend(pages(child).into_iter().map(|(page, mut words)| {
+            words.insert(0, command.get_name());
+            (page, words)
+        }));
+    }
+    found
+}
+
+/// As manual pages call a command: "underseal-bench-cipher".
+fn name(words: &[&str]) -> String {
+    words.join("-")
 }
 
 fn write(directory: &Path, name: &str, page: &io::Result<Vec<u8>>) -> Result<()> {
@@ -36,40 +54,39 @@ fn write(directory: &Path, name: &str, page: &io::Result<Vec<u8>>) -> Result<()>
     }
 }
 
-/// A page: what clap knows, then examples, what was written by hand, statuses, and where to read on.
-fn page(command: &Command, name: Option<&str>, pages: &[String]) -> io::Result<Vec<u8>> {
+/// A page: what clap knows, then what was written by hand, examples, statuses, and where to read on.
+fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<u8>> {
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let title = name.map_or("underseal".to_owned(), |name| format!("underseal-{name}"));
-    let bin = name.map_or("underseal".to_owned(), |name| format!("underseal {name}"));
-    // "After" text is examples, which get a section of their own.
-    let mut command = command.clone().name(title.clone()).bin_name(bin).after_help("").after_long_help("");
-    command.build();
-    let man = Man::new(command).manual("Underseal").title(title);
+    let title = name(words);
+    // The text after the help is examples, which get a section of their own.
+    let command = command.clone().name(title.clone()).after_help("").after_long_help("");
+    let has_commands = command.has_subcommands();
+    let man = Man::new(command.bin_name(words.join(" "))).manual("Underseal").title(title);
     let mut out = Vec::new();
     man.render_title(&mut out)?;
     man.render_name_section(&mut out)?;
     man.render_synopsis_section(&mut out)?;
     man.render_description_section(&mut out)?;
-    if name.is_none() {
+    if has_commands {
         man.render_subcommands_section(&mut out)?;
     }
     man.render_options_section(&mut out)?;
-    let by_hand = match name {
-        None => vec![FORMATS, PASSPHRASES],
-        Some("format") => vec![FORMATS, PASSPHRASES],
-        Some("open") => vec![SERVING, PASSPHRASES],
-        Some("read" | "write") => vec![PASSPHRASES],
-        Some(_) => vec![],
+    let by_hand = match words[1..] {
+        [] | ["format"] => vec![FORMATS, PASSPHRASES],
+        ["open"] => vec![SERVING, PASSPHRASES],
+        ["read" | "write"] => vec![PASSPHRASES],
+        _ => vec![],
     };
     out.extend(by_hand.concat().bytes());
-    out.extend(section("EXAMPLES", &verbatim(examples.trim_start_matches("Examples:\n"))).bytes());
+    if !examples.is_empty() {
+        out.extend(section("EXAMPLES", &verbatim(examples.trim_start_matches("Examples:\n"))).bytes());
+    }
     let statuses: String =
         exit::STATUSES.iter().map(|(code, text)| format!(".TP\n{code}\n{text}\n")).collect();
     out.extend(section("EXIT STATUS", &statuses).bytes());
-    let others = pages.iter().filter(|page| Some(page.as_str()) != name);
-    let others: String = others.map(|page| format!(".BR underseal\\-{page} (1),\n")).collect();
-    let up = if name.is_some() { ".BR underseal (1),\n" } else { "" };
-    out.extend(section("SEE ALSO", &format!("{up}{others}.BR cryptsetup (8),\n.BR nbdinfo (1)\n")).bytes());
+    let others: String =
+        others.iter().map(|name| format!(".BR {} (1),\n", name.replace('-', "\\-"))).collect();
+    out.extend(section("SEE ALSO", &format!("{others}.BR cryptsetup (8),\n.BR nbdinfo (1)\n")).bytes());
     Ok(out)
 }
 

@@ -41,6 +41,7 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
         ServerConfig {
             tls,
             allow_plaintext_tcp: args.allow_plaintext_tcp,
+            simple_replies: args.simple_replies,
             max_connections: args.max_connections.into(),
             ..ServerConfig::new(Exports::new(vec![export(args, &mapping)])?)
         },

@@ -66,7 +66,7 @@ impl Writer {
             progress.advance(filled as u64);
         }
         if fill(&mut [0], input)? > 0 {
-            let error = Error::usage("the input goes on beyond the volume's end");
+            let error = Error::new(Exit::Failed, "the input goes on beyond the volume's end");
             return Err(error.with_remedy("a shorter input, or a larger volume"));
         }
         Ok(())

@@ -111,7 +111,7 @@ fn optional(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl fmt::Disp
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, value: impl fmt::Display) -> fmt::Result {
-    writeln!(f, "     {:<12}{value}", format!("{name}:"))
+    writeln!(f, "     {:<13}{value}", format!("{name}:"))
 }
 
 fn list(items: &[String], none: &str) -> String {

@@ -54,11 +54,12 @@ impl Pbkdf {
         Self { kind: PbkdfKind::Pbkdf2, ..Self::argon2id() }
     }
 
-    /// The parameters of a new keyslot, measured on this machine if they are not forced, with a fresh salt.
+    /// The parameters of a new keyslot whose derived key has `len` bytes, measured on this machine if they are not
+    /// forced, with a fresh salt.
     ///
     /// # Errors
     /// `BadOption` out of range, `Memory` when there is none to measure with.
-    pub(crate) fn settle(&self, hash: Hash) -> Result<Kdf> {
+    pub(crate) fn settle(&self, hash: Hash, len: usize) -> Result<Kdf> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadOption, why));
         if let Cost::Time(time) = self.cost
             && !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time)
@@ -69,7 +70,7 @@ impl Pbkdf {
         let variant = match self.kind {
             PbkdfKind::Pbkdf2 => {
                 let iterations = match self.cost {
-                    Cost::Time(time) => pbkdf2_iterations(hash, time),
+                    Cost::Time(time) => pbkdf2_iterations(hash, len, time),
                     Cost::Iterations(n) if n < MIN_ITERATIONS => {
                         return bad(format!("{n} PBKDF2 iterations are too few: at least {MIN_ITERATIONS}"));
                     }
@@ -96,20 +97,20 @@ impl Pbkdf {
         Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes: self.lanes, salt })
     }
 
-    /// The rounds of a digest over the volume key: an eighth of a second, or the floor when costs are forced.
+    /// The rounds of a digest of `len` bytes over the volume key: an eighth of a second, or the floor when costs are forced.
     ///
     /// The volume key is random, so these rounds need not slow a guess down.
-    pub(crate) fn digest_iterations(&self, hash: Hash) -> u32 {
+    pub(crate) fn digest_iterations(&self, hash: Hash, len: usize) -> u32 {
         match self.cost {
             Cost::Iterations(_) => MIN_ITERATIONS,
-            Cost::Time(time) => pbkdf2_iterations(hash, time.min(Duration::from_millis(125))),
+            Cost::Time(time) => pbkdf2_iterations(hash, len, time.min(Duration::from_millis(125))),
         }
     }
 }
 
-/// PBKDF2 rounds that take `time` for one digest's length of key, scaled from a shorter run.
-fn pbkdf2_iterations(hash: Hash, time: Duration) -> u32 {
-    let mut out = [0; 16];
+/// PBKDF2 rounds that take `time` for `len` bytes, scaled from a shorter run.
+fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
+    let mut out = vec![0; len];
     let mut rounds = MIN_ITERATIONS;
     loop {
         let start = Instant::now();
@@ -157,4 +158,44 @@ pub(crate) fn physical_memory_kib() -> u32 {
     let info = rustix::system::sysinfo();
     let bytes = info.totalram.saturating_mul(info.mem_unit.into());
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Cost = Cost::Time(Duration::from_millis(30));
+
+    #[test]
+    fn a_benchmark_stays_within_its_bounds_and_salts_differ() {
+        let argon2 = Pbkdf { cost: SHORT, memory_kib: 64 << 10, lanes: 2, ..Pbkdf::argon2id() };
+        let Kdf::Argon2 { passes, memory_kib, lanes, salt, .. } = argon2.settle(Hash::Sha256, 64).unwrap()
+        else {
+            panic!("asked for Argon2");
+        };
+        assert!(passes >= MIN_PASSES && (MIN_MEMORY_KIB..=64 << 10).contains(&memory_kib) && lanes == 2);
+        assert!(argon2.settle(Hash::Sha256, 64).unwrap().salt() != salt);
+        let small = Pbkdf { memory_kib: 64, ..argon2 };
+        assert!(matches!(small.settle(Hash::Sha256, 64).unwrap(), Kdf::Argon2 { memory_kib: 64, .. }));
+    }
+
+    #[test]
+    fn more_time_buys_more_iterations() {
+        let pbkdf2 = |ms| Pbkdf { cost: Cost::Time(Duration::from_millis(ms)), ..Pbkdf::pbkdf2() };
+        let iterations = |ms| match pbkdf2(ms).settle(Hash::Sha256, 32).unwrap() {
+            Kdf::Pbkdf2 { iterations, .. } => iterations,
+            Kdf::Argon2 { .. } => panic!("asked for PBKDF2"),
+        };
+        assert!(iterations(1) >= MIN_ITERATIONS);
+        // A hundred times the time; a busy machine may spoil a measurement, but not by that much.
+        assert!(iterations(1000) > iterations(10));
+    }
+
+    #[test]
+    fn forced_costs_are_taken_as_they_are() {
+        let forced = Pbkdf { cost: Cost::Iterations(7), memory_kib: 100, lanes: 1, ..Pbkdf::argon2id() };
+        let kdf = forced.settle(Hash::Sha256, 64).unwrap();
+        assert!(matches!(kdf, Kdf::Argon2 { passes: 7, memory_kib: 100, lanes: 1, .. }), "{kdf:?}");
+        assert_eq!(forced.digest_iterations(Hash::Sha256, 32), MIN_ITERATIONS);
+    }
 }

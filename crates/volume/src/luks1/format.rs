@@ -29,7 +29,7 @@ pub(crate) fn format(
     let uuid = FixedText::new(&options.uuid_text()?, "UUID")?;
     make_room(to, header_end, payload_offset, data_size, options.detached)?;
     let hash = options.hash;
-    let kdf = options.pbkdf.settle(hash)?;
+    let kdf = options.pbkdf.settle(hash, key.len())?;
     let Kdf::Pbkdf2 { iterations, salt, .. } = &kdf else { unreachable!("PBKDF2 was asked for") };
     let slot_salt = std::array::from_fn(|i| salt[i]);
     let mut phdr = Phdr {
@@ -39,7 +39,7 @@ pub(crate) fn format(
         key_bytes: key.len(),
         digest: [0; 20],
         digest_salt: crate::random::bytes()?,
-        digest_iterations: options.pbkdf.digest_iterations(hash),
+        digest_iterations: options.pbkdf.digest_iterations(hash, 20),
         uuid,
         slots: [const { None }; SLOTS],
     };

@@ -1,7 +1,7 @@
 //! From metadata and volume key to segments of a volume.
 
 use super::metadata::{Crypt, Metadata, Segment};
-use crate::{ActivateOptions, Error, ErrorKind, Result, Volume, VolumeKey, area, unlock};
+use crate::{ActivateOptions, Error, ErrorKind, Result, Volume, VolumeKey, area, unlock, volume};
 
 /// Flags of a header that ask for discards to be passed down.
 const ALLOW_DISCARDS: &str = "allow-discards";
@@ -17,7 +17,13 @@ pub(super) fn activate(
     let mut start = 0u64;
     for (&number, segment) in metadata.segments.iter().filter(|(_, s)| !s.is_backup()) {
         let place = || format!("segments.{number}");
-        let made = one(metadata, number, segment, key, (start, data_size), options);
+        // The reason says the place already.
+        let crypt = segment.crypt.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+        let protects = metadata.digests.get(&key.digest).is_some_and(|d| d.segments.contains(&number));
+        if !protects {
+            return Err(Error::new(ErrorKind::WrongKey, "its key is another one").within(place()));
+        }
+        let made = one(segment, crypt, key, (start, data_size), options);
         let made = made.map_err(|e| e.within(place()))?;
         start = start.checked_add(made.len).ok_or_else(|| {
             Error::new(ErrorKind::BadLayout, "the segments together are longer than any device")
@@ -31,21 +37,16 @@ pub(super) fn activate(
 }
 
 fn one(
-    metadata: &Metadata,
-    number: u32,
     segment: &Segment,
+    crypt: &Crypt,
     key: &VolumeKey,
     (start, data_size): (u64, u64),
     options: &ActivateOptions,
 ) -> Result<crate::Segment> {
-    let crypt = segment.crypt.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
     if let Some(integrity) = &crypt.integrity {
         let integrity = crate::printable(integrity);
         let context = format!("authenticated encryption ({integrity}) is not supported by this build");
         return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    if !metadata.digests.get(&key.digest).is_some_and(|digest| digest.segments.contains(&number)) {
-        return Err(Error::new(ErrorKind::WrongKey, "this key is not the one of this segment"));
     }
     if segment.offset == 0 && !options.detached {
         let context = "the data begins at byte 0, so this header stands apart from it: name both files";
@@ -53,12 +54,8 @@ fn one(
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
     let cipher = area::build(&crypt.cipher, &key.key, crypt.sector_size)?;
-    let len = length(segment, crypt, data_size)?;
+    let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
     Ok(crate::Segment { start, len, lower: segment.offset, iv_offset: crypt.iv_tweak, cipher })
-}
-
-fn length(segment: &Segment, crypt: &Crypt, data_size: u64) -> Result<u64> {
-    crate::volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)
 }
 
 /// Two segments over the same bytes would let one overwrite the other.

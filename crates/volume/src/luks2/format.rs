@@ -36,7 +36,7 @@ pub(crate) fn format(
     let sector_size = sector_size(options.sector_size, data_size.saturating_sub(layout.data_offset))?;
     make_room(to, layout.keyslots_end, layout.data_offset, data_size, options.detached)?;
     let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots_begin)?;
-    let digest_iterations = options.pbkdf.digest_iterations(options.hash);
+    let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
 
     forget_old_headers(to, layout.keyslots_end.max(layout.data_offset))?;
     scrub(to, layout.keyslots_begin, layout.keyslots_end)?;
@@ -140,7 +140,7 @@ impl NewSlot {
         let sizes = underseal_cipher::key_sizes(&cipher);
         let sizes = sizes.map_err(|e| crate::area::cipher_error(&cipher, e))?;
         let wrapping_size = sizes.last().copied().unwrap_or(0);
-        Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash)?, offset })
+        Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)?, offset })
     }
 
     /// Writes the area and gives back the keyslot's JSON.

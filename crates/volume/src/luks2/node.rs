@@ -101,7 +101,8 @@ impl<'v> Node<'v> {
     /// A cipher: `Unsupported` when this build cannot even parse it.
     pub(crate) fn cipher(&self) -> Result<CipherSpec> {
         self.text()?.parse().map_err(|e: underseal_cipher::Error| {
-            self.error(ErrorKind::Unsupported, "no cipher that this build knows").with_source(e)
+            let cipher = printable(self.value.as_str().unwrap_or_default());
+            self.error(ErrorKind::Unsupported, format_args!("cipher {cipher} is not known")).with_source(e)
         })
     }
 }

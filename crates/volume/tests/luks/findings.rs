@@ -11,12 +11,15 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
 }
 
+/// What the fuzzer finds joins its seeds as `finding-..`; such a file need not open, only never panic.
 #[test]
-fn every_seed_of_the_fuzzer_comes_to_a_volume() {
-    for (name, bytes) in files("../../fuzz/seeds/luks1_header") {
-        assert!(exercise::luks1(&bytes), "{name}");
-    }
-    for (name, bytes) in files("../../fuzz/seeds/luks2_header") {
-        assert!(exercise::luks2(&bytes), "{name}");
+fn every_seed_of_the_fuzzer_comes_to_a_volume_and_no_finding_panics() {
+    for (target, run) in
+        [("luks1_header", exercise::luks1 as fn(&[u8]) -> bool), ("luks2_header", exercise::luks2)]
+    {
+        for (name, bytes) in files(&format!("../../fuzz/seeds/{target}")) {
+            let opened = run(&bytes);
+            assert!(opened || name.contains("finding-"), "{name}");
+        }
     }
 }

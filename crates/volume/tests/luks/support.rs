@@ -104,7 +104,8 @@ pub(crate) fn plaintext(volume: &Volume, image: &Path, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     let mut at = 0;
     while at < len {
-        let segment = volume.segment_at(at as u64).expect("within the volume");
+        let index = volume.segment_index(at as u64).expect("within the volume");
+        let segment = &volume.segments()[index];
         let end = len.min(usize::try_from(segment.end()).unwrap());
         let part = &mut out[at..end];
         open(image).read_exact_at(part, segment.lower_offset(at as u64)).unwrap();

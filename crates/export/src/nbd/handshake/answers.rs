@@ -37,7 +37,7 @@ impl Handshake<'_> {
                 self.describe(data, replies)?;
             }
             option::GO => return self.go(data, replies).map(Some),
-            option::STRUCTURED_REPLY => {
+            option::STRUCTURED_REPLY if self.offers_structured => {
                 options::no_data(data)?;
                 self.structured = true;
             }

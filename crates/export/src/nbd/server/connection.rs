@@ -124,7 +124,8 @@ fn negotiate(
     deadline: Instant,
 ) -> Result<Option<(Transport, Negotiated)>> {
     let config = &admitted.shared.config;
-    let mut handshake = Handshake::new(&config.exports, config.tls.policy(), admitted);
+    let mut handshake = Handshake::new(&config.exports, config.tls.policy(), admitted)
+        .with_simple_replies(config.simple_replies);
     let step = handshake.run(&mut Deadlined { socket: &socket, deadline })?;
     match (step, config.tls.config()) {
         (Step::Ready(negotiated), _) => Ok(Some((Transport::Plain(socket), negotiated))),

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::nbd::{Server, Stopper};
 
@@ -47,6 +48,8 @@ fn watch(signals: &Taken, stopper: &Stopper, pid_file: &Mutex<Option<PidFile>>) 
                 log::info!("signal {number}: stopping; another one stops without waiting");
                 stopper.stop();
             }
+            // A terminal that closes says so twice: itself and through its shell.
+            Ok(Woken::Signal(SIGHUP)) => {}
             Ok(_) => {
                 log::error!("stopped without waiting: what was not flushed may be lost");
                 drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -1,0 +1,193 @@
+//! The sector kernels: our CPU paths and the peers, group by group.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use underseal_cipher::{
+    BuildOptions, CipherSpec, CpuPath, Key, Result, SectorCipher, SectorSize, build_with,
+};
+
+use crate::Machine;
+use crate::limits::{AES_BYTES, aes_rounds, read_xor_write, widths};
+use crate::measure::{Effort, Subject, interleaved, rate, sample};
+use crate::peers::{SLACK, Task, all};
+use crate::report::{Report, Row, Scaling};
+
+/// The largest request.
+const LARGEST: usize = 64 << 20;
+/// From this size on a request leaves the caches, and memory is the limit.
+const OUT_OF_CACHE: usize = 32 << 20;
+
+/// A shape of work.
+#[derive(Clone, Copy)]
+struct Group {
+    spec: &'static str,
+    aes_bits: usize,
+    encrypt: bool,
+    sector: u32,
+    request: usize,
+}
+
+/// Measures AES-XTS and AES-CBC-ESSIV: each CPU path, the peers of this build, and their limits.
+///
+/// # Errors
+/// As [`build_with`].
+pub fn cipher(effort: Effort) -> Result<Report> {
+    let machine = Machine::this()?;
+    let mut memory = vec![0x5au8; LARGEST + 8192];
+    let start = memory.as_ptr().align_offset(4096);
+    let buffer = &mut memory[start..start + LARGEST + SLACK];
+    let mut rows = Vec::new();
+    for group in groups() {
+        rows.extend(measure(group, effort, buffer)?);
+    }
+    let mut scaling = Vec::new();
+    if machine.processors > 1 {
+        for request in [64 << 10, LARGEST] {
+            scaling.push(two_threads(request, effort)?);
+        }
+    }
+    Ok(Report { machine, rows, scaling })
+}
+
+fn groups() -> Vec<Group> {
+    let mut groups = Vec::new();
+    for aes_bits in [256, 128] {
+        for request in [64 << 10, 1 << 20, LARGEST] {
+            for sector in [512, 4096, 65536] {
+                groups.push(Group { spec: "aes-xts-plain64", aes_bits, encrypt: true, sector, request });
+            }
+        }
+    }
+    for (sector, request) in [(4096, 64 << 10), (512, 512), (4096, 4096), (512, 4096)] {
+        let encrypt = request != 64 << 10;
+        groups.push(Group { spec: "aes-xts-plain64", aes_bits: 256, encrypt, sector, request });
+    }
+    for encrypt in [true, false] {
+        for sector in [512, 4096] {
+            let request = 64 << 10;
+            groups.push(Group { spec: "aes-cbc-essiv:sha256", aes_bits: 256, encrypt, sector, request });
+        }
+    }
+    groups
+}
+
+fn key(group: Group) -> Result<Key> {
+    let double = if group.spec.contains("xts") { 2 } else { 1 };
+    let mut key = Key::zeroed(group.aes_bits / 8 * double)?;
+    key.as_mut_bytes().iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
+    Ok(key)
+}
+
+fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
+    let spec: CipherSpec = group.spec.parse()?;
+    let sector_size = SectorSize::new(group.sector)?;
+    let options =
+        BuildOptions { spec: &spec, key: &key(group)?, sector_size, iv_large_sectors: false, cpu: Some(cpu) };
+    build_with(&options)
+}
+
+fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> {
+    let rounds = group.aes_bits / 32 + 6;
+    let (bytes, encrypt, sector) = (group.request, group.encrypt, group.sector as usize);
+    // Subject by name, and the limit that it is held against.
+    let mut names: Vec<(String, &'static str)> = Vec::new();
+    let mut subjects: Vec<Subject<'_>> = Vec::new();
+    let memory = (bytes >= OUT_OF_CACHE).then_some("read-xor-write");
+    for width in widths() {
+        let limit = limit(width);
+        names.push((limit.into(), limit));
+        subjects.push(Subject { bytes: AES_BYTES, call: Box::new(move |_| aes_rounds(width, rounds)) });
+    }
+    if let Some(name) = memory {
+        names.push((name.into(), name));
+        subjects.push(Subject { bytes, call: Box::new(move |b| read_xor_write(&mut b[..bytes])) });
+        names.push(("memcpy".into(), name));
+        let mut other = vec![1; bytes];
+        subjects.push(Subject { bytes, call: Box::new(move |b| other.copy_from_slice(&b[..bytes])) });
+    }
+    for path in CpuPath::ALL.into_iter().rev().filter(|path| path.is_available()) {
+        let cipher = ours(group, path)?;
+        let width = match path {
+            CpuPath::Avx512 => "zmm",
+            CpuPath::Vaes256 => "ymm",
+            CpuPath::AesNi => "xmm",
+            CpuPath::Portable => widths().first().copied().unwrap_or(""),
+        };
+        names.push((format!("underseal {}", path.name()), memory.unwrap_or(limit(width))));
+        let call = move |b: &mut [u8]| {
+            let data = (&mut b[..bytes]).into();
+            if encrypt { cipher.encrypt(0, data) } else { cipher.decrypt(0, data) }
+        };
+        subjects.push(Subject { bytes, call: Box::new(call) });
+    }
+    let key = key(group)?;
+    let chain = if group.spec.contains("xts") { "xts" } else { "cbc" };
+    for mut peer in all(Task { chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
+        names.push((peer.name, memory.unwrap_or(limit(widths().first().copied().unwrap_or("")))));
+        let call = move |b: &mut [u8]| {
+            for (nth, at) in (0..bytes).step_by(sector).enumerate() {
+                let iv = (nth as u128 * (sector as u128 / 512)).to_le_bytes();
+                (peer.sector)(&iv, &mut b[at..at + sector + SLACK]);
+            }
+        };
+        subjects.push(Subject { bytes, call: Box::new(call) });
+    }
+    let samples = interleaved(effort, &mut subjects, buffer);
+    let find = |name: &str| names.iter().position(|(n, _)| n == name).map(|at| samples[at].gb_per_s);
+    let chosen = find(&format!("underseal {}", CpuPath::chosen()?.name())).unwrap_or(f64::NAN);
+    let rows = names.iter().zip(&samples).map(|((name, limit), sample)| Row {
+        cipher: group.spec.into(),
+        aes_bits: group.aes_bits,
+        direction: if encrypt { "encrypt" } else { "decrypt" },
+        sector,
+        request: bytes,
+        subject: name.clone(),
+        sample: *sample,
+        ns: bytes as f64 / sample.gb_per_s,
+        limit,
+        percent_of_limit: 100.0 * sample.gb_per_s / find(limit).unwrap_or(f64::NAN),
+        ours_over_this: chosen / sample.gb_per_s,
+    });
+    Ok(rows.collect())
+}
+
+/// The limit of a register width, by name.
+fn limit(width: &str) -> &'static str {
+    match width {
+        "zmm" => "aes rounds zmm",
+        "ymm" => "aes rounds ymm",
+        "xmm" => "aes rounds xmm",
+        _ => "none",
+    }
+}
+
+/// The chosen kernel on one thread and on two, each with its own buffer.
+fn two_threads(request: usize, effort: Effort) -> Result<Scaling> {
+    let group = Group { spec: "aes-xts-plain64", aes_bits: 256, encrypt: true, sector: 4096, request };
+    let cipher = ours(group, CpuPath::chosen()?)?;
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for _ in 0..effort.rounds {
+        one.push(together(1, &cipher, request, effort));
+        two.push(together(2, &cipher, request, effort));
+    }
+    let (one, two) = (sample(one), sample(two));
+    Ok(Scaling { request, one, two, factor: two.gb_per_s / one.gb_per_s })
+}
+
+/// What `threads` threads reach together, in GB/s.
+fn together(threads: usize, cipher: &Arc<dyn SectorCipher>, request: usize, effort: Effort) -> f64 {
+    let barrier = Barrier::new(threads);
+    let work = || {
+        let mut buffer = vec![0x5a; request];
+        let call = |b: &mut [u8]| cipher.encrypt(0, b.into());
+        let mut subject = Subject { bytes: request, call: Box::new(call) };
+        (subject.call)(&mut buffer);
+        barrier.wait();
+        rate(effort.slice, &mut subject, &mut buffer)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum()
+    })
+}

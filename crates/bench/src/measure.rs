@@ -1,0 +1,96 @@
+//! Interleaved medians: every subject is timed once in each round, so that a noisy neighbour or a changing clock
+//! meets all of them alike, and what is compared is ratios. Time is the thread's own: what others take of the
+//! processor does not count.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// Throughputs of one subject over all rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Sample {
+    /// The median, in GB/s (10^9 bytes a second).
+    pub gb_per_s: f64,
+    /// Half the distance between the quartiles, as a part of the median.
+    pub spread: f64,
+}
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// How often each subject is timed.
+    pub rounds: usize,
+    /// How long each time, at least.
+    pub slice: Duration,
+}
+
+impl Effort {
+    /// A few seconds for a table: for a first look.
+    pub const QUICK: Self = Self { rounds: 7, slice: Duration::from_millis(2) };
+    /// For figures that are written down.
+    pub const FULL: Self = Self { rounds: 31, slice: Duration::from_millis(4) };
+}
+
+/// Works on the buffer.
+pub(crate) type Call<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
+
+/// What is timed: one call handles so many bytes.
+pub(crate) struct Subject<'a> {
+    pub(crate) bytes: usize,
+    pub(crate) call: Call<'a>,
+}
+
+/// Times the subjects in turn over one buffer.
+pub(crate) fn interleaved(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) -> Vec<Sample> {
+    let mut rates = vec![Vec::with_capacity(effort.rounds); subjects.len()];
+    for _ in 0..effort.rounds {
+        for (subject, rates) in subjects.iter_mut().zip(&mut rates) {
+            (subject.call)(buffer);
+            rates.push(rate(effort.slice, subject, buffer));
+        }
+    }
+    rates.into_iter().map(sample).collect()
+}
+
+/// Bytes a nanosecond over one slice of time.
+pub(crate) fn rate(slice: Duration, subject: &mut Subject<'_>, buffer: &mut [u8]) -> f64 {
+    // Looking at the clock costs as much as a sector.
+    let batch = (1 << 18) / subject.bytes + 1;
+    let mut bytes = 0;
+    let start = thread_time();
+    loop {
+        for _ in 0..batch {
+            (subject.call)(buffer);
+        }
+        bytes += batch * subject.bytes;
+        let elapsed = thread_time() - start;
+        if elapsed >= slice {
+            return bytes as f64 / elapsed.as_nanos() as f64;
+        }
+    }
+}
+
+/// Time that this thread has run.
+fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+pub(crate) fn sample(mut rates: Vec<f64>) -> Sample {
+    rates.sort_by(f64::total_cmp);
+    let last = rates.len() - 1;
+    let (low, median, high) = (rates[last / 4], rates[last / 2], rates[last - last / 4]);
+    Sample { gb_per_s: median, spread: (high - low) / (2.0 * median) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_the_median_and_the_quartiles() {
+        let sample = sample(vec![1.0, 2.0, 100.0, 3.0, 4.0]);
+        assert_eq!(sample, Sample { gb_per_s: 3.0, spread: 1.0 / 3.0 });
+    }
+}

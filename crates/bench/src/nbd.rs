@@ -1,0 +1,100 @@
+//! The whole server beside its peers: real clients, one image each on a RAM disk, interleaved.
+//!
+//! ```text
+//!   nbd()         every workload x every server, in turn, so many rounds
+//!     servers     ours (ciphers, no cipher, no device), qemu-nbd, nbdkit: each with an image of its own
+//!     fio         the client: fio's nbd engine, and what it saw
+//!     report      medians, ratios round by round, processor time for a request
+//! ```
+
+mod fio;
+mod report;
+mod servers;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Machine;
+
+pub use fio::{Seen, Workload};
+pub use report::{NbdReport, NbdRow};
+pub use servers::serve_memory;
+
+/// Why it could not be measured: what was done and what came of it.
+#[derive(Debug)]
+pub struct NbdError {
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl NbdError {
+    pub(crate) fn new(context: impl Into<String>) -> Self {
+        Self { context: context.into(), source: None }
+    }
+
+    pub(crate) fn because(
+        context: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { context: context.into(), source: Some(source.into()) }
+    }
+}
+
+impl std::fmt::Display for NbdError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.context)
+    }
+}
+
+impl std::error::Error for NbdError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|s| s.as_ref() as _)
+    }
+}
+
+/// What to measure, and for how long.
+#[derive(Debug, Clone)]
+pub struct NbdOptions {
+    /// The command that serves our volumes: this program.
+    pub underseal: PathBuf,
+    /// Where the images lie: a file system in memory. Each takes `size`.
+    pub directory: PathBuf,
+    /// Each image's bytes.
+    pub size: u64,
+    /// How often every server meets every workload.
+    pub rounds: usize,
+    /// How long each time.
+    pub runtime: Duration,
+    /// Only the workloads whose name contains this.
+    pub only: Option<String>,
+}
+
+/// Measures. `progress` hears what is being done.
+///
+/// # Errors
+/// When a tool is missing or a server or client fails.
+pub fn nbd(options: &NbdOptions, mut progress: impl FnMut(&str)) -> Result<NbdReport, NbdError> {
+    fio::check()?;
+    let machine = Machine::this().map_err(|e| NbdError::because("this machine cannot be told", e))?;
+    progress("making and filling the images");
+    let servers = servers::start(options)?;
+    for server in &servers {
+        fio::fill(server, options.size)?;
+    }
+    let workloads: Vec<Workload> = fio::WORKLOADS
+        .into_iter()
+        .filter(|w| options.only.as_ref().is_none_or(|only| w.name().contains(only.as_str())))
+        .collect();
+    let mut seen = vec![vec![Vec::with_capacity(options.rounds); servers.len()]; workloads.len()];
+    for round in 0..options.rounds {
+        for (workload, seen) in workloads.iter().zip(&mut seen) {
+            progress(&format!("round {} of {}: {}", round + 1, options.rounds, workload.name()));
+            for i in 0..servers.len() {
+                // Each round begins with another server: none always follows the same one.
+                let turn = (i + round) % servers.len();
+                seen[turn].push(fio::run(&servers[turn], *workload, options)?);
+            }
+        }
+    }
+    Ok(report::report(machine, &workloads, &servers, &seen))
+}

@@ -1,0 +1,148 @@
+//! Medians and ratios, for programs (serde) and for people (`Display`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::fio::{Seen, Workload};
+use super::servers::{self, Server};
+use crate::Machine;
+
+/// One server under one workload, over all rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct NbdRow {
+    /// Which requests.
+    pub workload: String,
+    /// Whose server.
+    pub server: &'static str,
+    /// Medians over the rounds.
+    pub median: Seen,
+    /// Our requests a second over this server's, round by round: the smallest, the median, the largest.
+    pub ours_over_this: [f64; 3],
+    /// Our p99 latency over this server's: the median of the rounds.
+    pub our_p99_over_this: f64,
+    /// What we mean to reach.
+    pub goal: Option<f64>,
+    /// Every round as it was.
+    pub rounds: Vec<Seen>,
+}
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct NbdReport {
+    /// Where.
+    pub machine: Machine,
+    /// Workload by workload, server by server.
+    pub rows: Vec<NbdRow>,
+}
+
+pub(super) fn report(
+    machine: Machine,
+    workloads: &[Workload],
+    servers: &[Server],
+    seen: &[Vec<Vec<Seen>>],
+) -> NbdReport {
+    let mut rows = Vec::new();
+    for (workload, seen) in workloads.iter().zip(seen) {
+        let Some(ours) =
+            servers.iter().zip(seen).find(|(s, _)| s.name == servers::OURS).map(|(_, seen)| seen)
+        else {
+            continue;
+        };
+        for (server, rounds) in servers.iter().zip(seen) {
+            let ratios = |of: fn(&Seen) -> f64| sorted(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
+            let iops = ratios(|s| s.iops);
+            rows.push(NbdRow {
+                workload: workload.name(),
+                server: server.name,
+                median: medians(rounds),
+                ours_over_this: [iops[0], middle(&iops), iops[iops.len() - 1]],
+                our_p99_over_this: middle(&ratios(|s| s.p99_us)),
+                goal: goal(server.name, workload),
+                rounds: rounds.clone(),
+            });
+        }
+    }
+    NbdReport { machine, rows }
+}
+
+fn goal(server: &str, workload: &Workload) -> Option<f64> {
+    match server {
+        servers::NBDKIT => workload.goal_nbdkit,
+        servers::QEMU => workload.goal_qemu,
+        servers::OURS_NULL if workload.block == 4096 && workload.depth > 1 => Some(0.93),
+        _ => None,
+    }
+}
+
+fn medians(rounds: &[Seen]) -> Seen {
+    let median = |of: fn(&Seen) -> f64| middle(&sorted(rounds.iter().map(of)));
+    Seen {
+        iops: median(|s| s.iops),
+        mb_per_s: median(|s| s.mb_per_s),
+        p50_us: median(|s| s.p50_us),
+        p99_us: median(|s| s.p99_us),
+        p999_us: median(|s| s.p999_us),
+        server_cpu_us: median(|s| s.server_cpu_us),
+    }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
+}
+
+impl fmt::Display for NbdReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, processors, chosen, .. } = &self.machine;
+        writeln!(
+            f,
+            "{cpu}, {processors} processors; AES kernel {chosen}; client: fio's nbd engine, one connection"
+        )?;
+        writeln!(
+            f,
+            "aes-xts-plain64, 512-bit keys; images in memory; ratio: underseal with 4 KiB sectors over this one"
+        )?;
+        let mut workload = "";
+        for row in &self.rows {
+            if workload != row.workload {
+                workload = &row.workload;
+                writeln!(
+                    f,
+                    "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>8}{:>9}   ratio (least..most)   p99 ratio",
+                    "IOPS", "MB/s", "p50 us", "p99 us", "p99.9", "cpu us"
+                )?;
+            }
+            let Seen { iops, mb_per_s, p50_us, p99_us, p999_us, server_cpu_us } = row.median;
+            let [least, ratio, most] = row.ours_over_this;
+            write!(
+                f,
+                "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{p999_us:>8.0}{server_cpu_us:>9.2}   \
+                 {ratio:.2} ({least:.2}..{most:.2})   {:.2}",
+                row.server, row.our_p99_over_this
+            )?;
+            match row.goal {
+                Some(goal) => writeln!(f, "   goal {goal}")?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_an_even_count_lies_between() {
+        assert!((middle(&[1.0, 2.0, 4.0, 8.0]) - 3.0).abs() < 1e-9);
+        assert!((middle(&[1.0, 2.0, 8.0]) - 2.0).abs() < 1e-9);
+    }
+}

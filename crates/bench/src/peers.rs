@@ -1,0 +1,175 @@
+//! Other libraries, used as their users must: one sector a call, one context for each key and direction.
+
+/// One sector, in place.
+type OneSector = Box<dyn FnMut(&[u8; 16], &mut [u8])>;
+
+/// A way to run a cipher over one sector, in place, with its IV.
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    /// IV, sector and [`SLACK`] bytes behind it.
+    pub(crate) sector: OneSector,
+}
+
+/// What is asked of the peers.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(any(feature = "aws-lc", feature = "openssl")),
+    expect(dead_code, reason = "no peer to read it")
+)]
+pub(crate) struct Task<'a> {
+    /// `xts` or `cbc`; CBC's IVs are encrypted by the peer too, under `salt`.
+    pub(crate) chain: &'a str,
+    pub(crate) key: &'a [u8],
+    pub(crate) encrypt: bool,
+    /// ESSIV's key.
+    pub(crate) salt: &'a [u8],
+}
+
+/// All peers of this build that have the cipher.
+pub(crate) fn all(task: Task<'_>) -> Vec<Peer> {
+    let peers: &[fn(Task<'_>) -> Option<Peer>] = &[
+        #[cfg(feature = "aws-lc")]
+        aws_lc::peer,
+        #[cfg(feature = "openssl")]
+        openssl::peer,
+    ];
+    peers.iter().filter_map(|peer| peer(task)).collect()
+}
+
+#[cfg(feature = "aws-lc")]
+mod aws_lc {
+    use std::ffi::CStr;
+    use std::ptr;
+
+    use aws_lc_sys as lc;
+
+    use super::{Peer, Task};
+
+    /// An EVP context that stays keyed.
+    struct Context(*mut lc::EVP_CIPHER_CTX);
+
+    impl Context {
+        fn new(cipher: *const lc::EVP_CIPHER, key: &[u8], encrypt: bool) -> Self {
+            // SAFETY: the cipher takes keys of this length; the context is checked and freed on drop.
+            unsafe {
+                assert_eq!(lc::EVP_CIPHER_key_length(cipher) as usize, key.len());
+                let ctx = lc::EVP_CIPHER_CTX_new();
+                let done = lc::EVP_CipherInit_ex(
+                    ctx,
+                    cipher,
+                    ptr::null_mut(),
+                    key.as_ptr(),
+                    ptr::null(),
+                    i32::from(encrypt),
+                );
+                assert_eq!(done, 1, "AWS-LC takes the key");
+                lc::EVP_CIPHER_CTX_set_padding(ctx, 0);
+                Self(ctx)
+            }
+        }
+
+        fn update(&mut self, iv: Option<&[u8; 16]>, data: &mut [u8]) {
+            let mut written = 0;
+            let len = i32::try_from(data.len()).unwrap_or(0);
+            // SAFETY: input and output are `data`, whole blocks without padding; the IV has the cipher's length.
+            unsafe {
+                if let Some(iv) = iv {
+                    lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), ptr::null(), iv.as_ptr(), -1);
+                }
+                lc::EVP_CipherUpdate(self.0, data.as_mut_ptr(), &mut written, data.as_ptr(), len);
+            }
+            debug_assert_eq!(written, len);
+        }
+    }
+
+    impl Drop for Context {
+        fn drop(&mut self) {
+            // SAFETY: made in `new`, freed once.
+            unsafe { lc::EVP_CIPHER_CTX_free(self.0) }
+        }
+    }
+
+    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+        // SAFETY: getters of statics and of a static string.
+        let (cipher, ecb, version) = unsafe {
+            let cipher = match (task.chain, task.key.len()) {
+                ("xts", 64) => lc::EVP_aes_256_xts(),
+                ("cbc", 16) => lc::EVP_aes_128_cbc(),
+                ("cbc", 32) => lc::EVP_aes_256_cbc(),
+                _ => return None,
+            };
+            (cipher, lc::EVP_aes_256_ecb(), CStr::from_ptr(lc::OpenSSL_version(0)))
+        };
+        let mut data = Context::new(cipher, task.key, task.encrypt);
+        let mut salted = (task.chain == "cbc").then(|| Context::new(ecb, task.salt, true));
+        Some(Peer {
+            name: version.to_string_lossy().to_lowercase(),
+            sector: Box::new(move |iv, sector| {
+                let mut iv = *iv;
+                if let Some(salted) = &mut salted {
+                    salted.update(None, &mut iv);
+                }
+                let len = sector.len() - super::SLACK;
+                data.update(Some(&iv), &mut sector[..len]);
+            }),
+        })
+    }
+}
+
+#[cfg(feature = "openssl")]
+mod openssl {
+    use ::openssl::cipher::{Cipher, CipherRef};
+    use ::openssl::cipher_ctx::CipherCtx;
+
+    use super::{Peer, Task};
+
+    fn context(cipher: &CipherRef, key: &[u8], encrypt: bool) -> Option<CipherCtx> {
+        let mut ctx = CipherCtx::new().ok()?;
+        if encrypt {
+            ctx.encrypt_init(Some(cipher), Some(key), None).ok()?;
+        } else {
+            ctx.decrypt_init(Some(cipher), Some(key), None).ok()?;
+        }
+        ctx.set_padding(false);
+        Some(ctx)
+    }
+
+    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+        let cipher = match (task.chain, task.key.len()) {
+            ("xts", 32) => Cipher::aes_128_xts(),
+            ("xts", 64) => Cipher::aes_256_xts(),
+            ("cbc", 16) => Cipher::aes_128_cbc(),
+            ("cbc", 32) => Cipher::aes_256_cbc(),
+            _ => return None,
+        };
+        let encrypt = task.encrypt;
+        let mut data = context(cipher, task.key, encrypt)?;
+        let mut salted = match task.chain {
+            "cbc" => Some(context(Cipher::aes_256_ecb(), task.salt, true)?),
+            _ => None,
+        };
+        let version = ::openssl::version::version();
+        Some(Peer {
+            name: version.split(' ').take(2).collect::<Vec<_>>().join(" ").to_lowercase(),
+            sector: Box::new(move |iv, sector| {
+                let mut block = [0; 32];
+                block[..16].copy_from_slice(iv);
+                let done = salted.as_mut().map_or(Ok(0), |ctx| ctx.cipher_update_inplace(&mut block, 16));
+                let iv = Some(&block[..16]);
+                let done = done.and_then(|_| {
+                    if encrypt {
+                        data.encrypt_init(None, None, iv)
+                    } else {
+                        data.decrypt_init(None, None, iv)
+                    }
+                });
+                let len = sector.len() - super::SLACK;
+                let done = done.and_then(|()| data.cipher_update_inplace(sector, len));
+                debug_assert_eq!(done.ok(), Some(len));
+            }),
+        })
+    }
+}
+
+/// Bytes behind each sector that a peer may ask for and does not use.
+pub(crate) const SLACK: usize = 16;

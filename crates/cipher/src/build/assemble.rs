@@ -1,0 +1,253 @@
+//! Puts mode, cipher and IV generator together.
+
+use std::sync::Arc;
+
+use super::ciphers::{self, Make};
+use super::keys::Keys;
+use super::plan::{Chain, Plan, Stream};
+use super::{BuildOptions, hashes, refuse};
+use crate::block::AnyCipher;
+use crate::iv::{
+    Benbi, Eboiv, Elephant, Encrypted, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64, Plain64Be,
+    Tcw, Treatment,
+};
+use crate::kernel::AesKey;
+use crate::mode::{
+    Adiantum, AesCbc, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw, Null, Pcbc,
+    Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
+};
+use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher};
+
+/// Everything that one cipher is made from.
+struct Job<'a> {
+    options: &'a BuildOptions<'a>,
+    plan: &'a Plan,
+    path: CpuPath,
+    key: &'a [u8],
+    keys: &'a Keys<'a>,
+    layout: Layout,
+}
+
+/// What some IV generators need of a block cipher whose block is an IV.
+struct Block<'a, const W: usize> {
+    /// Keys the cipher.
+    cipher: &'a dyn Fn(&[u8]) -> Result<AnyCipher<W>>,
+    /// Keys the mode, to be used for single blocks.
+    mode: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
+}
+
+/// Makes the cipher of one of the keys.
+pub(super) fn assemble(
+    options: &BuildOptions<'_>,
+    plan: &Plan,
+    path: CpuPath,
+    key: &[u8],
+    keys: &Keys<'_>,
+) -> Result<Arc<dyn SectorCipher>> {
+    let layout = Layout { size: options.sector_size, large: options.iv_large_sectors };
+    let job = Job { options, plan, path, key, keys, layout };
+    let aes = |key: &[u8]| ciphers::aes(key, path);
+    match plan {
+        Plan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
+        Plan::Arc4 => job.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
+        Plan::Stream { stream: Stream::ChaCha20 } => {
+            job.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+        }
+        Plan::Stream { stream: Stream::XChaCha20 } => {
+            job.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+        }
+        Plan::Stream { stream: Stream::XChaCha12 } => {
+            job.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key)?), None)
+        }
+        Plan::Adiantum { stream: Stream::XChaCha12 } => {
+            job.with_iv(Box::new(Adiantum::<Twelve>::new(key, aes)?), None)
+        }
+        Plan::Adiantum { .. } => job.with_iv(Box::new(Adiantum::<Twenty>::new(key, aes)?), None),
+        Plan::Hctr2 => job.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
+        Plan::Block { chain, cipher } => match cipher.make {
+            Make::Of8(make) => {
+                let mode = |key: &[u8]| Ok(chained(*chain, make(key)?));
+                job.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode }))
+            }
+            Make::Of16(make) => {
+                let make = |key: &[u8]| make(key, path);
+                let mode = |key: &[u8]| of16(*chain, key, make);
+                let block = Block { cipher: &make, mode: &mode };
+                let whole = if cipher.name == "aes" { job.on_kernels(*chain, cipher.keys)? } else { None };
+                match whole {
+                    Some(Kernel::Whole(cipher)) => Ok(cipher),
+                    Some(Kernel::Mode(mode)) => job.with_block(mode, block),
+                    None => job.with_block(mode(key)?, block),
+                }
+            }
+        },
+    }
+}
+
+/// What the AES kernels do of a job.
+enum Kernel {
+    /// All.
+    Whole(Arc<dyn SectorCipher>),
+    /// The mode; not its IVs.
+    Mode(AnyMode<16>),
+}
+
+impl Job<'_> {
+    fn on_kernels(&self, chain: Chain, sizes: &[usize]) -> Result<Option<Kernel>> {
+        let (layout, iv, half) = (self.layout, self.options.spec.iv(), self.key.len() / 2);
+        let data = match chain {
+            Chain::Xts => AesKey::new(self.path, &self.key[..half])?,
+            Chain::Cbc => AesKey::new(self.path, self.key)?,
+            _ => None,
+        };
+        let Some(data) = data else { return Ok(None) };
+        let by = match (chain, iv) {
+            (Chain::Xts, _) => AesKey::new(self.path, &self.key[half..])?,
+            (_, "essiv") => AesKey::new(self.path, self.essiv_key(sizes)?.as_bytes())?,
+            _ => None,
+        };
+        Ok(Some(match (chain, iv, by) {
+            (Chain::Xts, "plain64", Some(by)) => Kernel::Whole(Arc::new(Sectors {
+                mode: AesXts { data },
+                iv: EncryptedNumbers { by },
+                layout,
+            })),
+            (Chain::Xts, _, Some(by)) => Kernel::Mode(Box::new(Tweaked { mode: AesXts { data }, by })),
+            (_, "essiv", Some(by)) => Kernel::Whole(Arc::new(Sectors {
+                mode: AesCbc { data },
+                iv: EncryptedNumbers { by },
+                layout,
+            })),
+            _ => Kernel::Mode(Box::new(AesCbc { data })),
+        }))
+    }
+
+    /// Adds the IV generator to a mode over blocks of 16 bytes.
+    fn with_block(&self, mode: AnyMode<16>, block: Block<'_, 16>) -> Result<Arc<dyn SectorCipher>> {
+        if self.options.spec.iv() != "elephant" || !self.plan.has_iv() {
+            return self.with_iv(mode, Some(block));
+        }
+        let extra = self.keys.extra;
+        if ![16, 24, 32].contains(&extra.len()) {
+            return Err(self.creating("the sector key is an AES key of 16, 24 or 32 bytes"));
+        }
+        let sector_key = ciphers::aes(extra, self.path)?;
+        let by = Elephant { sector_key, iv: self.eboiv(Some(block))?, size: self.options.sector_size };
+        Ok(self.treat(mode, by))
+    }
+
+    /// Adds the IV generator that the specification names.
+    fn with_iv<const W: usize>(
+        &self,
+        mode: AnyMode<W>,
+        block: Option<Block<'_, W>>,
+    ) -> Result<Arc<dyn SectorCipher>> {
+        let iv: Box<dyn IvGenerator<W>> = match self.options.spec.iv() {
+            _ if !self.plan.has_iv() => Box::new(NullIv),
+            "plain" => Box::new(Plain),
+            "plain64" => Box::new(Plain64),
+            "plain64be" => Box::new(Plain64Be),
+            "null" => Box::new(NullIv),
+            "benbi" => Box::new(Benbi { shift: 9 - self.plan.reported_block().trailing_zeros() }),
+            "essiv" => {
+                let (Some(block), Plan::Block { cipher, .. }) = (block, self.plan) else {
+                    return Err(self.no_block());
+                };
+                Box::new(Encrypted {
+                    iv: Plain64,
+                    by: (block.cipher)(self.essiv_key(cipher.keys)?.as_bytes())?,
+                })
+            }
+            "eboiv" => Box::new(self.eboiv(block)?),
+            "lmk" => {
+                self.only_512()?;
+                let seed = Some(self.keys.extra).filter(|extra| !extra.is_empty());
+                return Ok(self.treat(mode, Lmk::new(seed)?));
+            }
+            "tcw" => {
+                self.only_512()?;
+                return Ok(self.treat(mode, Tcw::new(self.keys.extra)?));
+            }
+            "random" => {
+                return Err(
+                    self.creating("random IVs are stored beside a tag: they need an authenticated mode")
+                );
+            }
+            _ => return Err(self.no_block()),
+        };
+        Ok(Arc::new(Sectors { mode, iv, layout: self.layout }))
+    }
+
+    fn treat<const W: usize>(
+        &self,
+        mode: AnyMode<W>,
+        by: impl Treatment<W> + 'static,
+    ) -> Arc<dyn SectorCipher> {
+        Arc::new(Treated { mode, by, layout: self.layout })
+    }
+
+    /// The hash of the key, which must be a key itself.
+    fn essiv_key(&self, sizes: &[usize]) -> Result<Key> {
+        let spec = self.options.spec;
+        let name = spec.iv_option().unwrap_or("");
+        let hash = hashes::named(name).ok_or_else(|| self.creating("there is no such hash"))?;
+        let salt = hashes::digest(hash, self.key)?;
+        if !sizes.contains(&salt.len()) {
+            let why = format!("{name}'s digest of {} bytes is no key of the cipher", salt.len());
+            return Err(refuse(ErrorKind::KeySize, "Error decoding and setting key", spec, why));
+        }
+        Ok(salt)
+    }
+
+    /// Under the first key, whichever the sector's is.
+    fn eboiv<const W: usize>(&self, block: Option<Block<'_, W>>) -> Result<Eboiv<W>> {
+        match (block, self.plan) {
+            (Some(block), Plan::Block { chain, .. }) if *chain != Chain::Ctr => {
+                Ok(Eboiv { mode: (block.mode)(self.keys.each[0])?, size: self.options.sector_size })
+            }
+            _ => Err(self.no_block()),
+        }
+    }
+
+    fn only_512(&self) -> Result<()> {
+        if self.options.sector_size.bytes() == 512 {
+            return Ok(());
+        }
+        let why = format!("{} takes sectors of 512 bytes only", self.options.spec.iv());
+        Err(refuse(ErrorKind::SectorSize, "Error creating IV", self.options.spec, why))
+    }
+
+    fn no_block(&self) -> Error {
+        self.creating("the IV is not a block of the cipher, which the generator encrypts")
+    }
+
+    fn creating(&self, why: &str) -> Error {
+        refuse(ErrorKind::Unsupported, "Error creating IV", self.options.spec, why)
+    }
+}
+
+/// A mode over blocks of 16 bytes.
+fn of16(chain: Chain, key: &[u8], make: impl Fn(&[u8]) -> Result<AnyCipher<16>>) -> Result<AnyMode<16>> {
+    Ok(match chain {
+        Chain::Xts => {
+            let (data, tweak) = key.split_at(key.len() / 2);
+            Box::new(Tweaked { mode: Xts { data: make(data)? }, by: make(tweak)? })
+        }
+        Chain::Lrw => {
+            let (data, tweak) = key.split_at(key.len() - 16);
+            Box::new(Lrw::new(make(data)?, tweak)?)
+        }
+        _ => chained(chain, make(key)?),
+    })
+}
+
+/// A mode over blocks of any size.
+fn chained<const B: usize>(chain: Chain, data: AnyCipher<B>) -> AnyMode<B> {
+    match chain {
+        Chain::Ecb => Box::new(Ecb { data }),
+        Chain::Pcbc => Box::new(Pcbc { data }),
+        Chain::Cts => Box::new(Cts { cbc: Cbc { data } }),
+        Chain::Ctr => Box::new(Ctr { data }),
+        Chain::Cbc | Chain::Xts | Chain::Lrw => Box::new(Cbc { data }),
+    }
+}

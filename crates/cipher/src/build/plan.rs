@@ -1,0 +1,175 @@
+//! Which mode and cipher a specification means: what the kernel's crypto API would find by its name.
+
+use super::ciphers::{BlockCipherKind, Make};
+use super::{hashes, refuse};
+use crate::spec::Algorithm;
+use crate::{CipherSpec, ErrorKind, Result};
+
+/// A mode with its cipher.
+pub(super) enum Plan {
+    Block { chain: Chain, cipher: &'static BlockCipherKind },
+    Adiantum { stream: Stream },
+    Hctr2,
+    Stream { stream: Stream },
+    Arc4,
+    Null,
+}
+
+/// A chain mode over a block cipher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chain {
+    Ecb,
+    Cbc,
+    Pcbc,
+    Cts,
+    Ctr,
+    Xts,
+    Lrw,
+}
+
+/// A ChaCha.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    ChaCha20,
+    XChaCha20,
+    XChaCha12,
+}
+
+/// The IV generators by name.
+const IVS: [&str; 11] =
+    ["plain", "plain64", "plain64be", "null", "benbi", "essiv", "eboiv", "elephant", "lmk", "tcw", "random"];
+
+impl Plan {
+    /// # Errors
+    /// `Unsupported`, in the kernel's words.
+    pub(super) fn new(spec: &CipherSpec) -> Result<Self> {
+        if spec.is_authenticated() {
+            let why =
+                "authenticated modes are not supported yet: their tags need dm-integrity's layout below";
+            return Err(refuse(ErrorKind::Unsupported, "Error allocating crypto tfm", spec, why));
+        }
+        let plan = find(spec.algorithm()).and_then(|plan| plan.with_essiv(spec));
+        let plan =
+            plan.map_err(|why| refuse(ErrorKind::Unsupported, "Error allocating crypto tfm", spec, why))?;
+        if plan.has_iv() && !IVS.contains(&spec.iv()) {
+            let why = format!("there is no IV generator \"{}\"", spec.iv());
+            return Err(refuse(ErrorKind::Unsupported, "Invalid IV mode", spec, why));
+        }
+        Ok(plan)
+    }
+
+    /// Whether IVs mean anything to it; if not, the IV generator does not matter, as in the kernel.
+    pub(super) fn has_iv(&self) -> bool {
+        !matches!(self, Self::Block { chain: Chain::Ecb, .. } | Self::Arc4 | Self::Null)
+    }
+
+    /// Bytes of an IV.
+    pub(super) fn iv_width(&self) -> usize {
+        match self {
+            Self::Block { cipher, .. } => cipher.block(),
+            Self::Adiantum { .. } | Self::Hctr2 => 32,
+            Self::Stream { stream: Stream::ChaCha20 } => 16,
+            Self::Stream { .. } => 32,
+            Self::Arc4 | Self::Null => 8,
+        }
+    }
+
+    /// The block size that the kernel reports, which `benbi` counts in: 1 for what works on single bytes.
+    pub(super) fn reported_block(&self) -> usize {
+        match self {
+            Self::Block { chain: Chain::Ctr, .. } | Self::Stream { .. } | Self::Arc4 => 1,
+            Self::Block { cipher, .. } => cipher.block(),
+            Self::Adiantum { .. } | Self::Hctr2 => 16,
+            Self::Null => 1,
+        }
+    }
+
+    /// The key sizes, the preferred one last.
+    pub(super) fn key_sizes(&self) -> &'static [usize] {
+        match self {
+            Self::Block { chain: Chain::Xts, cipher } => cipher.double,
+            Self::Block { chain: Chain::Lrw, cipher } => cipher.lrw,
+            Self::Block { cipher, .. } => cipher.keys,
+            Self::Hctr2 => &[16, 24, 32],
+            Self::Adiantum { .. } | Self::Stream { .. } => &[32],
+            Self::Arc4 => &[5, 8, 32, 16],
+            Self::Null => &[0],
+        }
+    }
+
+    /// Checks ESSIV's digest against the cipher, as the kernel's `essiv` template does.
+    fn with_essiv(self, spec: &CipherSpec) -> std::result::Result<Self, String> {
+        if spec.iv() != "essiv" {
+            return Ok(self);
+        }
+        let name = spec.iv_option().unwrap_or("");
+        let digest = hashes::named(name).ok_or_else(|| format!("there is no hash \"{name}\""))?.bytes;
+        match &self {
+            Self::Block { chain, cipher } if *chain != Chain::Ecb => {
+                let (low, high) = cipher.key_range();
+                if (low..=high).contains(&digest) {
+                    return Ok(self);
+                }
+                Err(format!(
+                    "{name}'s digest of {digest} bytes is no key of {}, {low} to {high} bytes",
+                    cipher.name
+                ))
+            }
+            _ => Err("essiv needs IVs of one cipher block".into()),
+        }
+    }
+}
+
+fn find(algorithm: &Algorithm) -> std::result::Result<Plan, String> {
+    let unknown = || format!("there is no mode \"{}\" for it", algorithm.chain());
+    match (algorithm.chain(), algorithm.of()) {
+        ("ecb", [of]) if of.leaf() == Some("cipher_null") => Ok(Plan::Null),
+        ("ecb", [of]) if of.leaf() == Some("arc4") => Ok(Plan::Arc4),
+        ("arc4", []) => Ok(Plan::Arc4),
+        ("chacha20" | "xchacha20" | "xchacha12", []) => {
+            Ok(Plan::Stream { stream: stream(algorithm.chain())? })
+        }
+        ("adiantum", [of, block]) | ("adiantum", [of, block, _]) => {
+            let stream = stream(of.leaf().unwrap_or(""))?;
+            let nh = algorithm.of().get(2).is_none_or(|nh| nh.leaf() == Some("nhpoly1305"));
+            if stream == Stream::ChaCha20 || block.leaf() != Some("aes") || !nh {
+                return Err("adiantum is made of xchacha12 or xchacha20, and aes".into());
+            }
+            Ok(Plan::Adiantum { stream })
+        }
+        ("hctr2", [of]) if of.block_cipher() == Some("aes") => Ok(Plan::Hctr2),
+        ("cts", [cbc]) if cbc.chain() == "cbc" && cbc.of().len() == 1 => block(Chain::Cts, &cbc.of()[0]),
+        (chain, [of]) => block(
+            match chain {
+                "ecb" => Chain::Ecb,
+                "cbc" => Chain::Cbc,
+                "pcbc" => Chain::Pcbc,
+                "ctr" => Chain::Ctr,
+                "xts" => Chain::Xts,
+                "lrw" => Chain::Lrw,
+                _ => return Err(unknown()),
+            },
+            of,
+        ),
+        _ => Err(unknown()),
+    }
+}
+
+fn stream(name: &str) -> std::result::Result<Stream, String> {
+    match name {
+        "chacha20" => Ok(Stream::ChaCha20),
+        "xchacha20" => Ok(Stream::XChaCha20),
+        "xchacha12" => Ok(Stream::XChaCha12),
+        _ => Err(format!("there is no stream cipher \"{name}\" for it")),
+    }
+}
+
+fn block(chain: Chain, of: &Algorithm) -> std::result::Result<Plan, String> {
+    // Only xts and lrw are built on ecb(..).
+    let name = if matches!(chain, Chain::Xts | Chain::Lrw) { of.block_cipher() } else { of.leaf() };
+    let cipher = BlockCipherKind::named(name.ok_or("it is built on a block cipher")?)?;
+    if matches!(chain, Chain::Xts | Chain::Lrw) && matches!(cipher.make, Make::Of8(_)) {
+        return Err(format!("{} has blocks of 8 bytes, and the mode needs 16", cipher.name));
+    }
+    Ok(Plan::Block { chain, cipher })
+}

@@ -1,0 +1,80 @@
+//! `lrw`: C = E(P ^ T) ^ T with T = K2 * I in GF(2^128), I the block's number (Liskov, Rivest, Wagner, "Tweakable Block
+//! Ciphers", 2002; IEEE P1619 draft 2004).
+//!
+//! The key is the cipher's, then 16 bytes of K2. I begins at the IV and counts up, big-endian; numbers and field
+//! elements are big-endian throughout, modulo x^128 + x^7 + x^2 + x + 1.
+
+use cipher::inout::InOutBuf;
+
+use super::{GROUP, Mode};
+use crate::block::{BlockCipher, blocks, xor};
+use crate::{Locked, Result};
+
+pub(crate) struct Lrw<C> {
+    pub(crate) data: C,
+    /// K2 * x^k, by k.
+    powers: Locked<[u128; 128]>,
+    /// K2 * (2^(k + 1) - 1), by k: what T changes by where k bits of I carry.
+    steps: Locked<[u128; 128]>,
+}
+
+impl<C> Lrw<C> {
+    /// # Errors
+    /// `Memory` when the tables cannot be placed on locked pages.
+    pub(crate) fn new(data: C, tweak: &[u8]) -> Result<Self> {
+        let (mut powers, mut steps) = (Locked::new([0u128; 128])?, Locked::new([0; 128])?);
+        let (mut power, mut sum) = (tweak.iter().fold(0, |sum, &byte| (sum << 8) | u128::from(byte)), 0);
+        for (p, s) in powers.iter_mut().zip(steps.iter_mut()) {
+            sum ^= power;
+            (*p, *s) = (power, sum);
+            power = (power << 1) ^ ((power >> 127).wrapping_neg() & 0x87);
+        }
+        Ok(Self { data, powers, steps })
+    }
+
+    /// K2 * i.
+    fn product(&self, i: u128) -> u128 {
+        (0..128).fold(0, |sum, k| sum ^ (self.powers[k] & ((i >> k) & 1).wrapping_neg()))
+    }
+}
+
+impl<C: BlockCipher<16>> Lrw<C> {
+    fn sectors(&self, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>, apply: impl Fn(&C, &mut [[u8; 16]])) {
+        let mut rest = blocks::<16>(data);
+        let per_sector = rest.len() / ivs.len();
+        let mut tweaks = [[0; 16]; GROUP];
+        for iv in ivs {
+            let mut sector;
+            (sector, rest) = rest.split_at(per_sector);
+            let mut i = u128::from_be_bytes(*iv);
+            let mut t = self.product(i);
+            while !sector.is_empty() {
+                let n = GROUP.min(sector.len());
+                let mut group;
+                (group, sector) = sector.split_at(n);
+                for (mut block, tweak) in group.reborrow().into_iter().zip(&mut tweaks) {
+                    *tweak = t.to_be_bytes();
+                    t ^= self.steps[i.trailing_ones().min(127) as usize];
+                    i = i.wrapping_add(1);
+                    let mixed = xor(block.get_in(), tweak);
+                    *block.get_out() = mixed;
+                }
+                let out = group.into_out();
+                apply(&self.data, out);
+                for (block, tweak) in out.iter_mut().zip(&tweaks) {
+                    *block = xor(block, tweak);
+                }
+            }
+        }
+    }
+}
+
+impl<C: BlockCipher<16>> Mode<16> for Lrw<C> {
+    fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.sectors(ivs, data, |cipher, blocks| cipher.encrypt(blocks));
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+        self.sectors(ivs, data, |cipher, blocks| cipher.decrypt(blocks));
+    }
+}

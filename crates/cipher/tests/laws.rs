@@ -1,0 +1,139 @@
+//! What holds for every cipher, on every CPU path, over sector sizes that no kernel has either.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use underseal_cipher::{
+    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, SectorCipher, SectorSize, build_with,
+};
+
+/// Specifications with the key's length; the last field says that only 512-byte sectors go.
+const SPECS: [(&str, usize, bool); 40] = [
+    ("aes-xts-plain64", 64, false),
+    ("aes-xts-plain", 32, false),
+    ("aes-xts-essiv:sha256", 48, false),
+    ("aes-xts-eboiv", 64, false),
+    ("aes-cbc-essiv:sha256", 32, false),
+    ("aes-cbc-essiv:sha3-256", 16, false),
+    ("aes-cbc-benbi", 24, false),
+    ("aes-cbc-eboiv", 32, false),
+    ("aes-cbc-elephant", 64, false),
+    ("aes-cbc-tcw", 64, true),
+    ("aes:64-cbc-lmk", 2080, true),
+    ("aes:8-xts-plain64", 512, false),
+    ("aes:2-cbc-tcw", 96, true),
+    ("aes-ecb", 32, false),
+    ("aes-ctr-plain64be", 32, false),
+    ("aes-pcbc-plain64", 16, false),
+    ("capi:cts(cbc(aes))-plain64", 32, false),
+    ("aes-lrw-benbi", 48, false),
+    ("aes-hctr2-plain64", 32, false),
+    ("aes-hctr2-plain64", 16, false),
+    ("xchacha12,aes-adiantum-plain64", 32, false),
+    ("xchacha20,aes-adiantum-benbi", 32, false),
+    ("capi:chacha20-plain64", 32, false),
+    ("capi:xchacha20-plain64be", 32, false),
+    ("capi:xchacha12-benbi", 32, false),
+    ("capi:arc4-plain64", 16, false),
+    ("serpent-xts-plain64", 64, false),
+    ("serpent-lrw-benbi", 32, false),
+    ("twofish-cbc-tcw", 48, true),
+    ("camellia-xts-essiv:sha256", 64, false),
+    ("aria-xts-plain64", 64, false),
+    ("sm4-xts-plain64", 32, false),
+    ("sm4-cbc-essiv:md5", 16, false),
+    ("cast6-cbc-plain64", 32, false),
+    ("cast5-cbc-plain64be", 16, false),
+    ("blowfish-cbc-essiv:sha256", 32, false),
+    ("des-cbc-plain64", 8, false),
+    ("des3_ede-cbc-plain64", 24, false),
+    ("xtea-cbc-null", 16, false),
+    ("cipher_null-ecb", 0, false),
+];
+
+struct Case {
+    name: &'static str,
+    size: SectorSize,
+    first: u64,
+    data: Vec<u8>,
+    ciphers: Vec<(CpuPath, Arc<dyn SectorCipher>)>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} from {}, {} bytes", self.name, self.size.bytes(), self.first, self.data.len())
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let numbers =
+        prop_oneof![any::<u64>(), (1u64 << 32) - 200..(1 << 32) + 8, u64::MAX - 8000..=u64::MAX, 0..9u64];
+    let sizes = prop::sample::select(&[512u32, 1024, 2048, 4096, 8192, 16384, 32768, 65536][..]);
+    (prop::sample::select(&SPECS[..]), sizes, any::<bool>(), numbers, 1usize..40, any::<u64>()).prop_map(
+        |((name, key_bytes, only_512), bytes, iv_large_sectors, first, count, seed)| {
+            let sector_size = SectorSize::new(if only_512 { 512 } else { bytes }).unwrap();
+            let count = count.min((1 << 17) / sector_size.bytes()).max(1);
+            let mut state = seed | 1;
+            let mut random = |bytes: usize| -> Vec<u8> {
+                let step = |_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state.to_le_bytes()
+                };
+                let mut all: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(step).collect();
+                all.truncate(bytes);
+                all
+            };
+            let key = Key::new(&random(key_bytes)).unwrap();
+            let spec: CipherSpec = name.parse().unwrap();
+            let build = |cpu| {
+                let options =
+                    BuildOptions { spec: &spec, key: &key, sector_size, iv_large_sectors, cpu: Some(cpu) };
+                (cpu, build_with(&options).unwrap())
+            };
+            let ciphers = CpuPath::ALL.into_iter().filter(|path| path.is_available()).map(build).collect();
+            let first = first / sector_size.units() * sector_size.units();
+            Case { name, size: sector_size, first, data: random(count * sector_size.bytes()), ciphers }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn decryption_undoes_encryption_on_any_path(case in cases()) {
+        let mut of_all: Option<Vec<u8>> = None;
+        for (path, cipher) in &case.ciphers {
+            let mut out = vec![0; case.data.len()];
+            cipher.encrypt(case.first, InOutBuf::new(&case.data, &mut out).unwrap());
+            prop_assert!(cipher.is_null() || out != case.data);
+            let mut in_place = case.data.clone();
+            cipher.encrypt(case.first, (&mut in_place[..]).into());
+            prop_assert!(in_place == out, "{}: in place", path.name());
+            let mut back = vec![0; out.len()];
+            cipher.decrypt(case.first, InOutBuf::new(&out, &mut back).unwrap());
+            prop_assert!(back == case.data, "{}", path.name());
+            cipher.decrypt(case.first, (&mut in_place[..]).into());
+            prop_assert!(in_place == case.data, "{}: in place", path.name());
+            let first = of_all.get_or_insert_with(|| out.clone());
+            prop_assert!(*first == out, "{} differs from the first path", path.name());
+        }
+    }
+
+    #[test]
+    fn splitting_a_request_at_a_sector_changes_nothing(case in cases(), at in any::<prop::sample::Index>()) {
+        let sectors = at.index(case.data.len() / case.size.bytes() + 1);
+        let second = case.first.wrapping_add(sectors as u64 * case.size.units());
+        for (path, cipher) in &case.ciphers {
+            let mut whole = case.data.clone();
+            cipher.encrypt(case.first, (&mut whole[..]).into());
+            let mut parts = case.data.clone();
+            let (head, tail) = parts.split_at_mut(sectors * case.size.bytes());
+            cipher.encrypt(case.first, head.into());
+            cipher.encrypt(second, tail.into());
+            prop_assert!(whole == parts, "{}", path.name());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Tables that a real kernel wrote: the same bytes in both directions, on every CPU path; and tables that it refused: the
+//! same words.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use underseal_cipher::{
+    BuildOptions, CipherSpec, CpuPath, InOutBuf, Key, Result, SectorCipher, SectorSize, build_with,
+};
+
+/// Ciphers that no kept library has: their tables are counted, by name.
+const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];
+
+/// Options that say how a table is served and not what is on disk.
+const OTHER_OPTIONS: [&str; 8] = [
+    "allow_discards",
+    "same_cpu_crypt",
+    "high_priority",
+    "submit_from_crypt_cpus",
+    "no_read_workqueue",
+    "no_write_workqueue",
+    "integrity:16:none",
+    "integrity_key_size:32",
+];
+
+fn manifest() -> Value {
+    serde_json::from_str(include_str!("vectors/tables.json")).unwrap()
+}
+
+/// SHA-256(label || le64(i)) for i = 0, 1, ..
+fn stream(label: &str, bytes: usize) -> Vec<u8> {
+    let block = |i: u64| Sha256::new().chain_update(label).chain_update(i.to_le_bytes()).finalize();
+    let mut stream: Vec<u8> = (0..bytes.div_ceil(32) as u64).flat_map(block).collect();
+    stream.truncate(bytes);
+    stream
+}
+
+/// One row of the manifest.
+struct Table<'a>(&'a Value);
+
+impl Table<'_> {
+    fn text(&self, field: &str) -> &str {
+        self.0[field].as_str().unwrap()
+    }
+
+    fn number(&self, field: &str) -> u64 {
+        self.0[field].as_u64().unwrap()
+    }
+
+    fn options(&self) -> impl Iterator<Item = &str> {
+        self.0["opts"].as_array().unwrap().iter().map(|option| option.as_str().unwrap())
+    }
+
+    fn build(&self, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
+        let (mut sector_size, mut iv_large_sectors) = (SectorSize::S512, false);
+        for option in self.options() {
+            match option.split_once(':') {
+                // The kernel keeps 16 bits of it and goes on with 512.
+                Some(("sector_size", "66048")) => {}
+                Some(("sector_size", size)) => sector_size = SectorSize::new(size.parse().unwrap())?,
+                _ if option == "iv_large_sectors" => iv_large_sectors = true,
+                _ => assert!(OTHER_OPTIONS.contains(&option), "{option}"),
+            }
+        }
+        let bytes = usize::try_from(self.number("key_bytes")).unwrap();
+        let key = Key::new(&stream("r3-golden-key", bytes)).unwrap();
+        let spec: CipherSpec = self.text("cipher").parse()?;
+        build_with(&BuildOptions { spec: &spec, key: &key, sector_size, iv_large_sectors, cpu: Some(cpu) })
+    }
+}
+
+#[test]
+fn every_path_reads_and_writes_the_kernels_tables() {
+    let manifest = manifest();
+    let plain = stream("r3-golden-plain", 65536);
+    let vectors = manifest["vectors"].as_array().unwrap();
+    assert_eq!(vectors.len(), 371);
+    let (mut skipped, mut failed) = (BTreeSet::new(), Vec::new());
+    let (mut done, mut obsolete) = (0, 0);
+    for table in vectors.iter().map(Table) {
+        let spec: CipherSpec = table.text("cipher").parse().unwrap();
+        assert_eq!(spec.as_written(), table.text("cipher"));
+        if OBSOLETE.contains(&spec.cipher()) {
+            skipped.insert(spec.cipher().to_owned());
+            obsolete += 1;
+            continue;
+        }
+        for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
+            let cipher = match table.build(path) {
+                Ok(cipher) => cipher,
+                Err(e) => {
+                    failed.push(format!("{}: {e}", table.text("id")));
+                    continue;
+                }
+            };
+            let first = table.number("iv_offset");
+            let mut out = vec![0; plain.len()];
+            cipher.encrypt(first, InOutBuf::new(&plain, &mut out).unwrap());
+            if hex::encode(Sha256::digest(&out)) != table.text("ct_sha256") {
+                let first =
+                    if hex::encode(&out[..64]) == table.text("ct_first64") { "later" } else { "at once" };
+                failed.push(format!("{} on {}: differs {first}", table.text("id"), path.name()));
+                continue;
+            }
+            let mut back = vec![0; plain.len()];
+            cipher.decrypt(first, InOutBuf::new(&out, &mut back).unwrap());
+            cipher.decrypt(first, (&mut out[..]).into());
+            if back != plain || out != plain {
+                failed.push(format!("{} on {}: does not read back", table.text("id"), path.name()));
+            }
+        }
+        done += 1;
+    }
+    assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
+    eprintln!("{done} tables, {obsolete} skipped of obsolete ciphers: {skipped:?}");
+    assert_eq!((done, obsolete), (351, 20));
+}
+
+#[test]
+fn what_the_kernel_refuses_is_refused_in_its_words() {
+    let manifest = manifest();
+    let rejected = manifest["rejected"].as_array().unwrap();
+    assert_eq!(rejected.len(), 93);
+    let mut failed = Vec::new();
+    let mut checked = 0;
+    for table in rejected.iter().map(Table) {
+        let cipher = table.text("cipher");
+        // No kernel of the manifest has hctr2, and device offsets and option texts belong to the table line.
+        let of_the_line = table.options().any(|o| {
+            ["integrity:28:aead", "sector_size:65536", "sector_size:1000", "sector_size:4096x"].contains(&o)
+        });
+        let is_obsolete = OBSOLETE.contains(&cipher.split('-').next().unwrap());
+        if is_obsolete || cipher.contains("hctr2") || of_the_line || table.number("start") == 3 {
+            continue;
+        }
+        checked += 1;
+        let errors = table.0["errors"].as_array().unwrap();
+        let words = errors.last().map_or("Error allocating crypto tfm", |e| {
+            let text = e.as_str().unwrap();
+            text.trim_start_matches("crypt: ").split(" (-").next().unwrap()
+        });
+        // The kernel has no words for this one.
+        let words = if words == "Unknown error" { "Error decoding and setting key" } else { words };
+        for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
+            match table.build(path) {
+                Ok(_) => failed.push(format!("{}: accepted; the kernel says {words}", table.text("id"))),
+                Err(e) if !e.to_string().starts_with(&format!("{words}: ")) => {
+                    failed.push(format!("{}: \"{e}\"; the kernel says {words}", table.text("id")));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
+    assert_eq!(checked, 65);
+}

@@ -1,0 +1,74 @@
+//! Arguments of `underseal bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::size;
+
+/// Measures what the code costs on this machine, beside its limits and its peers.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    Cipher(BenchCipherArgs),
+    Nbd(BenchNbdArgs),
+    ServeMemory(ServeMemoryArgs),
+}
+
+/// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
+#[derive(Debug, Args)]
+pub(crate) struct BenchCipherArgs {
+    /// A few seconds, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The NBD server, beside qemu-nbd and nbdkit with LUKS, interleaved; the client is fio
+#[derive(Debug, Args)]
+pub(crate) struct BenchNbdArgs {
+    /// Where the images go: a file system in memory with seven times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Each image's size
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// How often every server meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k" or "depth 32"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Serves zeroed memory without a cipher, for `bench nbd`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ServeMemoryArgs {
+    /// The memory's size
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// Where
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) nbd: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal bench cipher --quick
+  underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
+  underseal bench nbd --only 'depth 32' --rounds 3";

@@ -1,0 +1,81 @@
+//! `--daemon`.
+
+use rustix::process::Signal;
+
+use crate::common::{Place, eventually, exists, is_root, is_running, server_signal};
+
+fn pid(place: &Place) -> u32 {
+    String::from_utf8(place.read("pid")).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
+    let place = Place::with_volume();
+    // Relative names, and an output that is read to its end: both would show a child that has not let go.
+    let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
+    let said = place.unlock("open", "disk", &args).succeeds();
+    assert!(said.contains("nbd+unix:///?socket=nbd"), "{said}");
+    let pid = pid(&place);
+    if is_root() {
+        lets_go_of_everything(pid);
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap();
+    assert_eq!(session, pid.to_string(), "a session of its own");
+    assert!(locked_kib(pid) > 0, "keys are on locked pages of the child");
+
+    place.noise("noise", 1 << 20);
+    place.tool("nbdcopy", &["noise", "nbd+unix:///?socket=nbd"]);
+    server_signal(pid, Signal::TERM);
+    eventually("the daemon's end", || !is_running(pid));
+    assert!(!exists(&place.path("nbd")) && !exists(&place.path("pid")));
+    let log = String::from_utf8(place.read("log")).unwrap();
+    assert!(log.contains("serving NBD on unix:nbd") && log.trim_end().ends_with("stopped"), "{log}");
+    assert!(place.unlock("read", "disk", &["--length", "1M"]).bytes == place.read("noise"));
+}
+
+/// It keeps neither the directory nor the terminal that it was started from.
+fn lets_go_of_everything(pid: u32) {
+    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).unwrap();
+    assert_eq!(link("cwd"), std::path::Path::new("/"));
+    for fd in ["fd/0", "fd/1", "fd/2"] {
+        assert_eq!(link(fd), std::path::Path::new("/dev/null"));
+    }
+}
+
+fn locked_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn what_goes_wrong_is_told_by_the_parent_and_nothing_stays() {
+    let place = Place::with_volume();
+    std::fs::write(place.path("nbd.txt"), "").unwrap();
+    for (args, code, what) in [
+        ("--passphrase-file wrong --nbd unix:nbd", 3, "no keyslot opens"),
+        ("--passphrase-file pass --nbd unix:nbd.txt", 1, "is no socket"),
+        ("--passphrase-file pass --nbd tcp:0.0.0.0:0", 2, "plain text"),
+        ("--passphrase-file pass --nbd unix:nbd --pid-file no/such/pid", 1, "No such file"),
+        ("--passphrase-file pass --nbd unix:nbd --log-file no/such/log", 1, "No such file"),
+        ("--passphrase-file pass --nbd unix:nbd --header pass", 5, "no LUKS header"),
+    ] {
+        let args = ["open", "disk", "--daemon"].into_iter().chain(args.split(' ')).collect::<Vec<_>>();
+        place.run(&args).fails(code, what);
+        assert!(!exists(&place.path("nbd")), "{args:?}");
+    }
+    // Nobody holds the image.
+    place.unlock("write", "disk", &[]).succeeds();
+}
+
+#[test]
+fn a_second_daemon_is_told_that_the_image_is_in_use() {
+    let place = Place::with_volume();
+    let first = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid"];
+    place.unlock("open", "disk", &first).succeeds();
+    place.unlock("open", "disk", &["--nbd", "unix:other", "--daemon"]).fails(4, "in use");
+    let pid = pid(&place);
+    server_signal(pid, Signal::TERM);
+    eventually("the daemon's end", || !is_running(pid));
+}

@@ -1,0 +1,195 @@
+//! A directory with a volume in it, and the binary run there.
+
+mod server;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub(crate) use server::{Server, signal_to as server_signal};
+
+/// Nobody else's passphrase: it is looked for in places where it must not be.
+pub(crate) const PASSPHRASE: &str = "hunter2-of-the-command-tests-0451";
+/// A key derivation that costs nothing.
+pub(crate) const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+
+/// A directory of a test's own. `pass` holds the passphrase, `wrong` another one.
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let this = Self(tempfile::tempdir().unwrap());
+        std::fs::write(this.path("pass"), format!("{PASSPHRASE}\n")).unwrap();
+        std::fs::write(this.path("wrong"), "open sesame\n").unwrap();
+        this
+    }
+
+    /// With a LUKS2 volume `disk` of 32 MiB, 16 MiB of them data.
+    pub(crate) fn with_volume() -> Self {
+        let this = Self::new();
+        this.format("disk", &["--size", "32M"]);
+        this
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// The binary, to be run in this directory.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_underseal"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the binary to its end.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Ran {
+        Ran::from(self.command(args).output().unwrap())
+    }
+
+    /// Runs the binary with input on stdin.
+    pub(crate) fn run_with_input<S: AsRef<OsStr>>(&self, args: &[S], input: &[u8]) -> Ran {
+        feed(self.command(args), input)
+    }
+
+    pub(crate) fn format(&self, image: &str, args: &[&str]) {
+        let all = [&["format", image, "--passphrase-file", "pass"], &CHEAP[..], args].concat();
+        self.run(&all).succeeds();
+    }
+
+    /// A command on `image` with the right passphrase.
+    pub(crate) fn unlock(&self, command: &str, image: &str, args: &[&str]) -> Ran {
+        self.run(&[&[command, image, "--passphrase-file", "pass"], args].concat())
+    }
+
+    /// Runs another program in this directory; it must succeed.
+    pub(crate) fn tool<S: AsRef<OsStr>>(&self, program: &str, args: &[S]) -> String {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        let output = command.output().unwrap_or_else(|e| panic!("{program} is needed for the tests: {e}"));
+        Ran::from(output).succeeds()
+    }
+
+    /// libnbd's shell, to run Python connected to `uri` as `h`.
+    pub(crate) fn nbdsh(&self, uri: &str, script: &str) -> Command {
+        let mut command = Command::new("nbdsh");
+        command.args(["-u", uri, "-c", script]).current_dir(self.0.path()).stdin(Stdio::null());
+        // The distribution's own Python is the one that has libnbd as a module.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("/usr/bin:{path}"));
+        command
+    }
+
+    /// A file of bytes that compress badly and differ from each other.
+    pub(crate) fn noise(&self, name: &str, len: usize) -> Vec<u8> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ len as u64;
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        })
+        .take(len)
+        .collect();
+        std::fs::write(self.path(name), &bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            bytes: output.stdout,
+        }
+    }
+}
+
+impl Ran {
+    /// It worked; gives its stdout.
+    #[track_caller]
+    pub(crate) fn succeeds(self) -> String {
+        assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// It failed as it should: the status, a line that holds `what`, a line that says what to do about it.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: i32, what: &str) {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        assert!(self.stderr.contains(what), "{:?} lacks {what:?}", self.stderr);
+        let mut lines = self.stderr.lines().skip_while(|line| !line.starts_with("underseal: "));
+        assert!(lines.next().is_some(), "no line says what happened: {:?}", self.stderr);
+        let remedy = lines.next();
+        assert!(remedy.is_none_or(|line| line.starts_with("try: ")), "{:?}", self.stderr);
+        assert_eq!(lines.next(), None, "{:?}", self.stderr);
+        assert!(!self.stderr.contains(PASSPHRASE), "the passphrase is told");
+    }
+}
+
+/// Runs a command with input on stdin.
+pub(crate) fn feed(mut command: Command, input: &[u8]) -> Ran {
+    use std::io::Write;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // One that ends early closes its end: its verdict is what counts.
+            let _ = stdin.write_all(input);
+        });
+        child.wait_with_output().unwrap()
+    });
+    Ran::from(output)
+}
+
+/// Waits for something that takes a moment.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process is there and not only waiting to be buried.
+pub(crate) fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| !status.lines().any(|line| line.starts_with("State:") && line.contains('Z')))
+}
+
+pub(crate) fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// Whether the tests run as root: nobody else may look into a process that cannot be dumped, which is the point of it.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root may look into the process");
+    }
+    root
+}

@@ -1,0 +1,61 @@
+//! Help, manual pages, completions.
+
+use crate::common::Place;
+
+#[test]
+fn every_command_has_a_manual_page_that_groff_takes() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("man")).unwrap();
+    place.run(&["man", "man"]).succeeds();
+    let commands = [
+        "",
+        "-format",
+        "-open",
+        "-info",
+        "-read",
+        "-write",
+        "-completions",
+        "-bench",
+        "-bench-cipher",
+        "-bench-nbd",
+    ];
+    assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
+    for command in commands {
+        let name = format!("man/underseal{command}.1");
+        let page = String::from_utf8(place.read(&name)).unwrap();
+        let examples = if command.starts_with("-bench-") { "OPTIONS" } else { "EXAMPLES" };
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", examples, "EXIT STATUS", "SEE ALSO"] {
+            assert!(page.contains(&format!(".SH {section}\n")), "{name}: {section}");
+        }
+        let output = std::process::Command::new("groff")
+            .args(["-man", "-ww", "-Tutf8", "-z", &name])
+            .current_dir(place.path(""))
+            .output()
+            .expect("groff is needed for the tests");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
+    }
+    for (page, section) in [("open", "SERVING"), ("open", "PASSPHRASES"), ("format", "FORMATS")] {
+        let text = String::from_utf8(place.read(&format!("man/underseal-{page}.1"))).unwrap();
+        assert!(text.contains(&format!(".SH {section}\n")), "{page}: {section}");
+    }
+    place.run(&["man", "no/such"]).fails(1, "No such file");
+}
+
+#[test]
+fn help_lists_the_exit_statuses() {
+    let help = Place::new().run(&["--help"]).succeeds();
+    for status in ["Exit status:", "  3  Wrong passphrase", "  4  Another program"] {
+        assert!(help.contains(status), "{help}");
+    }
+}
+
+#[test]
+fn shells_get_completions_they_can_read() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.run(&["completions", shell]).succeeds();
+        assert!(script.contains("passphrase-file"), "{shell}");
+        std::fs::write(place.path(shell), script).unwrap();
+    }
+    place.tool("bash", &["-n", "bash"]);
+}

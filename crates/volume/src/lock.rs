@@ -1,0 +1,122 @@
+//! The lock that cryptsetup takes around its own reads and updates of a header.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Holds the lock until dropped.
+///
+/// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
+/// the lock of the device itself.
+#[derive(Debug)]
+pub(crate) struct HeaderLock<'a> {
+    on: LockedFile<'a>,
+}
+
+#[derive(Debug)]
+enum LockedFile<'a> {
+    Header(&'a File),
+    // Closing the file gives its lock back.
+    Device { _lock: File },
+}
+
+impl<'a> HeaderLock<'a> {
+    /// Waits for the lock, to write.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else keeps it, or it cannot be taken.
+    pub(crate) fn exclusive(file: &'a File) -> Result<Self> {
+        Self::take(file, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Waits for the lock, to read. None where it cannot be had because the place does not allow locks (a device
+    /// without root, some network filesystems): checksums still tell half an update from a whole one.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else keeps it.
+    pub(crate) fn shared(file: &'a File) -> Result<Option<Self>> {
+        match Self::take(file, FlockOperation::NonBlockingLockShared) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(e) if std::error::Error::source(&e).is_some() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn take(file: &'a File, operation: FlockOperation) -> Result<Self> {
+        let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
+        let about = file.metadata().map_err(cannot)?;
+        if !about.file_type().is_block_device() {
+            wait(file, operation, PATIENCE)?;
+            return Ok(Self { on: LockedFile::Header(file) });
+        }
+        let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
+        let folder = Path::new("/run/cryptsetup");
+        std::fs::create_dir_all(folder).map_err(cannot)?;
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let lock = options.open(folder.join(format!("L_{major}:{minor}"))).map_err(cannot)?;
+        wait(&lock, operation, PATIENCE)?;
+        Ok(Self { on: LockedFile::Device { _lock: lock } })
+    }
+}
+
+fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let context =
+                    "somebody else holds the header's lock; close what uses this volume and try again";
+                return Err(Error::new(ErrorKind::Busy, context));
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                let e = io::Error::from(e);
+                return Err(Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e));
+            }
+        }
+    }
+}
+
+impl Drop for HeaderLock<'_> {
+    fn drop(&mut self) {
+        if let LockedFile::Header(file) = self.on {
+            // Nothing can be done about a lock that does not open; it goes with the file.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_share_and_a_writer_waits_for_them() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::open(path.path()).unwrap();
+        let (one, two, three) = (open(), open(), open());
+        let first = HeaderLock::shared(&one).unwrap().unwrap();
+        let _second = HeaderLock::shared(&two).unwrap().unwrap();
+        let brief = Duration::from_millis(60);
+        let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        drop(first);
+        drop(_second);
+        wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap();
+    }
+}

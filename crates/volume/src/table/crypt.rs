@@ -1,0 +1,117 @@
+//! The crypt target's line: `<cipher> <key> <iv_offset> <device> <offset> [<#opts> <opts>...]`.
+
+use std::sync::Arc;
+
+use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build_with, weak_key};
+
+use super::words::{Words, escape};
+use super::{CryptOptions, TableKey, bad, of_cipher};
+use crate::{Error, ErrorKind, Result};
+
+/// An encrypted run of a device.
+#[derive(Debug)]
+pub struct Crypt {
+    /// Cipher, chain mode and IV generator.
+    pub cipher: CipherSpec,
+    /// The volume key, or where it is.
+    pub key: TableKey,
+    /// Added to the sector number within the line, in 512-byte units.
+    pub iv_offset: u64,
+    /// A file or block device, as the line names it.
+    pub device: String,
+    /// Where the run begins on it, in 512-byte sectors.
+    pub offset: u64,
+    /// The rest.
+    pub options: CryptOptions,
+}
+
+/// The largest sector that a kernel with pages of 4 KiB opens.
+const KERNEL_SECTOR: usize = 4096;
+
+impl Crypt {
+    /// What follows `crypt` in a line of `len` sectors, checked in the kernel's order: options before the cipher.
+    pub(super) fn parse(mut words: Words, len: u64) -> Result<Self> {
+        if words.len() < 5 {
+            return Err(bad(
+                "Not enough arguments: want cipher, key, IV offset, device and its first sector",
+            ));
+        }
+        let mut next = || words.next().unwrap_or_default();
+        let (cipher, key, iv_offset, device, offset) = (next(), next(), next(), next(), next());
+        let key = TableKey::parse(&key)?;
+        let options = CryptOptions::parse(&mut words, len)?;
+        if options.integrity.as_ref().is_some_and(|i| i.aead) && !cipher.starts_with("capi:") {
+            return Err(bad("Bad cipher specification: authenticated modes are written in the capi: form"));
+        }
+        let cipher: CipherSpec = cipher.parse().map_err(of_cipher)?;
+        let sector = |kernel: &str, what: &str, word: &str| {
+            let number = super::words::number(word);
+            number.ok_or_else(|| bad(format!("{kernel}: {what} is {}", crate::text::printable(word))))
+        };
+        let units = options.sector_size.units();
+        let iv_offset = sector("Invalid iv_offset sector", "the IV offset", &iv_offset)?;
+        if !iv_offset.is_multiple_of(units) {
+            let why = format!("{iv_offset} is no multiple of the sector size, {units} sectors of 512 bytes");
+            return Err(bad(format!("Invalid iv_offset sector: {why}")));
+        }
+        let offset = sector("Invalid device sector", "the device's first sector", &offset)?;
+        let block = units.min(KERNEL_SECTOR as u64 >> 9);
+        if !offset.is_multiple_of(block) {
+            let why = format!("the device's first sector, {offset}, is no multiple of {block}");
+            return Err(bad(format!("Cannot calculate initial queue limits: {why}")));
+        }
+        Ok(Self { cipher, key, iv_offset, device, offset, options })
+    }
+
+    /// Makes the cipher.
+    ///
+    /// # Errors
+    /// `Unsupported` for authenticated modes; else the cipher's errors, which are in the kernel's words.
+    pub fn build(&self) -> Result<Arc<dyn SectorCipher>> {
+        if self.cipher.is_authenticated() || self.options.integrity.as_ref().is_some_and(|i| i.aead) {
+            let why =
+                format!("{}: authenticated modes are parsed but not opened yet", self.cipher.as_written());
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        build_with(&BuildOptions {
+            spec: &self.cipher,
+            key: &self.key.bytes()?,
+            sector_size: self.options.sector_size,
+            iv_large_sectors: self.options.iv_large_sectors,
+            cpu: None,
+        })
+        .map_err(of_cipher)
+    }
+
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let name = self.cipher.as_written();
+        let mut warnings: Vec<String> =
+            self.cipher.weaknesses().into_iter().map(|why| format!("{name}: {why}")).collect();
+        if let TableKey::Bytes(key) = &self.key {
+            warnings.extend(weak_key(&self.cipher, key).map(|why| format!("{name}: {why}")));
+        }
+        let sector = self.options.sector_size.bytes();
+        if sector > KERNEL_SECTOR {
+            warnings.push(format!("sector_size:{sector}: a kernel opens it only where its page is as large"));
+        }
+        warnings
+    }
+
+    pub(super) fn print(&self, keys: bool) -> String {
+        let (cipher, key) = (self.cipher.as_written(), self.key.print(keys));
+        let mut line =
+            format!("{cipher} {} {} {} {}", *key, self.iv_offset, escape(&self.device), self.offset);
+        let options = self.options.words();
+        if !options.is_empty() {
+            line += &format!(" {} {}", options.len(), options.join(" "));
+        }
+        line
+    }
+}
+
+/// What a linear line is under.
+pub(super) fn null() -> Result<Arc<dyn SectorCipher>> {
+    let spec: CipherSpec = "cipher_null-ecb".parse().map_err(of_cipher)?;
+    let key = Key::zeroed(0).map_err(of_cipher)?;
+    underseal_cipher::build(&spec, &key, SectorSize::S512).map_err(of_cipher)
+}

@@ -1,0 +1,145 @@
+//! The key of a crypt line: in hex, `-` for none, or the name of one in the kernel's keyring.
+
+use std::fmt::Write;
+
+use linux_keyutils::{KeyRing, KeyRingIdentifier};
+use underseal_cipher::Key;
+use zeroize::Zeroizing;
+
+use super::words::number;
+use super::{bad, of_cipher};
+use crate::text::printable;
+use crate::{Error, ErrorKind, Result};
+
+/// Where a key comes from.
+#[derive(Debug)]
+pub enum TableKey {
+    /// In the line itself; of no bytes for `-`.
+    Bytes(Key),
+    /// `:<size>:<type>:<description>`.
+    Keyring {
+        /// Bytes.
+        size: usize,
+        /// `user`, `logon`, `encrypted` or `trusted`.
+        kind: String,
+        /// What the keyring calls it.
+        description: String,
+    },
+}
+
+impl TableKey {
+    pub(super) fn parse(word: &str) -> Result<Self> {
+        if let Some(name) = word.strip_prefix(':') {
+            return Self::parse_keyring(name);
+        }
+        if word == "-" {
+            return Ok(Self::Bytes(Key::zeroed(0).map_err(of_cipher)?));
+        }
+        let bad = || {
+            bad("Error decoding and setting key: a key is an even number of hex digits, - or :SIZE:TYPE:NAME")
+        };
+        let (digits, rest) = word.as_bytes().as_chunks::<2>();
+        if !rest.is_empty() || digits.is_empty() {
+            return Err(bad());
+        }
+        let mut key = Key::zeroed(digits.len()).map_err(of_cipher)?;
+        for (byte, [high, low]) in key.as_mut_bytes().iter_mut().zip(digits) {
+            let digit =
+                |c: &u8| char::from(*c).to_digit(16).and_then(|d| u8::try_from(d).ok()).ok_or_else(bad);
+            *byte = digit(high)? << 4 | digit(low)?;
+        }
+        Ok(Self::Bytes(key))
+    }
+
+    fn parse_keyring(name: &str) -> Result<Self> {
+        let bad = |why: &str| bad(format!("Cannot parse key size: {why}"));
+        let mut parts = name.splitn(3, ':');
+        let (size, kind, description) = (parts.next(), parts.next(), parts.next());
+        let size = size.and_then(number).and_then(|n| usize::try_from(n).ok());
+        let size = size.filter(|n| (1..=Key::MAX).contains(n)).ok_or_else(|| bad("want :SIZE:TYPE:NAME"))?;
+        let kind = kind.filter(|kind| ["user", "logon", "encrypted", "trusted"].contains(kind));
+        let kind = kind.ok_or_else(|| bad("the type is user, logon, encrypted or trusted"))?;
+        let description = description.filter(|d| !d.is_empty()).ok_or_else(|| bad("the key has no name"))?;
+        Ok(Self::Keyring { size, kind: kind.into(), description: description.into() })
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(key) => key.len(),
+            Self::Keyring { size, .. } => *size,
+        }
+    }
+
+    /// True for `-`.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes; from the keyring a copy.
+    ///
+    /// # Errors
+    /// `Unsupported` for kinds that the kernel keeps to itself; `WrongKey` when there is no such key, or one of another
+    /// length; `Io` when the keyring cannot be read.
+    pub fn bytes(&self) -> Result<Key> {
+        match self {
+            Self::Bytes(key) => Key::new(key.as_bytes()).map_err(of_cipher),
+            Self::Keyring { size, kind, description } => from_keyring(*size, kind, description),
+        }
+    }
+
+    /// The word; zeros for hex digits unless they are asked for.
+    pub(super) fn print(&self, shown: bool) -> Zeroizing<String> {
+        match self {
+            Self::Bytes(key) if key.is_empty() => Zeroizing::new("-".into()),
+            Self::Bytes(key) => {
+                let mut hex = Zeroizing::new(String::with_capacity(2 * key.len()));
+                for byte in key.as_bytes() {
+                    // Writing to a string does not fail.
+                    let _ = write!(hex, "{:02x}", if shown { *byte } else { 0 });
+                }
+                hex
+            }
+            Self::Keyring { size, kind, description } => {
+                Zeroizing::new(format!(":{size}:{kind}:{}", super::words::escape(description)))
+            }
+        }
+    }
+}
+
+fn from_keyring(size: usize, kind: &str, description: &str) -> Result<Key> {
+    let name = printable(description);
+    if kind != "user" {
+        let why = format!(
+            "key {name}: the kernel gives {kind} keys to no program; put it into the keyring as a user key"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, why));
+    }
+    let io = |e: linux_keyutils::KeyError| {
+        let kind =
+            if e == linux_keyutils::KeyError::KeyDoesNotExist { ErrorKind::WrongKey } else { ErrorKind::Io };
+        Error::new(kind, format!("Error decoding and setting key: key {name} of the keyring: {e:?}"))
+    };
+    let rings = [
+        KeyRingIdentifier::Thread,
+        KeyRingIdentifier::Process,
+        KeyRingIdentifier::Session,
+        KeyRingIdentifier::User,
+    ];
+    let mut found = Err(linux_keyutils::KeyError::KeyDoesNotExist);
+    for ring in rings {
+        found = KeyRing::from_special_id(ring, false).and_then(|ring| ring.search(description));
+        if found.is_ok() {
+            break;
+        }
+    }
+    // One byte more, to see a longer key.
+    let mut key = Key::zeroed(size + 1).map_err(of_cipher)?;
+    let len = found.map_err(io)?.read(&mut key.as_mut_bytes()).map_err(io)?;
+    if len != size {
+        let why = format!("Error decoding and setting key: key {name} has {len} bytes and not {size}");
+        return Err(Error::new(ErrorKind::WrongKey, why));
+    }
+    key.truncate(size);
+    Ok(key)
+}

@@ -1,0 +1,166 @@
+//! The optional words of a crypt line.
+
+use super::bad;
+use super::words::{Words, number};
+use crate::Result;
+use crate::text::printable;
+use underseal_cipher::SectorSize;
+
+/// A crypt line's options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CryptOptions {
+    /// Discards pass to the device, which tells whoever reads it what is in use.
+    pub allow_discards: bool,
+    /// Crypto on the processor that the request came from.
+    pub same_cpu_crypt: bool,
+    /// Crypto before other work.
+    pub high_priority: bool,
+    /// Whoever encrypts a write submits it; else one writer sorts them.
+    pub submit_from_crypt_cpus: bool,
+    /// Reads are decrypted where they complete.
+    pub no_read_workqueue: bool,
+    /// Writes are encrypted where they arrive.
+    pub no_write_workqueue: bool,
+    /// The RFC's one word for the two above.
+    pub force_inline: bool,
+    /// Room beside each sector.
+    pub integrity: Option<Integrity>,
+    /// The size of an encryption sector.
+    pub sector_size: SectorSize,
+    /// IVs count sectors of `sector_size`.
+    pub iv_large_sectors: bool,
+    /// Bytes of the key that are the MAC's.
+    pub integrity_key_size: Option<u32>,
+}
+
+/// The `integrity` option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Integrity {
+    /// Bytes beside each sector: 1 to 480.
+    pub tag_size: u32,
+    /// `aead`, or `none` where the room is only asked for.
+    pub aead: bool,
+}
+
+/// The most optional words: each once.
+const MOST: u64 = 11;
+
+impl Default for CryptOptions {
+    fn default() -> Self {
+        Self {
+            allow_discards: false,
+            same_cpu_crypt: false,
+            high_priority: false,
+            submit_from_crypt_cpus: false,
+            no_read_workqueue: false,
+            no_write_workqueue: false,
+            force_inline: false,
+            integrity: None,
+            sector_size: SectorSize::S512,
+            iv_large_sectors: false,
+            integrity_key_size: None,
+        }
+    }
+}
+
+impl CryptOptions {
+    /// `[<#opts> <opts>...]`, of a line of `len` sectors.
+    pub(super) fn parse(words: &mut Words, len: u64) -> Result<Self> {
+        let mut options = Self::default();
+        let Some(count) = words.next() else { return Ok(options) };
+        let count = number(&count).filter(|n| *n <= MOST).ok_or_else(|| {
+            bad(format!("Invalid number of feature args: {} is not a number to {MOST}", printable(&count)))
+        })?;
+        if (words.len() as u64) < count {
+            return Err(bad(format!(
+                "not enough arguments for features: {count} promised, {} there",
+                words.len()
+            )));
+        }
+        for _ in 0..count {
+            options.word(&words.next().unwrap_or_default(), len)?;
+        }
+        words.end().map_err(|()| bad("Invalid feature arguments: more words than their number says"))?;
+        Ok(options)
+    }
+
+    fn word(&mut self, word: &str, len: u64) -> Result<()> {
+        let (name, value) = word.split_once(':').map_or((word, None), |(name, value)| (name, Some(value)));
+        let unknown = |why: &str| bad(format!("Invalid feature arguments: {}: {why}", printable(word)));
+        match (name, value) {
+            ("allow_discards", None) => self.allow_discards = true,
+            ("same_cpu_crypt", None) => self.same_cpu_crypt = true,
+            ("high_priority", None) => self.high_priority = true,
+            ("submit_from_crypt_cpus", None) => self.submit_from_crypt_cpus = true,
+            ("no_read_workqueue", None) => self.no_read_workqueue = true,
+            ("no_write_workqueue", None) => self.no_write_workqueue = true,
+            ("force_inline", None) => self.force_inline = true,
+            ("iv_large_sectors", None) => self.iv_large_sectors = true,
+            ("integrity", Some(value)) => self.integrity = Some(Integrity::parse(value)?),
+            ("integrity_key_size", Some(value)) => {
+                let size = number(value).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+                self.integrity_key_size =
+                    Some(size.ok_or_else(|| unknown("want a positive number of bytes"))?);
+            }
+            ("sector_size", Some(value)) => {
+                let value = number(value).ok_or_else(|| unknown("want a number of bytes"))?;
+                self.sector_size = sector_size(value)?;
+                let units = self.sector_size.units();
+                if !len.is_multiple_of(units) {
+                    let why = format!("{len} sectors of 512 bytes are no sectors of {value}");
+                    return Err(bad(format!("Device size is not multiple of sector_size feature: {why}")));
+                }
+            }
+            _ => return Err(unknown("no option of the crypt target")),
+        }
+        Ok(())
+    }
+
+    /// The words that are not at their defaults, in the kernel's order.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        for (is, name) in [
+            (self.allow_discards, "allow_discards"),
+            (self.same_cpu_crypt, "same_cpu_crypt"),
+            (self.high_priority, "high_priority"),
+            (self.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
+            (self.no_read_workqueue, "no_read_workqueue"),
+            (self.no_write_workqueue, "no_write_workqueue"),
+            (self.force_inline, "force_inline"),
+        ] {
+            words.extend(is.then(|| name.to_owned()));
+        }
+        if let Some(Integrity { tag_size, aead }) = self.integrity {
+            words.push(format!("integrity:{tag_size}:{}", if aead { "aead" } else { "none" }));
+        }
+        if self.sector_size != SectorSize::S512 {
+            words.push(format!("sector_size:{}", self.sector_size.bytes()));
+        }
+        words.extend(self.iv_large_sectors.then(|| "iv_large_sectors".to_owned()));
+        words.extend(self.integrity_key_size.map(|size| format!("integrity_key_size:{size}")));
+        words
+    }
+}
+
+impl Integrity {
+    fn parse(value: &str) -> Result<Self> {
+        let bad =
+            || bad("Invalid integrity arguments: want integrity:SIZE:aead or :none, SIZE from 1 to 480");
+        let (size, kind) = value.split_once(':').ok_or_else(bad)?;
+        let size = number(size).and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=480).contains(n));
+        let tag_size = size.ok_or_else(bad)?;
+        match kind {
+            "aead" => Ok(Self { tag_size, aead: true }),
+            "none" => Ok(Self { tag_size, aead: false }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// Beyond the kernel's 4096 up to 65536. The kernel keeps 16 bits of the number: 66048 would become 512.
+fn sector_size(bytes: u64) -> Result<SectorSize> {
+    let size = u32::try_from(bytes).ok().and_then(|bytes| SectorSize::new(bytes).ok());
+    size.ok_or_else(|| {
+        bad(format!("Invalid feature value for sector_size: {bytes} is not a power of two from 512 to 65536"))
+    })
+}
