@@ -57,8 +57,6 @@ fn luks_volume(
         let context = format!("{}: the header is of the other LUKS version", name.display());
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
-    mend(&mut header, file, name, access);
-
     let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
     let unlocked = secret.try_with(|key| Ok(header.unlock(file, name, key, &options)?))?;
     log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
@@ -68,7 +66,10 @@ fn luks_volume(
         allow_null: args.allow_null,
     };
     let volume = header.activate(&unlocked.key, data_size, &options);
-    volume.map_err(|e| Error::from(e).within(args.image.display()))
+    let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
+    // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
+    mend(&mut header, file, name, access);
+    Ok(volume)
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {

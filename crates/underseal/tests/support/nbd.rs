@@ -25,23 +25,37 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects and asks for the default export by `NBD_OPT_EXPORT_NAME`, as the oldest clients do.
+    /// Connects and asks for the default export.
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
+        const ACK: u32 = 1;
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(&Self::hello())?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        let mut export = [0; 10];
-        stream.read_exact(&mut export)?;
-        let size = u64::from_be_bytes(export[..8].try_into().unwrap());
-        Ok(Self { stream, size })
+        let mut size = 0;
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head)?;
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut payload = vec![0; word(16) as usize];
+            stream.read_exact(&mut payload)?;
+            match (word(12), payload.get(..2)) {
+                (ACK, _) => return Ok(Self { stream, size }),
+                // NBD_INFO_EXPORT
+                (3, Some([0, 0])) => size = u64::from_be_bytes(payload[2..10].try_into().unwrap()),
+                (3, _) => {}
+                (kind, _) => return Err(io::Error::other(format!("NBD_OPT_GO: {kind:#x}"))),
+            }
+        }
     }
 
-    /// All that a client says before the first request: newstyle fixed, no zeroes, export "".
+    /// All that a client says before the first request: newstyle fixed, no zeroes, NBD_OPT_GO for the default export
+    /// with NBD_INFO_BLOCK_SIZE.
     pub(crate) fn hello() -> Vec<u8> {
-        [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat()
+        let go = [&0_u32.to_be_bytes()[..], &1_u16.to_be_bytes(), &3_u16.to_be_bytes()].concat();
+        [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &7_u32.to_be_bytes(), &8_u32.to_be_bytes(), &go].concat()
     }
 
     /// A request's header.

@@ -23,7 +23,11 @@ pub(crate) struct Server {
 impl Server {
     /// Serves the volume on a Unix socket of its own and returns when clients can connect.
     pub(crate) fn start(volume: &Volume, options: &[&str]) -> Self {
-        let scratch = Scratch::new();
+        Self::start_in(Scratch::new(), volume, options)
+    }
+
+    /// As `start`, where another server left its socket.
+    pub(crate) fn start_in(scratch: Scratch, volume: &Volume, options: &[&str]) -> Self {
         let log = File::create(scratch.path("log")).unwrap();
         let mut command = volume.command("open");
         command.args(["-v", "--nbd", &format!("unix:{}", text(&scratch.path("s")))]).args(options);
@@ -75,10 +79,17 @@ impl Server {
         log
     }
 
-    /// Ends it without a chance to put anything in order.
-    pub(crate) fn kill(mut self) {
+    /// Ends it without a chance to put anything in order; what it left behind can be handed to the next one.
+    pub(crate) fn kill(mut self) -> Scratch {
         self.signal(Signal::KILL);
         assert_eq!(self.wait().signal(), Some(9));
+        std::mem::replace(&mut self.scratch, Scratch::new())
+    }
+
+    /// Its open descriptors and its threads.
+    pub(crate) fn holds(&self) -> (usize, usize) {
+        let count = |what: &str| fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count();
+        (count("fd"), count("task"))
     }
 }
 

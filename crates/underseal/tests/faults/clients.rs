@@ -1,0 +1,146 @@
+//! Bad clients beside good ones.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::support::nbd::{Client, Command};
+use crate::support::scratch::assert_same;
+use crate::support::tools::wait_until;
+use crate::support::volume::{Volume, text};
+use crate::support::{Scratch, Server, bytes, run, seed, tool};
+
+const MIB: u64 = 1 << 20;
+/// The good client's part of the volume.
+const GOOD: u64 = 40 * MIB;
+
+/// Writes and reads, and checks, until told to stop. Says how often, and how long the slowest pair of them took.
+fn work_well(socket: &Path, over: &AtomicBool, seed: u64) -> (u64, Duration) {
+    let mut client = Client::connect(socket).unwrap();
+    let (mut times, mut slowest) = (0, Duration::ZERO);
+    while !over.load(Ordering::Relaxed) {
+        let data = bytes(seed ^ times, 65_536);
+        let at = GOOD + times % 64 * 65_536;
+        let started = Instant::now();
+        client.write(at, &data).unwrap();
+        assert_same(&client.read(at, data.len()).unwrap(), &data, "the good client");
+        slowest = slowest.max(started.elapsed());
+        times += 1;
+    }
+    (times, slowest)
+}
+
+/// Does `bad` while a good client works; the server holds nothing more afterwards than before.
+fn beside_a_good_client(server: &Server, bad: impl FnOnce()) {
+    let seed = seed("bad clients");
+    let before = server.holds();
+    let over = AtomicBool::new(false);
+    let socket = server.socket();
+    thread::scope(|scope| {
+        let good = scope.spawn(|| work_well(&socket, &over, seed));
+        thread::sleep(Duration::from_millis(50));
+        let bad = catch_unwind(AssertUnwindSafe(bad));
+        over.store(true, Ordering::Relaxed);
+        let (times, slowest) = good.join().unwrap();
+        if let Err(panic) = bad {
+            resume_unwind(panic);
+        }
+        eprintln!("the good client: {times} writes and reads, the slowest pair in {slowest:?}");
+        assert!(times > 20 && slowest < Duration::from_secs(5), "{times} times, the slowest in {slowest:?}");
+    });
+    let limit = Duration::from_secs(15);
+    wait_until("the server has let go of everything", limit, || server.holds() == before);
+}
+
+#[test]
+fn fifty_clients_killed_in_the_middle_of_their_requests_harm_nobody() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "64M");
+    let server = Server::start(&volume, &[]);
+    let source = scratch.file("source", &bytes(1, 32 << 20));
+    let mut rng = fastrand::Rng::with_seed(seed("killed"));
+    beside_a_good_client(&server, || {
+        for number in 0..50 {
+            let mut nbdcopy = tool("nbdcopy");
+            match number % 2 {
+                0 => nbdcopy.args([text(&source), &server.uri()]),
+                _ => nbdcopy.args([&server.uri(), "null:"]),
+            };
+            let started = |log: &str| log.matches(": serving export").count();
+            let before = started(&server.log());
+            let mut victim = nbdcopy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            wait_until("the victim is served", Duration::from_secs(10), || started(&server.log()) > before);
+            thread::sleep(Duration::from_micros(rng.u64(..15_000)));
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+        }
+    });
+    let log = server.stop();
+    let cut = log.matches("WARN").count() + log.matches("in the middle of a request").count();
+    eprintln!("{cut} lines tell of clients that were cut off");
+    assert!(cut > 0, "no client was killed in the middle of anything:\n{log}");
+}
+
+#[test]
+fn a_crowd_of_slow_connections_keeps_nobody_from_working() {
+    const CROWD: usize = 1200;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "64M");
+    let server = Server::start(&volume, &["--max-connections", "100"]);
+    let socket = server.socket();
+    beside_a_good_client(&server, || {
+        // Served, and then a request at a byte a turn, or replies that are never read.
+        let mut lazy: Vec<_> = (0..40).map(|_| Client::connect(&socket).unwrap()).collect();
+        let request = Client::header(Command::Read, 1, 0, 1 << 20);
+        for client in &mut lazy[20..] {
+            client.stream.write_all(&request.repeat(8)).unwrap();
+        }
+        // A handshake at a byte a turn, until all of the crowd were there.
+        let newcomers = thread::scope(|scope| {
+            let crowd = scope.spawn(|| {
+                let hello = Client::hello();
+                let mut crowd: Vec<(UnixStream, usize)> = Vec::new();
+                while crowd.len() < CROWD {
+                    crowd.push((UnixStream::connect(&socket).unwrap(), 0));
+                    if crowd.len().is_multiple_of(50) {
+                        for (stream, said) in &mut crowd {
+                            let next = &hello[*said..(*said + 1).min(hello.len() - 1)];
+                            *said += stream.write(next).unwrap_or(0);
+                        }
+                    }
+                }
+            });
+            for turn in 0..24 {
+                for client in &mut lazy[..20] {
+                    client.stream.write_all(&request[turn..=turn]).unwrap();
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            // Those who come meanwhile get their turn.
+            let mut newcomers = Vec::new();
+            while !crowd.is_finished() {
+                let started = Instant::now();
+                run(tool("nbdinfo").args(["--size", &server.uri()]));
+                newcomers.push(started.elapsed());
+            }
+            newcomers
+        });
+        assert!(!newcomers.is_empty(), "the crowd was through before anybody else came");
+        assert!(
+            newcomers.iter().all(|&wait| wait < Duration::from_secs(10)),
+            "newcomers waited {newcomers:?}"
+        );
+        eprintln!("newcomers waited {newcomers:?}");
+    });
+    server.stop();
+}

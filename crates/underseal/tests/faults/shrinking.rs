@@ -1,0 +1,48 @@
+//! An image that somebody makes shorter while it is served.
+
+use std::fs::OpenOptions;
+
+use crate::support::nbd::{Client, EIO};
+use crate::support::scratch::assert_same;
+use crate::support::volume::{Volume, text};
+use crate::support::{Scratch, Server, bytes, seed};
+
+const DATA: u64 = 16 << 20;
+/// Where the volume ends after it was cut.
+const LEFT: u64 = 2 << 20;
+
+#[test]
+fn what_is_gone_is_eio_and_a_log_line_and_everything_else_goes_on() {
+    let scratch = Scratch::new();
+    for (i, open) in [&[][..], &["--direct"], &["--read-only"]].into_iter().enumerate() {
+        let volume = Volume::at(&scratch, &format!("image{i}")).format("24M", &[]);
+        let plain = bytes(seed("shrinking"), usize::try_from(volume.size()).unwrap());
+        volume.write(0, &plain);
+        let server = Server::start(&volume, open);
+        let (mut victim, mut other) =
+            (Client::connect(&server.socket()).unwrap(), Client::connect(&server.socket()).unwrap());
+        assert_same(&victim.read(4 << 20, 4096).unwrap(), &plain[4 << 20..][..4096], "before");
+
+        let image = OpenOptions::new().write(true).open(&volume.image).unwrap();
+        image.set_len(DATA + LEFT).unwrap();
+        let end = usize::try_from(LEFT).unwrap();
+        // Beyond the end, across it, and a whole payload.
+        for (offset, len) in [(4 << 20, 4096), (LEFT - 4096, 8192), (LEFT, 1 << 20), (0, 8 << 20)] {
+            assert_eq!(victim.read(offset, len), Err(EIO), "{len} bytes at {offset}, {open:?}");
+            assert_same(&other.read(LEFT - 65_536, 65_536).unwrap(), &plain[end - 65_536..end], "the other");
+        }
+        // The same connection, too.
+        assert_same(&victim.read(0, 1 << 20).unwrap(), &plain[..1 << 20], "what is left");
+        if !open.contains(&"--read-only") {
+            other.write(0, &plain[4096..8192]).unwrap();
+            assert_same(&other.read(0, 4096).unwrap(), &plain[4096..8192], "a write to what is left");
+            other.flush().unwrap();
+        }
+        drop((victim, other));
+        let log = server.stop();
+        let place = format!("byte {}", DATA + (4 << 20));
+        let line = log.lines().find(|line| line.contains(&place));
+        let line = line.unwrap_or_else(|| panic!("no line names {place}, {open:?}:\n{log}"));
+        assert!(line.contains(text(&volume.image)) && line.contains("ERROR"), "{line}");
+    }
+}
