@@ -25,6 +25,8 @@ pub(super) const OURS: &str = "underseal, 4 KiB sectors";
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
 /// Ours without structured replies, which cost libnbd two more calls a read.
 const OURS_SIMPLE: &str = "underseal, simple replies";
+/// Ours, looking for the next request for 50 us before it sleeps.
+const OURS_POLL: &str = "underseal, busy poll 50 us";
 /// nbdkit without them.
 const NBDKIT_SIMPLE: &str = "nbdkit luks --no-sr";
 /// Ours without a cipher, over the same kind of file.
@@ -85,6 +87,7 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
         place.ours(OURS, "4096", &[])?,
         place.ours(OURS_512, "512", &[])?,
         place.ours(OURS_SIMPLE, "4096", &["--simple-replies"])?,
+        place.ours(OURS_POLL, "4096", &["--busy-poll=50"])?,
         place.null()?,
         place.memory()?,
         place.qemu()?,

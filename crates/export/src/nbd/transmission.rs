@@ -9,6 +9,7 @@
 //! The thread waits in one place, the queue's ring, for the lower device and for the socket.
 
 mod answer;
+mod busy_poll;
 mod inbox;
 mod outbox;
 mod tickets;
@@ -17,9 +18,11 @@ mod wire;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use underseal_datapath::{Buffer, Full, Mapping, Queue, QueueOptions, Request as Job};
 
+use self::busy_poll::BusyPoll;
 use self::inbox::{IN_PLACE, Inbox};
 use self::outbox::Outbox;
 use self::tickets::Tickets;
@@ -47,12 +50,20 @@ const WRITABLE: u32 = 1;
 /// Serves volumes to connections, each with a queue of its own.
 pub struct VolumeHandler {
     mappings: Vec<Arc<Mapping>>,
+    busy_poll: Duration,
 }
 
 impl VolumeHandler {
     /// Serves `mappings`, in the order of the server's exports.
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
-        Self { mappings }
+        Self { mappings, busy_poll: Duration::ZERO }
+    }
+
+    /// Lets idle connections look at their sockets for so long before they sleep: latency for processor time.
+    #[must_use]
+    pub fn with_busy_poll(mut self, limit: Duration) -> Self {
+        self.busy_poll = limit;
+        self
     }
 }
 
@@ -65,7 +76,16 @@ impl ConnectionHandler for VolumeHandler {
         let options = QueueOptions { depth: DEPTH, max_request: MAX_PAYLOAD as usize };
         let queue = Queue::open(mapping.clone(), options)
             .map_err(|e| Error::new(ErrorKind::Io, "no queue for the connection").with_source(e))?;
-        Transmission::new(mapping.clone(), queue, Wire::new(transport), negotiated, peer, stop).run()
+        Transmission::new(
+            mapping.clone(),
+            queue,
+            Wire::new(transport),
+            negotiated,
+            peer,
+            stop,
+            BusyPoll::new(self.busy_poll),
+        )
+        .run()
     }
 }
 
@@ -88,6 +108,7 @@ struct Transmission {
     /// No more requests will be taken.
     closing: bool,
     watching: [bool; 2],
+    busy_poll: BusyPoll,
     failures: u64,
 }
 
@@ -129,6 +150,7 @@ impl Transmission {
         negotiated: Negotiated,
         peer: Peer,
         stop: StopSignal,
+        busy_poll: BusyPoll,
     ) -> Self {
         Self {
             mapping,
@@ -145,6 +167,7 @@ impl Transmission {
             readable: true,
             closing: false,
             watching: [false; 2],
+            busy_poll,
             failures: 0,
         }
     }
@@ -179,7 +202,7 @@ impl Transmission {
         const POLLIN: i16 = 1;
         const POLLOUT: i16 = 4;
         // What came while the thread was at work has changed what there is to do.
-        if self.take_events() {
+        if self.take_events() || (readable && !writable && self.look()?) {
             return Ok(());
         }
         for (number, wanted, events) in [(READABLE, readable, POLLIN), (WRITABLE, writable, POLLOUT)] {
@@ -192,6 +215,19 @@ impl Transmission {
         self.queue.wait()?;
         self.take_events();
         Ok(())
+    }
+
+    /// Looks for the next request before sleeping, when that is likely to pay. True when something came.
+    fn look(&mut self) -> Result<bool> {
+        if self.queue.in_flight() > 0 || !self.busy_poll.idle() {
+            return Ok(false);
+        }
+        while self.busy_poll.goes_on() {
+            if self.receive()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Notes which descriptors have become ready. True when one has.
@@ -232,14 +268,16 @@ impl Transmission {
                 }
                 // What is answered goes out before the socket is asked for more.
                 Taken::NeedsBytes if taken > 0 && !self.outbox.is_empty() => return Ok(Pace::More),
-                Taken::NeedsBytes => self.receive()?,
+                Taken::NeedsBytes => {
+                    self.receive()?;
+                }
             }
         }
         Ok(Pace::Drained)
     }
 
-    /// Receives into the inbox or the payload under way.
-    fn receive(&mut self) -> Result<()> {
+    /// Receives into the inbox or the payload under way. True when something came, be it the end.
+    fn receive(&mut self) -> Result<bool> {
         let (wanted, received) = match &mut self.payload {
             Some(Payload { into: Ok(buffer), filled, .. }) => {
                 let rest = &mut buffer[*filled..];
@@ -257,11 +295,17 @@ impl Transmission {
                     log::info!("{}: left in the middle of a request", self.peer);
                 }
             }
-            Ok(n) => self.readable = n == wanted || self.wire.may_hold_more(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            Ok(n) => {
+                self.busy_poll.came();
+                self.readable = n == wanted || self.wire.may_hold_more();
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                return Ok(false);
+            }
             Err(e) => return Err(e.into()),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn take_request(&mut self) -> Result<Taken> {

@@ -5,6 +5,7 @@ mod serve;
 mod uri;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use underseal_datapath::Mapping;
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
@@ -37,6 +38,7 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let listeners = sockets.listen()?;
     let ready = uri::ready_text(args, &listeners);
+    let busy_poll = Duration::from_micros(args.busy_poll.into());
     let server = Server::new(
         ServerConfig {
             tls,
@@ -46,7 +48,7 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
             ..ServerConfig::new(Exports::new(vec![export(args, &mapping)])?)
         },
         listeners,
-        Arc::new(VolumeHandler::new(vec![mapping.clone()])),
+        Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll)),
     )?;
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     // Somebody else's sockets are somebody else's terminal too.
