@@ -169,9 +169,7 @@ impl From<export::Error> for Error {
                 Exit::Usage,
                 "--tls-certificates DIR, tcp:localhost:PORT, or --allow-plaintext-tcp on a network you trust",
             ),
-            Kind::Certificate => {
-                (Exit::Usage, "a directory with server-cert.pem and server-key.pem, for instance by certtool")
-            }
+            Kind::Certificate => (Exit::Usage, "the section FILES of underseal-open(1)"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

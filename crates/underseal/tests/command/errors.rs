@@ -51,7 +51,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("open disk --passphrase-file pass --nbd tcp:0.0.0.0:0", 2, "plain text"),
         ("open disk --passphrase-file pass --nbd unix:/no/such/dir/s", 1, "unix:/no/such/dir/s"),
         ("open disk --passphrase-file pass --nbd unix:pass", 1, "is no socket"),
-        ("open disk --passphrase-file pass --nbd unix:s --tls-certificates .", 2, "server-key.pem"),
+        ("open disk --passphrase-file pass --nbd unix:s --tls-certificates .", 2, "server-cert.pem"),
         ("info luks1 --raw-metadata", 2, "LUKS1"),
         // The key.
         ("open disk --nbd unix:s --passphrase-file wrong", 3, "no keyslot opens"),

@@ -128,6 +128,7 @@ fn other_processes_of_the_same_user_cannot_look_in() {
         .args(["--reuid", &id, "--regid", &id, "--clear-groups", "./underseal", "open", "disk"])
         .args(["--passphrase-file", "pass", "--nbd", "unix:nbd"])
         .current_dir(place.path(""))
+        .stdout(Stdio::null())
         .spawn()
         .unwrap();
     eventually("the socket", || place.path("nbd").exists());

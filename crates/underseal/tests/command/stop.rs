@@ -1,12 +1,13 @@
 //! How a server ends.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Place, Server, eventually, exists, is_running};
+use crate::common::{Place, Ran, Server, eventually, exists, is_running, server_signal};
 
 #[test]
 fn every_ending_signal_stops_it_cleanly() {
@@ -88,4 +89,64 @@ import time; time.sleep(60)
     assert!(!exists(&place.path("pid")));
     client.kill().unwrap();
     client.wait().unwrap();
+}
+
+#[test]
+fn a_last_flush_that_fails_ends_with_an_error() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: no /dev/fuse for a disk that fails");
+        return;
+    }
+    let place = Place::with_volume();
+    let disk = FailingDisk::new(&place, "disk");
+    let open = ["open", "mount/image", "--passphrase-file", "pass", "--nbd", "unix:nbd"];
+    let mut server = place.command(&open);
+    let server = server.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the socket", || exists(&place.path("nbd")));
+    place.noise("noise", 1 << 20);
+    place.tool("nbdcopy", &["noise", "nbd+unix:///?socket=nbd"]);
+    std::fs::write(place.path("broken"), "").unwrap();
+    server_signal(server.id(), Signal::TERM);
+    Ran::from(server.wait_with_output().unwrap()).fails(1, "the last flush: ");
+    drop(disk);
+}
+
+/// A file's contents at `mount/image`, whose flushes fail as soon as there is a file `broken`.
+struct FailingDisk<'a> {
+    place: &'a Place,
+    nbdfuse: Child,
+}
+
+impl<'a> FailingDisk<'a> {
+    fn new(place: &'a Place, file: &str) -> Self {
+        std::fs::create_dir(place.path("mount")).unwrap();
+        let (disk, broken) = (place.text(file), place.text("broken"));
+        let size = std::fs::metadata(place.path(file)).unwrap().len();
+        let nbdfuse = Command::new("nbdfuse")
+            .args(["mount/image", "--command", "nbdkit", "-s", "eval"])
+            .arg(format!("get_size=echo {size}"))
+            .arg(format!("pread=dd if={disk} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none"))
+            .arg(format!("pwrite=dd of={disk} seek=$4 conv=notrunc oflag=seek_bytes status=none"))
+            .args(["can_write=exit 0", "can_flush=exit 0"])
+            .arg(format!("flush=if [ -e {broken} ]; then echo EIO >&2; exit 1; fi"))
+            .current_dir(place.path(""))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nbdfuse (package libnbd-bin) is needed for the tests");
+        let this = Self { place, nbdfuse };
+        eventually("the mount", || {
+            std::fs::metadata(place.path("mount/image")).is_ok_and(|file| file.len() == size)
+        });
+        this
+    }
+}
+
+impl Drop for FailingDisk<'_> {
+    fn drop(&mut self) {
+        let unmount = Command::new("fusermount3").arg("-u").arg(self.place.path("mount")).status();
+        let unmounted = unmount.is_ok_and(|status| status.success());
+        // A second panic would hide the first.
+        assert!(unmounted || std::thread::panicking(), "the mount stays behind");
+        let _ = self.nbdfuse.wait();
+    }
 }
