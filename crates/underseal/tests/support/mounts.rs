@@ -31,7 +31,8 @@ pub(crate) fn skip(test: &str, reason: &str) {
     static SKIPPED: AtomicUsize = AtomicUsize::new(0);
     let number = 1 + SKIPPED.fetch_add(1, Ordering::Relaxed);
     // Not by a macro, whose words a test that passes does not show.
-    let _ = writeln!(std::io::stderr(), "{test}: skipped: {reason} ({number} in this run)");
+    let line = format!("{test}: skipped: {reason} ({number} in this run)\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// An NBD export as a file.
