@@ -127,9 +127,9 @@ impl Listener {
     }
 }
 
-/// Connections that wait in the kernel until they are accepted: room for a crowd. The kernel caps it at
-/// net.core.somaxconn.
-const BACKLOG: i32 = 1024;
+/// Connections that wait in the kernel until they are accepted: room for a crowd of any size. The kernel caps it at
+/// net.core.somaxconn (4096). Beyond it, clients that connect without blocking (libnbd) fail on Unix sockets.
+const BACKLOG: i32 = i32::MAX;
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,7 +1,9 @@
 //! What only root may set up, or a machine may not have. It is undone in the reverse order, however a test ends.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::tools::{missing, output, wait_until};
@@ -24,9 +26,13 @@ pub(crate) fn cannot_fuse() -> Option<&'static str> {
     opened.is_err().then_some("/dev/fuse cannot be opened")
 }
 
-/// Says that a test did not run, and why.
+/// Says that a test, or a part of it, did not run, and why; and how many did not so far.
 pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("{test}: skipped: {reason}");
+    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+    let number = 1 + SKIPPED.fetch_add(1, Ordering::Relaxed);
+    // Not by a macro, whose words a test that passes does not show.
+    let line = format!("{test}: skipped: {reason} ({number} in this run)\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// An NBD export as a file.

@@ -74,16 +74,24 @@ impl Clients {
 
     /// Looks for room for one more handshake, or makes it: closes the client that has been silent longest or, if none
     /// is silent, the one that has been negotiating longest. It must have had its [`GRACE`].
+    ///
+    /// Where most are negotiating, a silent one that has only just come is passed over: in a crowd that talks slowly
+    /// there always is one, and waiting out its grace would let in ten clients a second.
     pub(super) fn make_room(&self, now: Instant) -> Room {
         let mut table = self.lock();
         if table.clients.len() - table.serving < self.max_handshakes {
             return Room::Free;
         }
+        let handshakes = table.clients.len() - table.serving;
+        let silent = table.clients.values().filter(|client| client.phase == Phase::Silent).count();
+        let mostly_silent = 2 * silent >= handshakes;
+        let passed_over =
+            |client: &Client| !mostly_silent && now.saturating_duration_since(client.since) < GRACE;
         let victim = table
             .clients
             .values_mut()
             .filter(|client| client.phase <= Phase::Negotiating)
-            .min_by_key(|client| (client.phase, client.since));
+            .min_by_key(|client| (passed_over(client), client.phase, client.since));
         // Everyone is on the way out already.
         let Some(client) = victim else { return Room::After(GRACE) };
         match GRACE.checked_sub(now.saturating_duration_since(client.since)) {
