@@ -60,6 +60,13 @@ impl Lanes {
     }
 }
 
+/// Sectors a multiple of this apart meet in the same sets of the first-level cache.
+const PAGE: usize = 4096;
+/// Streams that meet there without pushing each other out.
+const WAYS: usize = 8;
+/// Bytes of each sector that are fetched at once, where they meet: whole cache lines.
+const LINE: usize = 64;
+
 /// Encrypts the sectors of `N` vectors of lanes from their first block to their last.
 #[inline(always)]
 unsafe fn chain<V: Vector, const R: usize, const N: usize>(
@@ -70,8 +77,8 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     src: *const u8,
     dst: *mut u8,
 ) {
-    // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All lanes read a block
-    // before any writes it, so a repeated lane sees what the first saw, in place too.
+    // SAFETY: N * BLOCKS is at most LANES, offsets are of sectors, `at` stays inside them. All lanes read a block, or a
+    // line, before any writes it, so a repeated lane sees what the first saw, in place too.
     unsafe {
         let mut x = [V::gather(ivs, lanes.iv.as_ptr()); N];
         let mut k = 1;
@@ -80,23 +87,58 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
             k += 1;
         }
         let mut at = 0;
+        if N * V::BLOCKS <= WAYS || !bytes.is_multiple_of(PAGE) {
+            while at < bytes {
+                step::<V, R, N>(keys, &mut x, &lanes.data, src.add(at), dst.add(at));
+                at += 16;
+            }
+            return;
+        }
+        let mut lines = [[0u8; LINE]; LANES];
+        let staged: [usize; LANES] = std::array::from_fn(|lane| lane * LINE);
         while at < bytes {
-            let first = V::key(keys);
-            let mut k = 0;
-            while k < N {
-                let block = V::gather(src.add(at), lanes.data.as_ptr().add(k * V::BLOCKS));
-                x[k] = x[k].xor3(block, first);
-                k += 1;
+            for (line, offset) in lines.iter_mut().zip(&lanes.data).take(N * V::BLOCKS) {
+                src.add(at + offset).copy_to_nonoverlapping(line.as_mut_ptr(), LINE);
             }
-            rounds::<V, R, true, N>(keys, &mut x);
-            let last = V::key(keys.add(R));
-            let mut k = 0;
-            while k < N {
-                x[k] = finish::<V, true>(x[k], last);
-                x[k].scatter(dst.add(at), lanes.data.as_ptr().add(k * V::BLOCKS));
-                k += 1;
+            let stage = lines.as_mut_ptr().cast::<u8>();
+            let mut block = 0;
+            while block < LINE {
+                step::<V, R, N>(keys, &mut x, &staged, stage.add(block), stage.add(block));
+                block += 16;
             }
-            at += 16;
+            for (line, offset) in lines.iter().zip(&lanes.data).take(N * V::BLOCKS) {
+                dst.add(at + offset).copy_from_nonoverlapping(line.as_ptr(), LINE);
+            }
+            at += LINE;
+        }
+    }
+}
+
+/// One block of every lane.
+#[inline(always)]
+unsafe fn step<V: Vector, const R: usize, const N: usize>(
+    keys: *const RoundKey,
+    x: &mut [V; N],
+    offsets: &[usize; LANES],
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise: a block is readable and writable at each lane's offset.
+    unsafe {
+        let first = V::key(keys);
+        let mut k = 0;
+        while k < N {
+            let block = V::gather(src, offsets.as_ptr().add(k * V::BLOCKS));
+            x[k] = x[k].xor3(block, first);
+            k += 1;
+        }
+        rounds::<V, R, true, N>(keys, x);
+        let last = V::key(keys.add(R));
+        let mut k = 0;
+        while k < N {
+            x[k] = finish::<V, true>(x[k], last);
+            x[k].scatter(dst, offsets.as_ptr().add(k * V::BLOCKS));
+            k += 1;
         }
     }
 }

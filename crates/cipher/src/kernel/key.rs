@@ -12,6 +12,8 @@ use crate::{CpuPath, Locked, Result};
 
 /// The most stack that a kernel uses; a test looks for what may be left.
 const SPILLED: usize = 1536;
+/// The same for CBC, which fetches lines of sectors to the stack.
+const SPILLED_BY_CBC: usize = 4608;
 
 /// An expanded AES key on locked pages, and the functions that use it.
 pub(crate) struct AesKey {
@@ -42,7 +44,7 @@ impl AesKey {
         let at = blocks.as_mut_ptr().cast::<u8>();
         // SAFETY: the processor has this path; the blocks are readable and writable.
         unsafe { (self.functions.ecb_encrypt)(self.schedule.encrypt.as_ptr(), at, at, blocks.len()) }
-        self.tidy();
+        self.tidy::<SPILLED>();
     }
 
     /// Decrypts blocks on their own, in place.
@@ -50,7 +52,7 @@ impl AesKey {
         let at = blocks.as_mut_ptr().cast::<u8>();
         // SAFETY: as in `encrypt_blocks`.
         unsafe { (self.functions.ecb_decrypt)(self.schedule.decrypt.as_ptr(), at, at, blocks.len()) }
-        self.tidy();
+        self.tidy::<SPILLED>();
     }
 
     /// Writes the encryption of each sector's number, le64(S) zero-padded: the tweaks of XTS with `plain64`, the IVs
@@ -77,6 +79,7 @@ impl AesKey {
             Direction::Decrypt => self.functions.xts_decrypt,
         };
         self.sectors(run, direction, tweaks, data);
+        self.tidy::<SPILLED>();
     }
 
     /// Applies CBC to whole sectors.
@@ -89,6 +92,7 @@ impl AesKey {
             Direction::Decrypt => self.functions.cbc_decrypt,
         };
         self.sectors(run, direction, ivs, data);
+        self.tidy::<SPILLED_BY_CBC>();
     }
 
     fn sectors(&self, run: Sectors, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
@@ -105,13 +109,12 @@ impl AesKey {
         // SAFETY: the processor has this path; the assertion above gives the shape; `InOutBuf` is one buffer or two
         // apart, readable and writable.
         unsafe { run(keys, ivs.as_ptr().cast(), ivs.len(), bytes, src, dst) }
-        self.tidy();
     }
 
     /// Leaves no round key behind on the stack.
-    fn tidy(&self) {
+    fn tidy<const BYTES: usize>(&self) {
         if self.functions.spills {
-            wipe_stack::<SPILLED>();
+            wipe_stack::<BYTES>();
         }
     }
 }

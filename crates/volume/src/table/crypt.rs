@@ -98,7 +98,7 @@ impl Crypt {
     }
 
     pub(super) fn print(&self, keys: bool) -> String {
-        let (cipher, key) = (self.cipher.as_written(), self.key.print(keys));
+        let (cipher, key) = (escape(self.cipher.as_written()), self.key.print(keys));
         let mut line =
             format!("{cipher} {} {} {} {}", *key, self.iv_offset, escape(&self.device), self.offset);
         let options = self.options.words();

@@ -162,6 +162,22 @@ fn our_own_options_are_taken_and_warned_of() {
     assert_eq!(table.volume(&[4096]).unwrap_err().kind(), ErrorKind::TooSmall);
 }
 
+/// What the fuzzer starts from, with its findings.
+#[test]
+fn seeds_of_the_fuzz_target_print_stably() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/table");
+    let mut parsed = 0;
+    for seed in std::fs::read_dir(folder).unwrap() {
+        let path = seed.unwrap().path();
+        if let Ok(table) = Table::parse(&std::fs::read_to_string(&path).unwrap()) {
+            let printed = table.print(true);
+            assert_eq!(Table::parse(&printed).unwrap().print(true), printed, "{}", path.display());
+            parsed += 1;
+        }
+    }
+    assert!(parsed > 100, "{parsed}");
+}
+
 #[test]
 fn several_lines_make_one_volume() {
     let key = "5a".repeat(32);
