@@ -1,16 +1,16 @@
-//! A volume over a lower device.
+//! A volume over its lower devices.
 
 use std::sync::Arc;
 
-use underseal_device::Device;
-use underseal_volume::{Segment, Volume};
+use underseal_device::{Device, Extent, Geometry};
+use underseal_volume::{Segment, SegmentKind, Volume};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A volume that is open: its segments, and the device they lie on. Shared by all its queues.
+/// A volume that is open: its segments, and the devices they lie on. Shared by all its queues.
 pub struct Mapping {
     volume: Volume,
-    device: Arc<dyn Device>,
+    devices: Vec<Arc<dyn Device>>,
 }
 
 /// What a range of the volume is made of.
@@ -28,27 +28,24 @@ impl Mapping {
     /// Puts a volume over a device.
     ///
     /// # Errors
-    /// `Layout` when a segment lies beyond the device's end or not on its blocks.
+    /// As [`Mapping::over`].
     pub fn new(volume: Volume, device: Arc<dyn Device>) -> Result<Self> {
-        let geometry = device.geometry();
-        for segment in volume.segments() {
-            let bad = |why: String| Error::new(ErrorKind::Layout, format!("{}: {why}", device.name()));
-            let end = segment.lower + segment.len;
-            if end > geometry.size {
-                return Err(bad(format!(
-                    "the volume ends at byte {end}, the device at {}: is it cut short?",
-                    geometry.size
-                )));
-            }
-            let block = u64::from(geometry.block);
-            if !segment.lower.is_multiple_of(block) || !segment.len.is_multiple_of(block) {
-                return Err(bad(format!(
-                    "the data at byte {} does not lie on blocks of {block} bytes, as direct I/O wants: open it without",
-                    segment.lower
-                )));
-            }
+        Self::over(volume, vec![device])
+    }
+
+    /// Puts a volume over its devices, in the order of the segments' numbers. One may be there twice.
+    ///
+    /// # Errors
+    /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there.
+    pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
+        for segment in volume.segments().iter().filter(|s| s.kind == SegmentKind::Stored) {
+            let Some(device) = devices.get(segment.device) else {
+                let context = format!("the volume lies on {} devices or more", segment.device + 1);
+                return Err(Error::new(ErrorKind::Layout, context));
+            };
+            fits(segment, &**device)?;
         }
-        Ok(Self { volume, device })
+        Ok(Self { volume, devices })
     }
 
     /// Its size in bytes.
@@ -59,22 +56,22 @@ impl Mapping {
     /// What offsets and lengths of requests must be multiples of: the sector size, or the device's block.
     pub fn block(&self) -> u32 {
         let sector = u32::try_from(self.volume.sector_size().bytes()).unwrap_or(u32::MAX);
-        sector.max(self.device.geometry().block)
+        self.geometries().fold(sector, |block, geometry| block.max(geometry.block))
     }
 
     /// Offsets and lengths that cost nothing extra, in bytes.
     pub fn preferred_block(&self) -> u32 {
-        self.block().max(self.device.geometry().preferred_block)
+        self.geometries().fold(self.block(), |block, geometry| block.max(geometry.preferred_block))
     }
 
     /// True when nothing may be written.
     pub fn read_only(&self) -> bool {
-        self.device.geometry().read_only
+        self.geometries().any(|geometry| geometry.read_only)
     }
 
-    /// True when discards reach the device.
+    /// True when discards reach the devices.
     pub fn discards(&self) -> bool {
-        self.volume.allow_discards() && self.device.geometry().discard
+        self.volume.allow_discards() && self.geometries().all(|geometry| geometry.discard)
     }
 
     /// True when zeros below are zeros above everywhere, so zeroing can be faster than writing.
@@ -87,7 +84,12 @@ impl Mapping {
     pub fn status(&self, offset: u64, len: u64) -> Option<Status> {
         let segment = self.segment(self.segment_index(offset)?);
         let len = len.min(segment.end() - offset).max(1);
-        let extent = self.device.extent(segment.lower_offset(offset), len);
+        let extent = match segment.kind {
+            SegmentKind::Stored => self.devices[segment.device].extent(segment.lower_offset(offset), len),
+            SegmentKind::Zero => Extent { len, hole: true },
+            // Whoever reads there learns more than from any status.
+            SegmentKind::Error => Extent { len, hole: false },
+        };
         // Whole blocks only: a client reads and writes nothing smaller. A part of a block is data.
         let block = u64::from(self.block());
         let whole = extent.len / block * block;
@@ -98,8 +100,12 @@ impl Mapping {
         Some(Status { len, hole, zero: hole && segment.cipher.is_null() })
     }
 
-    pub(crate) fn device(&self) -> &dyn Device {
-        &*self.device
+    pub(crate) fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    fn geometries(&self) -> impl Iterator<Item = Geometry> {
+        self.devices.iter().map(|device| device.geometry())
     }
 
     pub(crate) fn segment(&self, index: usize) -> &Segment {
@@ -110,4 +116,24 @@ impl Mapping {
     pub(crate) fn segment_index(&self, offset: u64) -> Option<usize> {
         self.volume.segment_index(offset)
     }
+}
+
+fn fits(segment: &Segment, device: &dyn Device) -> Result<()> {
+    let geometry = device.geometry();
+    let bad = |why: String| Err(Error::new(ErrorKind::Layout, format!("{}: {why}", device.name())));
+    let end = segment.lower + segment.len;
+    if end > geometry.size {
+        return bad(format!(
+            "the volume ends at byte {end}, the device at {}: is it cut short?",
+            geometry.size
+        ));
+    }
+    let block = u64::from(geometry.block);
+    if !segment.lower.is_multiple_of(block) || !segment.len.is_multiple_of(block) {
+        return bad(format!(
+            "the data at byte {} does not lie on blocks of {block} bytes, as direct I/O wants: open it without",
+            segment.lower
+        ));
+    }
+    Ok(())
 }

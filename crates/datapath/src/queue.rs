@@ -26,12 +26,13 @@ impl Default for QueueOptions {
     }
 }
 
-/// One stream of requests: its channel, its ring, its memory, its requests in flight.
+/// One stream of requests: its channels, its ring, its memory, its requests in flight.
 ///
 /// Submit until it is full, take completions, and [`wait`](Queue::wait) when there is nothing else to do.
 pub struct Queue {
     mapping: Arc<Mapping>,
-    channel: Box<dyn Channel>,
+    /// One a lower device, by its number.
+    channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
     arena: Arena,
     slots: Slots,
@@ -46,14 +47,18 @@ impl Queue {
     /// # Errors
     /// `Lower` when the system has no ring, descriptor or memory for it.
     pub fn open(mapping: Arc<Mapping>, options: QueueOptions) -> Result<Self> {
-        let lower = |e| Error::lower(mapping.device().name(), e);
+        let lower = |e| {
+            let names: Vec<_> = mapping.devices().iter().map(|device| device.name()).collect();
+            Error::lower(&names.join(", "), e)
+        };
         // Completions of the lower device, and a few descriptors of the export's.
         let ring = Ring::new(options.depth + 8).map_err(lower)?;
-        let channel = mapping.device().channel(options.depth).map_err(lower)?;
+        let channels = mapping.devices().iter().map(|device| device.channel(options.depth));
+        let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
         // The longest request and as much again, so one large request never waits for another.
         let arena = Arena::new(options.max_request.saturating_mul(2)).map_err(lower)?;
         Ok(Self {
-            channel,
+            channels,
             ring,
             arena,
             slots: Slots::new(options.depth),
@@ -85,7 +90,7 @@ impl Queue {
                 None => return Err(request),
             },
             Request::Write { data, durable, .. } => (Job::Write { durable }, false, Some(data)),
-            Request::Flush => (Job::Flush, false, None),
+            Request::Flush => (Job::Flush { device: 0 }, false, None),
             Request::Discard { durable, .. } => (Job::Discard, durable, None),
             Request::Prefetch { .. } => (Job::Prefetch, false, None),
             Request::WriteZeroes { durable, punch, fast, .. } if self.mapping.is_null() => {
@@ -96,7 +101,7 @@ impl Queue {
                 None => return Err(request),
             },
         };
-        let slot = Slot { tag, job, start, at: start, end: start + len, then_flush, buffer };
+        let slot = Slot { tag, job, start, at: start, end: start + len, then_flush, device: 0, buffer };
         let index = self.slots.put(slot);
         self.run(index);
         Ok(())
@@ -144,6 +149,7 @@ impl Queue {
             at,
             end,
             then_flush: false,
+            device: 0,
             buffer: Some(buffer),
         });
         if durable {
@@ -213,11 +219,12 @@ impl Queue {
 
     fn reap(&mut self) {
         while let Some(completion) = self.ring.next_completion() {
-            if let Some(number) = completion.token.as_event() {
-                self.events.push_back(number);
-            } else if let Some(done) =
-                self.channel.finish(&mut self.ring, completion.token, completion.result)
-            {
+            let Some(index) = completion.token.as_lower() else {
+                self.events.extend(completion.token.as_event());
+                continue;
+            };
+            let channel = &mut self.channels[self.slots.get(index).device];
+            if let Some(done) = channel.finish(&mut self.ring, completion.token, completion.result) {
                 self.finished(done);
             }
         }

@@ -14,6 +14,8 @@ pub(crate) struct Slot {
     pub(crate) end: u64,
     /// A flush follows the last piece.
     pub(crate) then_flush: bool,
+    /// The lower device that has it, or had it last.
+    pub(crate) device: usize,
     /// Its memory, unless the lower device has it.
     pub(crate) buffer: Option<Buffer>,
 }
@@ -34,7 +36,10 @@ pub(crate) enum Job {
     },
     Discard,
     Prefetch,
-    Flush,
+    /// One device after the other; this is the next.
+    Flush {
+        device: usize,
+    },
 }
 
 /// Slots by number; the one just freed is used next.

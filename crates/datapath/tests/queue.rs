@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
 use underseal_device::{Device, FileDevice, OpenOptions, RamDevice};
-use underseal_volume::{Segment, Volume};
+use underseal_volume::{Segment, SegmentKind, Volume};
 
 const SIZE: u64 = 1 << 20;
 /// Where the volume's data begins on the device.
@@ -24,7 +24,7 @@ fn null(sector: SectorSize) -> Arc<dyn SectorCipher> {
 }
 
 fn segment(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Segment {
-    Segment { start, len, lower, iv_offset, cipher }
+    Segment::stored(start, len, lower, iv_offset, cipher)
 }
 
 /// Two segments under different keys, swapped on the device.
@@ -119,43 +119,115 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Plays the steps on the volume's first [`SIZE`] bytes and on a copy in memory; the bytes of `zeros` do not change.
+fn behaves_as_a_disk(mut queue: Queue, zeros: std::ops::Range<usize>, steps: &[Step], name: &str) {
+    let mut model = read(&mut queue, 0, 1 << 20);
+    for step in steps {
+        match *step {
+            Step::Write { at, len, durable, in_place, seed } => {
+                let mut data = bytes(len, seed);
+                model[at..at + len].copy_from_slice(&data);
+                if in_place {
+                    queue.write_in_place(7, at as u64, &mut data, durable).unwrap();
+                    let done = finish(&mut queue);
+                    done.result.unwrap();
+                    done.buffer.into_iter().for_each(|b| queue.free(b));
+                } else {
+                    write(&mut queue, at as u64, &data, durable).result.unwrap();
+                }
+            }
+            Step::Zeroes { at, len, durable } => {
+                model[at..at + len].fill(0);
+                let (offset, len) = (at as u64, len as u64);
+                let zeroes = Request::WriteZeroes { offset, len, durable, punch: true, fast: false };
+                run(&mut queue, zeroes).result.unwrap();
+            }
+            Step::Read { at, len } => {
+                assert_eq!(&read(&mut queue, at as u64, len)[..], &model[at..at + len], "{name}");
+            }
+            Step::Flush => run(&mut queue, Request::Flush).result.unwrap(),
+        }
+        model[zeros.clone()].fill(0);
+    }
+    assert!(read(&mut queue, 0, 1 << 20) == model, "{name}");
+}
+
+const QUARTER: u64 = SIZE / 4;
+
+/// Encrypted, zeros, as it is, encrypted otherwise; behind [`SIZE`], where every request fails. Over two devices.
+fn mixed() -> Volume {
+    let without = |start, len, kind| Segment { kind, ..segment(start, len, 0, 0, null(SectorSize::S512)) };
+    Volume::new(vec![
+        segment(0, QUARTER, LOWER, 0, xts(1, SectorSize::S4096)),
+        without(QUARTER, QUARTER, SegmentKind::Zero),
+        Segment { device: 1, ..segment(2 * QUARTER, QUARTER, 0, 0, null(SectorSize::S512)) },
+        Segment { device: 1, ..segment(3 * QUARTER, QUARTER, LOWER + QUARTER, 8, xts(2, SectorSize::S512)) },
+        without(SIZE, QUARTER, SegmentKind::Error),
+    ])
+    .unwrap()
+}
+
+fn mixed_queue(devices: Vec<Arc<dyn Device>>) -> Queue {
+    let mapping = Arc::new(Mapping::over(mixed(), devices).unwrap());
+    Queue::open(mapping, QueueOptions { depth: 8, max_request: 2 << 20 }).unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn the_volume_behaves_as_a_disk(steps in prop::collection::vec(step(), 1..40)) {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for (name, device) in devices(folder.path()) {
-            let mut queue = queue(two_segments(), device);
-            let mut model = read(&mut queue, 0, 1 << 20);
-            for step in &steps {
-                match *step {
-                    Step::Write { at, len, durable, in_place, seed } => {
-                        let mut data = bytes(len, seed);
-                        model[at..at + len].copy_from_slice(&data);
-                        if in_place {
-                            queue.write_in_place(7, at as u64, &mut data, durable).unwrap();
-                            let done = finish(&mut queue);
-                            done.result.unwrap();
-                            done.buffer.into_iter().for_each(|b| queue.free(b));
-                        } else {
-                            write(&mut queue, at as u64, &data, durable).result.unwrap();
-                        }
-                    }
-                    Step::Zeroes { at, len, durable } => {
-                        model[at..at + len].fill(0);
-                        let (offset, len) = (at as u64, len as u64);
-                        let zeroes = Request::WriteZeroes { offset, len, durable, punch: true, fast: false };
-                        run(&mut queue, zeroes).result.unwrap();
-                    }
-                    Step::Read { at, len } => {
-                        prop_assert_eq!(&read(&mut queue, at as u64, len)[..], &model[at..at + len], "{}", name);
-                    }
-                    Step::Flush => run(&mut queue, Request::Flush).result.unwrap(),
-                }
-            }
-            prop_assert_eq!(read(&mut queue, 0, 1 << 20), model, "{}", name);
+            behaves_as_a_disk(queue(two_segments(), device), 0..0, &steps, name);
         }
     }
+
+    #[test]
+    fn segments_of_every_kind_on_several_devices_are_one_disk(steps in prop::collection::vec(step(), 1..40)) {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (quarter, devices) = (usize::try_from(QUARTER).unwrap(), devices(folder.path()));
+        for (i, (name, first)) in devices.iter().enumerate() {
+            let (second_name, second) = &devices[(i + 1) % devices.len()];
+            let queue = mixed_queue(vec![first.clone(), second.clone()]);
+            behaves_as_a_disk(queue, quarter..2 * quarter, &steps, &format!("{name}, {second_name}"));
+        }
+    }
+}
+
+#[test]
+fn what_touches_an_error_segment_fails_and_nothing_else_does() {
+    let ram = || Arc::new(RamDevice::new(LOWER + SIZE));
+    let mut q = mixed_queue(vec![ram(), ram()]);
+    let data = bytes(8192, 3);
+    for (offset, fails) in [(SIZE, true), (SIZE - 4096, true), (SIZE - 8192, false)] {
+        let outcome = |done: Completion| done.result.err().map(|e| e.kind());
+        let expected = fails.then_some(ErrorKind::Lower);
+        assert_eq!(outcome(write(&mut q, offset, &data, false)), expected, "{offset}");
+        assert_eq!(outcome(write(&mut q, offset, &data, true)), expected, "{offset}");
+        q.write_in_place(7, offset, &mut data.clone(), false).unwrap();
+        assert_eq!(outcome(finish(&mut q)), expected, "{offset}");
+        let done = run(&mut q, Request::Read { offset, len: 8192 });
+        assert_eq!(done.result.err().map(|e| e.kind()), expected, "{offset}");
+        q.free(done.buffer.expect("the memory comes back"));
+        let zeroes = Request::WriteZeroes { offset, len: 8192, durable: true, punch: true, fast: false };
+        if fails {
+            assert_eq!(outcome(run(&mut q, zeroes)), expected, "{offset}");
+        }
+        assert_eq!(q.in_flight(), 0);
+    }
+    assert_eq!(read(&mut q, SIZE - 8192, 8192), data);
+    run(&mut q, Request::Flush).result.unwrap();
+}
+
+#[test]
+fn a_volume_without_any_device_reads_as_zeros() {
+    let zero = Segment { kind: SegmentKind::Zero, ..segment(0, SIZE, 0, 0, null(SectorSize::S512)) };
+    let mapping = Arc::new(Mapping::over(Volume::new(vec![zero]).unwrap(), vec![]).unwrap());
+    assert!(mapping.status(0, SIZE).is_some_and(|status| status.zero && status.len == SIZE));
+    let mut q = Queue::open(mapping, QueueOptions::default()).unwrap();
+    write(&mut q, 0, &[1; 4096], true).result.unwrap();
+    run(&mut q, Request::Flush).result.unwrap();
+    assert_eq!(read(&mut q, 0, 8192), [0; 8192]);
 }
 
 #[test]

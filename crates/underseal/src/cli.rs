@@ -4,6 +4,7 @@ mod bench;
 mod format;
 mod open;
 mod secret;
+mod table;
 mod transfer;
 mod volume;
 
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 
 pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use format::{FormatArgs, NewType};
-pub(crate) use open::{Nbd, OpenArgs};
+pub(crate) use open::{Nbd, OpenArgs, ServeArgs};
 pub(crate) use secret::SecretArgs;
+pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use volume::{VolumeArgs, VolumeType};
 
@@ -42,6 +44,7 @@ pub(crate) enum Command {
     Info(InfoArgs),
     Read(ReadArgs),
     Write(WriteArgs),
+    Table(TableArgs),
     Bench(BenchArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

@@ -7,6 +7,7 @@ mod info;
 mod man;
 mod open;
 mod read;
+mod table;
 mod write;
 
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Info(args) => info::run(args),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
+        Command::Table(args) => table::run(&args, quiet),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -11,6 +11,7 @@ use crate::cli::SecretArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
+pub(crate) use source::key_file as secret_file;
 pub(crate) use terminal::confirm;
 
 /// Where a passphrase comes from.

@@ -67,7 +67,7 @@ pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use storage::ReadAt;
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
-pub use volume::{Segment, Volume};
+pub use volume::{Segment, SegmentKind, Volume};
 
 use text::printable;
 use underseal_cipher::Key;

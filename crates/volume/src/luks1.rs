@@ -121,7 +121,7 @@ impl Header {
         unlock::allow_null(&self.phdr.cipher, options.allow_null)?;
         let cipher = area::build(&self.phdr.cipher, &key.key, SectorSize::S512)?;
         let len = volume::data_length(data_size, lower, None, SectorSize::S512)?;
-        let segment = Segment { start: 0, len, lower, iv_offset: 0, cipher };
+        let segment = Segment::stored(0, len, lower, 0, cipher);
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 

@@ -25,7 +25,7 @@ use std::fmt;
 
 use words::Words;
 
-use crate::{Error, ErrorKind, Result, Segment, Volume};
+use crate::{Error, ErrorKind, Result, Segment, SegmentKind, Volume};
 
 /// A table of one or more lines that follow each other from sector 0.
 #[derive(Debug)]
@@ -114,68 +114,71 @@ impl Table {
             Target::Crypt(crypt) => Some(crypt.warnings()),
             _ => None,
         });
-        let mut warnings: Vec<String> = crypts.flatten().collect();
-        warnings.dedup();
+        let mut warnings: Vec<String> = Vec::new();
+        for warning in crypts.flatten() {
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
         warnings
     }
 
-    /// The one device that all lines are on.
-    ///
-    /// # Errors
-    /// `Unsupported` for several devices, or none.
-    pub fn device(&self) -> Result<&str> {
-        let mut devices = self.lines.iter().filter_map(|line| match &line.target {
-            Target::Crypt(crypt) => Some(crypt.device.as_str()),
-            Target::Linear { device, .. } => Some(device.as_str()),
-            Target::Zero | Target::Error => None,
-        });
-        let unsupported = |why: &str| Error::new(ErrorKind::Unsupported, why);
-        let first = devices.next().ok_or_else(|| unsupported("the table names no device"))?;
-        match devices.find(|device| *device != first) {
-            Some(_) => Err(unsupported("tables over several devices are not supported yet")),
-            None => Ok(first),
+    /// The devices that lines are on, as they name them, each once: their order is their number in [`Table::volume`].
+    pub fn devices(&self) -> Vec<&str> {
+        let mut devices = Vec::new();
+        for device in self.lines.iter().filter_map(|line| line.target.device()) {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
         }
+        devices
     }
 
-    /// The volume that the table describes on its device of `size` bytes; keys are fetched from the kernel's keyring where the
-    /// table says so. A linear line is a segment under the null cipher.
+    /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices are.
     ///
     /// # Errors
-    /// `Unsupported` for authenticated modes, zero and error lines and several devices; `BadOption` where the kernel refuses
-    /// cipher or key; `TooSmall` when a line ends beyond the device.
-    pub fn volume(&self, size: u64) -> Result<Volume> {
-        self.device()?;
+    /// As [`Table::volume`], but for what concerns the devices.
+    pub fn check(&self) -> Result<()> {
+        self.volume(&vec![u64::MAX; self.devices().len()]).map(drop)
+    }
+
+    /// The volume that the table describes on its [`devices`](Table::devices) of `sizes` bytes; keys are fetched from the
+    /// kernel's keyring where the table says so. A linear line is a segment under the null cipher.
+    ///
+    /// # Errors
+    /// `Unsupported` for authenticated modes; `BadOption` where the kernel refuses cipher, key or how lines follow each
+    /// other; `TooSmall` when a line ends beyond its device.
+    pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
+        let devices = self.devices();
         let mut segments = Vec::with_capacity(self.lines.len());
         let mut discards = true;
         for line in &self.lines {
-            let (cipher, offset, iv_offset) = match &line.target {
-                Target::Crypt(crypt) => {
-                    discards &= crypt.options.allow_discards;
-                    (crypt.build()?, crypt.offset, crypt.iv_offset)
-                }
-                Target::Linear { offset, .. } => (crypt::null()?, *offset, 0),
-                Target::Zero | Target::Error => {
-                    let why = format!("{} lines are parsed but not served yet", line.target.name());
-                    return Err(Error::new(ErrorKind::Unsupported, why));
-                }
-            };
-            let end = offset.checked_add(line.len).filter(|end| *end <= size >> 9);
-            if end.is_none() {
-                let why = format!(
-                    "Device lookup failed: sectors {offset} to {offset} + {} are not on it",
-                    line.len
-                );
-                return Err(Error::new(ErrorKind::TooSmall, why));
+            if let Target::Crypt(crypt) = &line.target {
+                discards &= crypt.options.allow_discards;
             }
-            segments.push(Segment {
-                start: line.start << 9,
-                len: line.len << 9,
-                lower: offset << 9,
-                iv_offset,
-                cipher,
-            });
+            let device =
+                line.target.device().and_then(|name| devices.iter().position(|other| *other == name));
+            let size = device.and_then(|device| sizes.get(device)).copied().unwrap_or(u64::MAX);
+            segments.push(line.segment(device.unwrap_or(0), size)?);
         }
+        self.is_on_blocks(&segments)?;
         Ok(Volume::new(segments)?.with_discards(discards))
+    }
+
+    /// Requests are multiples of the largest sector of all lines: they must not cut another line's sectors.
+    fn is_on_blocks(&self, segments: &[Segment]) -> Result<()> {
+        let sector = |segment: &Segment| segment.cipher.sector_size().bytes() as u64;
+        let largest = segments.iter().map(sector).max().unwrap_or(512);
+        for (line, segment) in self.lines.iter().zip(segments) {
+            let is_last = segment.end() >> 9 == self.sectors();
+            let block = sector(segment);
+            if !segment.start.is_multiple_of(block) || (is_last && !segment.end().is_multiple_of(largest)) {
+                let block = if is_last { largest } else { block };
+                let why = format!("start sect {} len {}, sectors of {block} bytes", line.start, line.len);
+                return Err(bad(format!("table line not aligned to h/w logical block size: {why}")));
+            }
+        }
+        Ok(())
     }
 
     /// The table's text, as `dmsetup table` has it; with zeros for keys unless they are asked for.
@@ -208,7 +211,7 @@ impl Line {
                 let device = words.next().ok_or_else(|| bad(two))?;
                 let offset = words.number("Invalid device sector", "the offset")?;
                 words.end().map_err(|_| bad(two))?;
-                Target::Linear { device, offset }
+                Target::Linear { device: device.to_string(), offset }
             }
             "zero" => {
                 words.end().map_err(|_| bad("No arguments required: zero takes none"))?;
@@ -223,6 +226,25 @@ impl Line {
         Ok(Self { start, len, target })
     }
 
+    /// The line as a segment on the device of this number and size in bytes.
+    fn segment(&self, device: usize, size: u64) -> Result<Segment> {
+        let (kind, cipher, offset, iv_offset) = match &self.target {
+            Target::Crypt(crypt) => (SegmentKind::Stored, crypt.build()?, crypt.offset, crypt.iv_offset),
+            Target::Linear { offset, .. } => (SegmentKind::Stored, crypt::null()?, *offset, 0),
+            Target::Zero => (SegmentKind::Zero, crypt::null()?, 0, 0),
+            Target::Error => (SegmentKind::Error, crypt::null()?, 0, 0),
+        };
+        let end = offset.checked_add(self.len).filter(|end| *end <= MAX_SECTORS && *end <= size >> 9);
+        if end.is_none() {
+            let name = crate::text::printable(self.target.device().unwrap_or_default());
+            let len = self.len;
+            let why = format!("start={offset}, len={len}, dev_size={} sectors of 512 bytes", size >> 9);
+            return Err(Error::new(ErrorKind::TooSmall, format!("{name} too small for target: {why}")));
+        }
+        let (start, len, lower) = (self.start << 9, self.len << 9, offset << 9);
+        Ok(Segment { start, len, kind, device, lower, iv_offset, cipher })
+    }
+
     /// The line's text; with zeros for the key unless it is asked for.
     pub fn print(&self, keys: bool) -> String {
         let head = format!("{} {} {}", self.start, self.len, self.target.name());
@@ -235,6 +257,15 @@ impl Line {
 }
 
 impl Target {
+    /// The device that it is on, as the line names it.
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Crypt(crypt) => Some(&crypt.device),
+            Self::Linear { device, .. } => Some(device),
+            Self::Zero | Self::Error => None,
+        }
+    }
+
     /// The target's name.
     pub fn name(&self) -> &'static str {
         match self {

@@ -7,22 +7,42 @@ use underseal_cipher::{SectorCipher, SectorSize};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A run of the volume that lies in one piece on the lower device, under one cipher and key.
+/// A run of the volume that lies in one piece on one lower device, under one cipher and key; or on none.
 #[derive(Clone)]
 pub struct Segment {
     /// Where it begins in the volume, in bytes.
     pub start: u64,
     /// Its length in bytes.
     pub len: u64,
+    /// What is there.
+    pub kind: SegmentKind,
+    /// Which of the volume's lower devices it lies on; LUKS and plain volumes have one, number 0.
+    pub device: usize,
     /// Where it begins on the lower device, in bytes.
     pub lower: u64,
     /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
     pub iv_offset: u64,
-    /// The cipher with its key.
+    /// The cipher with its key; the null cipher where nothing is stored.
     pub cipher: Arc<dyn SectorCipher>,
 }
 
+/// What a segment is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// Bytes on the lower device, under the cipher.
+    Stored,
+    /// Zeros; writes are dropped. Device-mapper's `zero`.
+    Zero,
+    /// Nothing: every request fails. Device-mapper's `error`.
+    Error,
+}
+
 impl Segment {
+    /// A segment that lies on the first lower device; fields as in [`Segment`].
+    pub fn stored(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Self {
+        Self { start, len, kind: SegmentKind::Stored, device: 0, lower, iv_offset, cipher }
+    }
+
     /// dm-crypt's sector number of the byte `offset` of the volume, which lies in this segment.
     pub fn sector(&self, offset: u64) -> u64 {
         ((offset - self.start) >> 9).wrapping_add(self.iv_offset)
@@ -44,6 +64,8 @@ impl fmt::Debug for Segment {
         f.debug_struct("Segment")
             .field("start", &self.start)
             .field("len", &self.len)
+            .field("kind", &self.kind)
+            .field("device", &self.device)
             .field("lower", &self.lower)
             .field("iv_offset", &self.iv_offset)
             .field("sector_size", &self.cipher.sector_size().bytes())
@@ -63,8 +85,8 @@ impl Volume {
     /// Puts segments together.
     ///
     /// # Errors
-    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it ends, one is not a
-    /// whole number of its sectors, or an offset wraps.
+    /// `BadLayout` when there is none, one is empty, one does not begin where the one before it ends or on none of its
+    /// own sectors' multiples, one is not a whole number of its sectors, or an offset wraps.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         let bad = |why: String| Error::new(ErrorKind::BadLayout, why);
         let mut end = 0u64;
@@ -74,6 +96,10 @@ impl Volume {
             let sector = size.bytes() as u64;
             if segment.start != end {
                 return Err(bad(format!("segment {i} begins at byte {}, not at {end}", segment.start)));
+            }
+            if !segment.start.is_multiple_of(sector) {
+                // A request on the volume's blocks would cut its sectors.
+                return Err(bad(format!("segment {i} begins amid a sector of {sector} bytes")));
             }
             if segment.len == 0 || !segment.len.is_multiple_of(sector) {
                 return Err(bad(format!("segment {i}: {} bytes are no sectors of {sector}", segment.len)));
@@ -165,7 +191,7 @@ mod tests {
     fn segment(start: u64, len: u64, lower: u64, sector: u32) -> Segment {
         let (spec, key) = ("cipher_null-ecb".parse().unwrap(), Key::new(&[]).unwrap());
         let cipher = underseal_cipher::build(&spec, &key, SectorSize::new(sector).unwrap()).unwrap();
-        Segment { start, len, lower, iv_offset: 8, cipher }
+        Segment::stored(start, len, lower, 8, cipher)
     }
 
     #[test]
@@ -175,6 +201,7 @@ mod tests {
             ("not from 0", vec![segment(512, 512, 0, 512)]),
             ("empty", vec![segment(0, 0, 0, 512)]),
             ("no whole sectors", vec![segment(0, 1000, 0, 512)]),
+            ("amid a sector", vec![segment(0, 512, 0, 512), segment(512, 4096, 512, 4096)]),
             ("a gap", vec![segment(0, 512, 0, 512), segment(1024, 512, 512, 512)]),
             ("an overlap", vec![segment(0, 1024, 0, 512), segment(512, 512, 1024, 512)]),
             ("beyond any file", vec![segment(0, 512, i64::MAX as u64 & !511, 512)]),

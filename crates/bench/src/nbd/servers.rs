@@ -250,7 +250,7 @@ pub fn serve_memory(size: u64, endpoint: &str) -> Result<(), NbdError> {
     let failed = |e: Box<dyn std::error::Error + Send + Sync>| NbdError::because("cannot serve memory", e);
     let work = || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let cipher = build(&"cipher_null-ecb".parse()?, &Key::new(&[])?, SectorSize::S4096)?;
-        let volume = Volume::new(vec![Segment { start: 0, len: size, lower: 0, iv_offset: 0, cipher }])?;
+        let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)])?;
         let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(size)))?);
         let export = ExportInfo {
             name: String::new(),

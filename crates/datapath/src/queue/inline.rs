@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use underseal_cipher::InOutBuf;
 use underseal_device::{Buffer, Finished, Io, Now, Started};
-use underseal_volume::Segment;
+use underseal_volume::{Segment, SegmentKind};
 
 use super::Queue;
 use crate::slot::{Job, Slot};
@@ -34,6 +34,20 @@ impl Piece {
         self.segment(mapping).lower_offset(self.at)
     }
 
+    fn place(&self, mapping: &Mapping) -> Place {
+        let segment = self.segment(mapping);
+        match segment.kind {
+            SegmentKind::Stored => Place::On(segment.device),
+            SegmentKind::Zero => Place::Zero,
+            SegmentKind::Error => Place::Error,
+        }
+    }
+
+    fn error(&self) -> Error {
+        let context = format!("bytes {} + {}: an error segment, as its table says", self.at, self.len);
+        Error::new(ErrorKind::Lower, context)
+    }
+
     fn encrypt(&self, mapping: &Mapping, bytes: &mut [u8]) {
         let segment = self.segment(mapping);
         segment.cipher.encrypt(segment.sector(self.at), InOutBuf::from(bytes));
@@ -43,6 +57,14 @@ impl Piece {
         let segment = self.segment(mapping);
         segment.cipher.decrypt(segment.sector(self.at), InOutBuf::from(bytes));
     }
+}
+
+/// Where a piece lies.
+enum Place {
+    /// The lower device of this number.
+    On(usize),
+    Zero,
+    Error,
 }
 
 /// What a step came to.
@@ -63,15 +85,19 @@ impl Queue {
     /// Moves a request on until it is over or has to wait.
     pub(super) fn run(&mut self, index: u32) {
         loop {
+            let devices = self.channels.len();
             let slot = self.slots.get(index);
-            if slot.at == slot.end && slot.job != Job::Flush {
-                if !slot.then_flush {
-                    return self.complete(index, Ok(()));
+            match slot.job {
+                Job::Flush { device } if device == devices => return self.complete(index, Ok(())),
+                Job::Flush { .. } => {}
+                _ if slot.at < slot.end => {}
+                _ if slot.then_flush => {
+                    slot.job = Job::Flush { device: 0 };
+                    continue;
                 }
-                slot.job = Job::Flush;
+                _ => return self.complete(index, Ok(())),
             }
             match self.step(index) {
-                Step::Done if self.slots.get(index).job == Job::Flush => return self.complete(index, Ok(())),
                 Step::Done => {}
                 Step::Pending => return,
                 Step::Failed(e) => return self.complete(index, Err(e)),
@@ -82,42 +108,53 @@ impl Queue {
     /// Does the next piece, or hands it to the lower device.
     fn step(&mut self, index: u32) -> Step {
         let slot = self.slots.get(index);
-        if slot.job == Job::Flush {
-            return self.start(index, Io::Flush);
+        if let Job::Flush { device } = slot.job {
+            return self.start(index, device, Io::Flush);
         }
         let Some(piece) = piece(&self.mapping, slot) else {
             return Step::Failed(Error::new(ErrorKind::OutOfRange, "beyond the volume's end"));
         };
+        let device = match piece.place(&self.mapping) {
+            Place::On(device) => device,
+            Place::Zero => {
+                if let (Job::Read, Some(buffer)) = (slot.job, &mut slot.buffer) {
+                    buffer[piece.range.clone()].fill(0);
+                }
+                self.advance(index, piece.len);
+                return Step::Done;
+            }
+            Place::Error => return Step::Failed(piece.error()),
+        };
         let (offset, len) = (piece.lower(&self.mapping), piece.len);
         match slot.job {
-            Job::Read => self.read(index, &piece),
+            Job::Read => self.read(index, device, &piece),
             Job::Write { durable } => {
                 let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
                 piece.encrypt(&self.mapping, &mut buffer[piece.range.clone()]);
-                self.write(index, buffer, &piece, durable)
+                self.write(index, device, buffer, &piece, durable)
             }
             Job::WriteZeros => {
                 let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
                 let bytes = &mut buffer[piece.range.clone()];
                 bytes.fill(0);
                 piece.encrypt(&self.mapping, bytes);
-                self.write(index, buffer, &piece, false)
+                self.write(index, device, buffer, &piece, false)
             }
-            Job::ZeroBelow { punch, .. } => self.start(index, Io::Zero { offset, len, punch }),
+            Job::ZeroBelow { punch, .. } => self.start(index, device, Io::Zero { offset, len, punch }),
             Job::Discard if !self.mapping.discards() => {
                 self.advance(index, len);
                 Step::Done
             }
-            Job::Discard => self.start(index, Io::Discard { offset, len }),
-            Job::Prefetch => self.start(index, Io::Prefetch { offset, len }),
-            Job::Flush => unreachable!("handled above"),
+            Job::Discard => self.start(index, device, Io::Discard { offset, len }),
+            Job::Prefetch => self.start(index, device, Io::Prefetch { offset, len }),
+            Job::Flush { .. } => unreachable!("handled above"),
         }
     }
 
-    fn read(&mut self, index: u32, piece: &Piece) -> Step {
+    fn read(&mut self, index: u32, device: usize, piece: &Piece) -> Step {
         let Some(mut buffer) = self.slots.get(index).buffer.take() else { return lost_memory() };
         let bytes = &mut buffer[piece.range.clone()];
-        match self.channel.read_now(piece.lower(&self.mapping), bytes) {
+        match self.channels[device].read_now(piece.lower(&self.mapping), bytes) {
             Now::Done => {
                 piece.decrypt(&self.mapping, bytes);
                 self.slots.get(index).buffer = Some(buffer);
@@ -128,21 +165,22 @@ impl Queue {
                 let offset = piece.lower(&self.mapping) + done as u64;
                 self.start(
                     index,
+                    device,
                     Io::Read { offset, buffer, range: piece.range.start + done..piece.range.end },
                 )
             }
             Now::Failed(e) => {
                 self.slots.get(index).buffer = Some(buffer);
-                Step::Failed(Error::lower(self.mapping.device().name(), e))
+                Step::Failed(self.lower(device, e))
             }
         }
     }
 
     /// Writes a piece whose bytes are encrypted.
-    fn write(&mut self, index: u32, buffer: Buffer, piece: &Piece, durable: bool) -> Step {
+    fn write(&mut self, index: u32, device: usize, buffer: Buffer, piece: &Piece, durable: bool) -> Step {
         let mut range = piece.range.clone();
         if !durable {
-            match self.channel.write_now(piece.lower(&self.mapping), &buffer[range.clone()]) {
+            match self.channels[device].write_now(piece.lower(&self.mapping), &buffer[range.clone()]) {
                 Now::Done => {
                     self.slots.get(index).buffer = Some(buffer);
                     self.advance(index, piece.len);
@@ -151,12 +189,12 @@ impl Queue {
                 Now::Blocked(done) => range.start += done,
                 Now::Failed(e) => {
                     self.slots.get(index).buffer = Some(buffer);
-                    return Step::Failed(Error::lower(self.mapping.device().name(), e));
+                    return Step::Failed(self.lower(device, e));
                 }
             }
         }
         let offset = piece.lower(&self.mapping) + (range.start - piece.range.start) as u64;
-        self.start(index, Io::Write { offset, buffer, range, durable })
+        self.start(index, device, Io::Write { offset, buffer, range, durable })
     }
 
     /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
@@ -166,12 +204,20 @@ impl Queue {
         let mut at = offset;
         while at < end {
             let Some(piece) = piece_at(&self.mapping, at, end, offset) else { break };
+            let device = match piece.place(&self.mapping) {
+                Place::On(device) => device,
+                Place::Zero => {
+                    at += piece.len;
+                    continue;
+                }
+                Place::Error => return (at, Err(piece.error())),
+            };
             let bytes = &mut data[piece.range.clone()];
             piece.encrypt(&self.mapping, bytes);
-            match self.channel.write_now(piece.lower(&self.mapping), bytes) {
+            match self.channels[device].write_now(piece.lower(&self.mapping), bytes) {
                 Now::Done => at += piece.len,
                 Now::Blocked(_) => break,
-                Now::Failed(e) => return (at, Err(Error::lower(self.mapping.device().name(), e))),
+                Now::Failed(e) => return (at, Err(self.lower(device, e))),
             }
         }
         (at, Ok(()))
@@ -181,17 +227,24 @@ impl Queue {
     pub(super) fn start_encrypted(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let (Some(piece), Some(buffer)) = (piece(&self.mapping, slot), slot.buffer.take()) else { return };
-        let write =
-            Io::Write { offset: piece.lower(&self.mapping), buffer, range: piece.range, durable: false };
-        match self.start(index, write) {
+        let write = Io::Write {
+            offset: piece.lower(&self.mapping),
+            buffer,
+            range: piece.range.clone(),
+            durable: false,
+        };
+        // Only a device can make a write wait.
+        let device = piece.segment(&self.mapping).device;
+        match self.start(index, device, write) {
             Step::Pending => {}
             Step::Done => self.run(index),
             Step::Failed(e) => self.complete(index, Err(e)),
         }
     }
 
-    fn start(&mut self, index: u32, io: Io) -> Step {
-        match self.channel.start(&mut self.ring, index, io) {
+    fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
+        self.slots.get(index).device = device;
+        match self.channels[device].start(&mut self.ring, index, io) {
             Started::Pending => Step::Pending,
             Started::Finished(done) => self.piece_over(done),
         }
@@ -201,7 +254,6 @@ impl Queue {
     pub(super) fn finished(&mut self, done: Finished) {
         let index = done.slot;
         match self.piece_over(done) {
-            Step::Done if self.slots.get(index).job == Job::Flush => self.complete(index, Ok(())),
             Step::Done => self.run(index),
             Step::Pending => {}
             Step::Failed(e) => self.complete(index, Err(e)),
@@ -224,9 +276,11 @@ impl Queue {
             return self.write_zeros_instead(index);
         }
         if let Err(e) = done.result {
-            return Step::Failed(Error::lower(self.mapping.device().name(), e));
+            let device = slot.device;
+            return Step::Failed(self.lower(device, e));
         }
-        if slot.job == Job::Flush {
+        if let Job::Flush { device } = &mut slot.job {
+            *device += 1;
             return Step::Done;
         }
         let Some(piece) = piece(&self.mapping, slot) else { return Step::Done };
@@ -248,6 +302,10 @@ impl Queue {
             }
             None => Step::Failed(Error::new(ErrorKind::NoSpace, "no memory to write zeros from")),
         }
+    }
+
+    fn lower(&self, device: usize, e: underseal_device::Error) -> Error {
+        Error::lower(self.mapping.devices()[device].name(), e)
     }
 
     fn advance(&mut self, index: u32, len: u64) {

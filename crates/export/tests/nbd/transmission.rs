@@ -65,7 +65,7 @@ impl Disk {
 
 fn serve(path: &Path, spec: &str, options: OpenOptions) -> Served {
     let device = Arc::new(FileDevice::open(path, options).unwrap());
-    let segment = Segment { start: 0, len: SIZE, lower: 0, iv_offset: 0, cipher: cipher(spec) };
+    let segment = Segment::stored(0, SIZE, 0, 0, cipher(spec));
     let volume = Volume::new(vec![segment]).unwrap().with_discards(spec.starts_with("cipher_null"));
     let mapping = Arc::new(Mapping::new(volume, device).unwrap());
     let export = ExportInfo {

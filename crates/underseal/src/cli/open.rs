@@ -25,7 +25,13 @@ pub(crate) struct OpenArgs {
     pub(crate) allow_discards: bool,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
 
+/// How a volume's plain bytes are served.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
     /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be repeated
     #[arg(long, value_name = "WHERE", help_heading = NBD)]
     pub(crate) nbd: Vec<Nbd>,

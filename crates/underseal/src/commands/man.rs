@@ -14,6 +14,7 @@ use crate::exit;
 /// What no option's help has room for; roff by hand.
 const PASSPHRASES: &str = include_str!("man/passphrases.roff");
 const FORMATS: &str = include_str!("man/formats.roff");
+const TABLES: &str = include_str!("man/tables.roff");
 const SERVING: &str = include_str!("man/serving.roff");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
@@ -74,6 +75,8 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
     let by_hand = match words[1..] {
         [] | ["format"] => vec![FORMATS, PASSPHRASES],
         ["open"] => vec![SERVING, PASSPHRASES],
+        ["table", "open"] => vec![TABLES, SERVING],
+        ["table", ..] => vec![TABLES],
         ["read" | "write"] => vec![PASSPHRASES],
         _ => vec![],
     };

@@ -4,9 +4,11 @@ mod listen;
 mod serve;
 mod uri;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
@@ -14,7 +16,8 @@ use underseal_export::nbd::{
 };
 
 use self::listen::Sockets;
-use crate::cli::OpenArgs;
+use self::serve::until_stopped;
+use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
@@ -23,6 +26,17 @@ use crate::volume::{self, Access};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
+    let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
+    serve(&args.serve, &args.volume.image, quiet, || volume::open(&args.volume, access))
+}
+
+/// Serves what `open` opens, which users know by this name. It is opened in the process that serves it.
+pub(super) fn serve(
+    args: &ServeArgs,
+    name: &Path,
+    quiet: bool,
+    open: impl FnOnce() -> Result<Arc<Mapping>>,
+) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
@@ -30,14 +44,14 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
         logging::to_file(path)?;
     }
     let tls = tls(args)?;
-    let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
-    let mapping = volume::open(&args.volume, access)?;
+    let mapping = open()?;
+    log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
     // From here on there is something to put in order at the end.
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let listeners = sockets.listen()?;
-    let ready = uri::ready_text(args, &listeners);
+    let ready = uri::ready_text(args, name, &listeners);
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let server = Server::new(
         ServerConfig {
@@ -61,10 +75,10 @@ pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
         }
         child.detach()?;
     }
-    serve::until_stopped(server, &mapping, taken, pid_file)
+    until_stopped(server, &mapping, taken, pid_file)
 }
 
-fn export(args: &OpenArgs, mapping: &Mapping) -> ExportInfo {
+fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {
     let mut flags = Flags::HAS_FLAGS
         | Flags::SEND_FLUSH
         | Flags::SEND_FUA
@@ -86,7 +100,7 @@ fn export(args: &OpenArgs, mapping: &Mapping) -> ExportInfo {
     }
 }
 
-fn tls(args: &OpenArgs) -> Result<TlsMode> {
+fn tls(args: &ServeArgs) -> Result<TlsMode> {
     let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
     let files = TlsFiles::in_directory(directory, args.tls_verify_peer);
     Ok(TlsMode::Required(TlsConfig::load(&files)?))

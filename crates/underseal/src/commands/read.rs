@@ -2,9 +2,13 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, stdout};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+
+use underseal_datapath::Mapping;
 
 use super::same_file;
 use crate::cli::ReadArgs;
@@ -15,37 +19,56 @@ use crate::transfer;
 use crate::volume::{self, Access};
 
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
-    if args.output.is_none() && stdout().is_terminal() {
-        return Err(Error::usage("plain bytes would go to the terminal")
-            .with_remedy("-o FILE, or -o - if that is meant"));
-    }
-    let file = args.output.as_deref().filter(|path| path.as_os_str() != "-");
-    if let Some(path) = file
-        && [Some(&args.volume.image), args.volume.header.as_ref()]
-            .into_iter()
-            .flatten()
-            .any(|p| same_file(p, path))
-    {
-        return Err(Error::usage(format!("{}: the volume itself would be overwritten", path.display()))
-            .with_remedy("another file for its plain bytes"));
-    }
-    let mapping = volume::open(&args.volume, Access { read_only: true, allow_discards: false })?;
+    let volume = &args.volume;
+    let output = Output::plan(args.output.as_deref(), [Some(&*volume.image), volume.header.as_deref()])?;
+    let mapping = volume::open(volume, Access { read_only: true, allow_discards: false })?;
     let size = mapping.size();
     let end = match args.length {
         Some(length) => args.offset.checked_add(length),
         None => Some(size),
     };
     let Some(end) = end.filter(|&end| args.offset <= end && end <= size) else {
-        return Err(Error::usage(format!(
-            "{}: the range goes beyond the volume",
-            args.volume.image.display()
-        ))
-        .with_remedy(format!("a range within its {} ({size} bytes)", size::show(size))));
+        return Err(Error::usage(format!("{}: the range goes beyond the volume", volume.image.display()))
+            .with_remedy(format!("a range within its {} ({size} bytes)", size::show(size))));
     };
-    // Only now: a wrong passphrase leaves an existing file alone.
-    let mut output = open_output(file)?;
-    let mut progress = Progress::new("reading", Some(end - args.offset), quiet);
-    transfer::read(&mapping, args.offset..end, &mut output, &mut progress)
+    output.take(&mapping, args.offset..end, quiet)
+}
+
+/// Where plain bytes go: the file, or none for stdout.
+pub(super) struct Output<'a>(Option<&'a Path>);
+
+impl<'a> Output<'a> {
+    /// Refuses a terminal, and what the volume itself lies in.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub(super) fn plan<'v>(
+        output: Option<&'a Path>,
+        volume: impl IntoIterator<Item = Option<&'v Path>>,
+    ) -> Result<Self> {
+        if output.is_none() && stdout().is_terminal() {
+            return Err(Error::usage("plain bytes would go to the terminal")
+                .with_remedy("-o FILE, or -o - if that is meant"));
+        }
+        let file = output.filter(|path| path.as_os_str() != "-");
+        if let Some(path) = file
+            && volume.into_iter().flatten().any(|p| same_file(p, path))
+        {
+            let what = format!("{}: the volume itself would be overwritten", path.display());
+            return Err(Error::usage(what).with_remedy("another file for its plain bytes"));
+        }
+        Ok(Self(file))
+    }
+
+    /// Copies a range of the volume there. Only now a file is made or emptied: a wrong passphrase leaves it alone.
+    ///
+    /// # Errors
+    /// Those of the volume and the file.
+    pub(super) fn take(self, mapping: &Arc<Mapping>, range: Range<u64>, quiet: bool) -> Result<()> {
+        let mut output = open_output(self.0)?;
+        let mut progress = Progress::new("reading", Some(range.end - range.start), quiet);
+        transfer::read(mapping, range, &mut output, &mut progress)
+    }
 }
 
 fn open_output(path: Option<&Path>) -> Result<File> {

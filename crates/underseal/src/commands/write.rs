@@ -5,7 +5,9 @@ use std::io::{Seek, stdin};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use underseal_datapath::Mapping;
 use underseal_volume::ReadAt;
 
 use super::same_file;
@@ -17,29 +19,57 @@ use crate::transfer;
 use crate::volume::{self, Access};
 
 pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
-    let path = args.input.as_deref().filter(|path| path.as_os_str() != "-");
-    if let Some(path) = path
-        && same_file(&args.volume.image, path)
-    {
-        return Err(Error::usage(format!("{}: the volume would be written into itself", path.display()))
-            .with_remedy("another file"));
-    }
-    let mut input = open_input(path)?;
+    let image = &args.volume.image;
+    let input = Input::open(args.input.as_deref(), [&**image])?;
     let mapping = volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
-    let (image, size) = (args.volume.image.display(), mapping.size());
-    let Some(room) = size.checked_sub(args.offset) else {
-        return Err(Error::usage(format!("{image}: byte {} lies beyond the volume", args.offset))
-            .with_remedy(format!("an offset within its {} ({size} bytes)", size::show(size))));
-    };
-    // After the passphrase, whose line may have come from the same descriptor.
-    let length = length(&mut input);
-    if let Some(length) = length.filter(|&length| length > room) {
-        return Err(Error::usage(format!("{image}: an input of {length} bytes, and room for {room}"))
-            .with_remedy("a shorter input, or a larger volume; nothing was written"));
+    input.give(&mapping, image, args.offset, quiet)
+}
+
+/// Where plain bytes come from: a file that is open, or stdin.
+pub(super) struct Input(File);
+
+impl Input {
+    /// Refuses what the volume itself lies in.
+    ///
+    /// # Errors
+    /// `Usage`, or `Failed` when it cannot be opened.
+    pub(super) fn open<'v>(input: Option<&Path>, volume: impl IntoIterator<Item = &'v Path>) -> Result<Self> {
+        let path = input.filter(|path| path.as_os_str() != "-");
+        if let Some(path) = path
+            && volume.into_iter().any(|p| same_file(p, path))
+        {
+            let what = format!("{}: the volume would be written into itself", path.display());
+            return Err(Error::usage(what).with_remedy("another file"));
+        }
+        open_input(path).map(Self)
     }
-    let mut progress = Progress::new("writing", length, quiet);
-    transfer::write(&mapping, args.offset, &mut input, &mut progress)?;
-    Ok(())
+
+    /// Copies all of it to the volume, which users know by this name, from `offset` on.
+    ///
+    /// # Errors
+    /// `Usage`, before anything is written, when it is known to be too long; those of the volume and the file.
+    pub(super) fn give(
+        mut self,
+        mapping: &Arc<Mapping>,
+        name: &Path,
+        offset: u64,
+        quiet: bool,
+    ) -> Result<()> {
+        let (name, size) = (name.display(), mapping.size());
+        let Some(room) = size.checked_sub(offset) else {
+            return Err(Error::usage(format!("{name}: byte {offset} lies beyond the volume"))
+                .with_remedy(format!("an offset within its {} ({size} bytes)", size::show(size))));
+        };
+        // After the passphrase, whose line may have come from the same descriptor.
+        let length = length(&mut self.0);
+        if let Some(length) = length.filter(|&length| length > room) {
+            return Err(Error::usage(format!("{name}: an input of {length} bytes, and room for {room}"))
+                .with_remedy("a shorter input, or a larger volume; nothing was written"));
+        }
+        let mut progress = Progress::new("writing", length, quiet);
+        transfer::write(mapping, offset, &mut self.0, &mut progress)?;
+        Ok(())
+    }
 }
 
 fn open_input(path: Option<&Path>) -> Result<File> {

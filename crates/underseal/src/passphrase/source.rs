@@ -34,7 +34,11 @@ pub(super) fn first_line_of_descriptor(number: u32) -> Result<Key> {
     first_line(fd, &name)
 }
 
-pub(super) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
+/// All bytes of a file, or `len` of them after `offset`; "-" is stdin.
+///
+/// # Errors
+/// `Usage` when it is empty, too short or longer than a key may be; `Failed`.
+pub(crate) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key> {
     let name = path.display().to_string();
     let too_large = || {
         Error::usage(format!("{name}: a key has at most {}", size::show(Key::MAX as u64)))
@@ -42,7 +46,7 @@ pub(super) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key
     };
     let len = len.map(usize::try_from).transpose().ok().filter(|len| len.is_none_or(|len| len <= Key::MAX));
     let len = len.ok_or_else(too_large)?;
-    let failed = |e: io::Error| Error::io(path, "cannot read the key file", e);
+    let failed = |e: io::Error| Error::io(path, "cannot read", e);
 
     let file =
         if name == "-" { io::stdin().as_fd().try_clone_to_owned().map(File::from) } else { File::open(path) };
@@ -67,7 +71,7 @@ pub(super) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key
             let context = format!("{name}: {} bytes after {skipped}, not {len}", secret.len);
             Err(Error::usage(context).with_remedy("--keyfile-size with what is there"))
         }
-        _ if secret.len == 0 => Err(Error::usage(format!("{name}: the key file is empty"))),
+        _ if secret.len == 0 => Err(Error::usage(format!("{name}: there is nothing in it"))),
         _ => Ok(secret.into_key()),
     }
 }

@@ -5,6 +5,7 @@
 //!   tables.rs  what volumes are made: some always, more at random
 //!   patches.rs what the other side writes at random places, and what must be there afterwards
 //!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
+//!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
@@ -13,6 +14,7 @@
 mod support;
 
 mod guest;
+mod lines;
 mod ours;
 mod patches;
 mod tables;

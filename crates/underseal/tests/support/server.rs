@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,8 +28,16 @@ impl Server {
 
     /// As `start`, where another server left its socket.
     pub(crate) fn start_in(scratch: Scratch, volume: &Volume, options: &[&str]) -> Self {
+        Self::start_command_in(scratch, volume.command("open"), options)
+    }
+
+    /// Serves as [`Server::start`], with a command that says what.
+    pub(crate) fn start_command(command: Command, options: &[&str]) -> Self {
+        Self::start_command_in(Scratch::new(), command, options)
+    }
+
+    fn start_command_in(scratch: Scratch, mut command: Command, options: &[&str]) -> Self {
         let log = File::create(scratch.path("log")).unwrap();
-        let mut command = volume.command("open");
         command.args(["-v", "--nbd", &format!("unix:{}", text(&scratch.path("s")))]).args(options);
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut ready = String::new();

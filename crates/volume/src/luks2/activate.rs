@@ -55,7 +55,7 @@ fn one(
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
     let cipher = area::build(&crypt.cipher, &key.key, crypt.sector_size)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
-    Ok(crate::Segment { start, len, lower: segment.offset, iv_offset: crypt.iv_tweak, cipher })
+    Ok(crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher))
 }
 
 /// Two segments over the same bytes would let one overwrite the other.

@@ -60,7 +60,7 @@ impl Crypt {
             let why = format!("the device's first sector, {offset}, is no multiple of {block}");
             return Err(bad(format!("Cannot calculate initial queue limits: {why}")));
         }
-        Ok(Self { cipher, key, iv_offset, device, offset, options })
+        Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options })
     }
 
     /// Makes the cipher.

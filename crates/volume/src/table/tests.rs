@@ -155,11 +155,11 @@ fn our_own_options_are_taken_and_warned_of() {
     let line = format!("0 256 crypt aes-xts-plain64 {key} 128 my\\ disk 8 2 force_inline sector_size:65536");
     let table = Table::parse(&line).unwrap();
     assert_eq!(table.print(true), line);
-    assert_eq!(table.device().unwrap(), "my disk");
+    assert_eq!(table.devices(), ["my disk"]);
     assert!(matches!(&table.warnings()[..], [one] if one.contains("sector_size:65536")));
-    let segment = &table.volume(1 << 20).unwrap().segments()[0].clone();
+    let segment = &table.volume(&[1 << 20]).unwrap().segments()[0].clone();
     assert_eq!((segment.lower, segment.iv_offset, segment.len), (4096, 128, 131_072));
-    assert_eq!(table.volume(4096).unwrap_err().kind(), ErrorKind::TooSmall);
+    assert_eq!(table.volume(&[4096]).unwrap_err().kind(), ErrorKind::TooSmall);
 }
 
 /// What the fuzzer starts from, with its findings.
@@ -182,13 +182,49 @@ fn seeds_of_the_fuzz_target_print_stably() {
 fn several_lines_make_one_volume() {
     let key = "5a".repeat(32);
     let text = format!("# two\n0 8 linear disk 16\n\n8 8 crypt aes-cbc-essiv:sha256 {key} 0 disk 0\n");
-    let volume = Table::parse(&text).unwrap().volume(1 << 20).unwrap();
+    let volume = Table::parse(&text).unwrap().volume(&[1 << 20]).unwrap();
     assert_eq!((volume.size(), volume.segments().len()), (8192, 2));
     assert!(volume.segments()[0].cipher.is_null());
-    for (text, kind) in
-        [("0 8 zero", ErrorKind::Unsupported), ("0 8 linear a 0\n8 8 linear b 0", ErrorKind::Unsupported)]
-    {
-        assert_eq!(Table::parse(text).unwrap().volume(1 << 20).unwrap_err().kind(), kind);
+}
+
+#[test]
+fn lines_of_every_target_make_one_volume_over_several_devices() {
+    let key = "5a".repeat(32);
+    let text = format!(
+        "0 8 crypt aes-cbc-essiv:sha256 {key} 0 b 0 1 allow_discards\n8 8 zero\n16 8 linear a 8\n24 8 error\n\
+         32 8 linear b 16"
+    );
+    let table = Table::parse(&text).unwrap();
+    assert_eq!(table.devices(), ["b", "a"]);
+    let volume = table.volume(&[24 << 9, 16 << 9]).unwrap();
+    let found: Vec<_> = volume.segments().iter().map(|s| (s.kind, s.device, s.lower)).collect();
+    use SegmentKind::{Error, Stored, Zero};
+    assert_eq!(found, [(Stored, 0, 0), (Zero, 0, 0), (Stored, 1, 4096), (Error, 0, 0), (Stored, 0, 8192)]);
+    assert!(volume.allow_discards());
+    for sizes in [[24 << 9, (16 << 9) - 1], [(24 << 9) - 1, 16 << 9]] {
+        let error = table.volume(&sizes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooSmall);
+        assert!(error.to_string().contains("too small for target"), "{error}");
+    }
+}
+
+#[test]
+fn lines_that_cut_each_others_sectors_are_refused_as_the_kernel_does() {
+    let key = "5a".repeat(32);
+    let large = format!("crypt aes-cbc-essiv:sha256 {key} 0 a 0 1 sector_size:4096");
+    for (text, fits) in [
+        (format!("0 4 zero\n4 8 {large}"), false),
+        (format!("0 8 {large}\n8 4 zero"), false),
+        (format!("0 8 {large}\n8 4 zero\n12 4 error"), true),
+        (format!("0 4 zero\n4 4 error\n8 8 {large}"), true),
+    ] {
+        let made = Table::parse(&text).unwrap().volume(&[1 << 20]);
+        match made {
+            Ok(_) => assert!(fits, "{text}"),
+            Err(e) => {
+                assert!(!fits && e.to_string().contains("not aligned to h/w logical block size"), "{e}")
+            }
+        }
     }
 }
 
@@ -197,7 +233,7 @@ fn authenticated_tables_print_and_do_not_open() {
     let line = format!("0 8 crypt capi:gcm(aes)-random {} 0 disk 0 1 integrity:28:aead", "0".repeat(64));
     let table = Table::parse(&line).unwrap();
     assert_eq!(table.print(true), line);
-    let error = table.volume(1 << 20).unwrap_err();
+    let error = table.volume(&[1 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("authenticated modes"));
 }
@@ -216,13 +252,13 @@ fn a_key_of_the_keyring_is_fetched_by_name() {
     let line = "0 8 crypt aes-cbc-essiv:sha256 :32:user:underseal:table 0 disk 0";
     let table = Table::parse(line).unwrap();
     assert_eq!(table.print(true), line);
-    assert_eq!(table.volume(1 << 20).unwrap().size(), 4096);
+    assert_eq!(table.volume(&[1 << 20]).unwrap().size(), 4096);
     let longer = line.replace(":32:", ":16:");
-    assert_eq!(Table::parse(&longer).unwrap().volume(1 << 20).unwrap_err().kind(), ErrorKind::WrongKey);
+    assert_eq!(Table::parse(&longer).unwrap().volume(&[1 << 20]).unwrap_err().kind(), ErrorKind::WrongKey);
     let logon = line.replace(":user:", ":logon:");
-    assert_eq!(Table::parse(&logon).unwrap().volume(1 << 20).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(Table::parse(&logon).unwrap().volume(&[1 << 20]).unwrap_err().kind(), ErrorKind::Unsupported);
     let missing = line.replace("underseal:table", "underseal:nosuch");
-    assert_eq!(Table::parse(&missing).unwrap().volume(1 << 20).unwrap_err().kind(), ErrorKind::WrongKey);
+    assert_eq!(Table::parse(&missing).unwrap().volume(&[1 << 20]).unwrap_err().kind(), ErrorKind::WrongKey);
 }
 
 proptest! {

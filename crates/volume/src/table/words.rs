@@ -1,31 +1,36 @@
 //! A line's words: separated by white space, a backslash takes the next character as it is.
 
+use zeroize::Zeroizing;
+
 use super::bad;
 use crate::Result;
 
 pub(super) struct Words {
-    // Reversed.
-    left: Vec<String>,
+    // Reversed. One of them may be a key: all are wiped, and none grows out of its place.
+    left: Vec<Zeroizing<String>>,
 }
 
 impl Words {
     pub(super) fn split(line: &str) -> Self {
         let mut words = Vec::new();
-        let mut word: Option<String> = None;
-        let mut characters = line.chars();
-        while let Some(c) = characters.next() {
-            match c {
-                '\\' => word.get_or_insert_default().extend(characters.next()),
-                c if c.is_whitespace() => words.extend(word.take()),
-                c => word.get_or_insert_default().push(c),
+        let mut rest = line.trim_start();
+        while !rest.is_empty() {
+            let mut word = Zeroizing::new(String::with_capacity(end(rest)));
+            let mut characters = rest.chars();
+            while let Some(c) = characters.next().filter(|c| !c.is_whitespace()) {
+                match c {
+                    '\\' => word.extend(characters.next()),
+                    c => word.push(c),
+                }
             }
+            words.push(word);
+            rest = characters.as_str().trim_start();
         }
-        words.extend(word);
         words.reverse();
         Self { left: words }
     }
 
-    pub(super) fn next(&mut self) -> Option<String> {
+    pub(super) fn next(&mut self) -> Option<Zeroizing<String>> {
         self.left.pop()
     }
 
@@ -45,6 +50,17 @@ impl Words {
     pub(super) fn end(&self) -> std::result::Result<(), ()> {
         if self.left.is_empty() { Ok(()) } else { Err(()) }
     }
+}
+
+/// A bound of the first word's bytes.
+fn end(text: &str) -> usize {
+    let mut escaped = false;
+    let ends = |c: char| {
+        let ends = c.is_whitespace() && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    text.find(ends).unwrap_or(text.len())
 }
 
 /// Digits only: `parse` alone would take a sign.

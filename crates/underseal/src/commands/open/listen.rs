@@ -2,7 +2,7 @@
 
 use underseal_export::nbd::{Endpoint, Listener, activated, listen};
 
-use crate::cli::{Nbd, OpenArgs};
+use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 
 /// What was asked for.
@@ -17,7 +17,7 @@ impl Sockets {
     ///
     /// # Errors
     /// `Usage`.
-    pub(super) fn plan(args: &OpenArgs) -> Result<Self> {
+    pub(super) fn plan(args: &ServeArgs) -> Result<Self> {
         let handed_over = activated()?;
         let are_handed_over = !handed_over.is_empty();
         if args.nbd.contains(&Nbd::Systemd) && !are_handed_over {

@@ -1,20 +1,21 @@
 //! What to tell a client: NBD URIs (doc/uri.md of the NBD project).
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use underseal_export::nbd::{Endpoint, Listener};
 
-use crate::cli::{Nbd, OpenArgs};
+use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(args: &OpenArgs, listeners: &[Listener]) -> String {
+pub(super) fn ready_text(args: &ServeArgs, name: &Path, listeners: &[Listener]) -> String {
     let uris = uris(args, listeners);
-    let image = args.volume.image.display();
+    let name = name.display();
     let first = uris.first().map(String::as_str).unwrap_or_default();
-    format!("{image} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
+    format!("{name} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
 }
 
-fn uris(args: &OpenArgs, listeners: &[Listener]) -> Vec<String> {
+fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
     let secure = if args.tls_certificates.is_some() { "s" } else { "" };
     let name = percent(args.export_name.as_bytes(), "");
     let unix = args.nbd.iter().filter_map(|nbd| match nbd {

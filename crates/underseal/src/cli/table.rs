@@ -1,0 +1,97 @@
+//! `underseal table`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::ServeArgs;
+
+/// Works on dm-crypt's own tables, as dmsetup takes and prints them.
+///
+/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear, zero and error
+/// lines; several make one device. What the kernel refuses is refused in its words. Keys come in the file or through
+/// the kernel's keyring (:SIZE:user:NAME), never as arguments.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableArgs {
+    #[command(subcommand)]
+    pub(crate) what: Table,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Table {
+    Check(TableCheckArgs),
+    Encrypt(TableEncryptArgs),
+    Decrypt(TableDecryptArgs),
+    Open(Box<TableOpenArgs>),
+}
+
+/// Where the table is.
+#[derive(Debug, Args)]
+pub(crate) struct TableFileArgs {
+    /// The file with the table; "-" is stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) table: PathBuf,
+}
+
+/// Prints the table as the kernel's status would, and warns of weak choices
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableCheckArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// Print keys too; else they are zeros
+    #[arg(long)]
+    pub(crate) show_keys: bool,
+}
+
+/// Writes plain bytes through the table onto its devices, from its start on, and flushes them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableEncryptArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// The plain bytes; stdin by default or for "-"
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Go past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+}
+
+/// Reads the plain bytes of everything that the table maps
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableDecryptArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Go past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+}
+
+/// Serves the plain bytes until SIGINT or SIGTERM, as `underseal open` does
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableOpenArgs {
+    #[command(flatten)]
+    pub(crate) file: TableFileArgs,
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Go past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  dmsetup table --showkeys secret | underseal table check --table -
+  underseal table encrypt --table secret.table -i plain.img
+  underseal table decrypt --table secret.table -o plain.img
+  underseal table open --table secret.table --nbd unix:secret.sock";

@@ -1,0 +1,132 @@
+//! `underseal table`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use underseal_datapath::Mapping;
+use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
+use underseal_volume::table::Table;
+use underseal_volume::{ErrorKind, ReadAt};
+
+use super::read::Output;
+use super::write::Input;
+use super::{open, same_file};
+use crate::cli::{self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::passphrase::secret_file;
+
+pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
+    match &args.what {
+        cli::Table::Check(args) => check(args),
+        cli::Table::Encrypt(args) => encrypt(args, quiet),
+        cli::Table::Decrypt(args) => decrypt(args, quiet),
+        cli::Table::Open(args) => open::serve(&args.serve, &args.file.table, quiet, || {
+            let options = OpenOptions { read_only: args.read_only, direct: args.direct, unlocked: false };
+            activate(&parse(&args.file)?, options)
+        }),
+    }
+}
+
+/// Refuses what the kernel would, without opening a device: one that is not there (yet) is only told of.
+fn check(args: &TableCheckArgs) -> Result<()> {
+    let table = parse(&args.file)?;
+    let mut sizes = Vec::new();
+    for device in devices(&table) {
+        let size = std::fs::File::open(&device).and_then(|file| ReadAt::size(&file));
+        sizes.push(size.unwrap_or_else(|e| {
+            log::warn!("{}: its size is not checked: Device lookup failed: {e}", device.display());
+            u64::MAX
+        }));
+    }
+    table.volume(&sizes).map_err(refused)?;
+    print(&(table.print(args.show_keys) + "\n"))
+}
+
+fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
+    let is_stdin = |path: &Path| path.as_os_str() == "-";
+    if is_stdin(&args.file.table) && args.input.as_deref().is_none_or(is_stdin) {
+        let what = "stdin holds either the table or the plain bytes";
+        return Err(Error::usage(what).with_remedy("-i FILE"));
+    }
+    let table = parse(&args.file)?;
+    let devices = devices(&table);
+    let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
+    let mapping = activate(&table, OpenOptions { direct: args.direct, ..OpenOptions::default() })?;
+    input.give(&mapping, &args.file.table, 0, quiet)
+}
+
+fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
+    let table = parse(&args.file)?;
+    let devices = devices(&table);
+    // The table holds the key.
+    let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
+    let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
+    let mapping = activate(&table, OpenOptions { read_only: true, direct: args.direct, unlocked: false })?;
+    output.take(&mapping, 0..mapping.size(), quiet)
+}
+
+/// Reads the table into locked memory, parses it, and tells of weak choices.
+fn parse(args: &TableFileArgs) -> Result<Table> {
+    let text = secret_file(&args.table, 0, None)?;
+    let name = args.table.display();
+    let text = std::str::from_utf8(text.as_bytes())
+        .map_err(|e| Error::usage(format!("{name}: byte {} is no text", e.valid_up_to())))?;
+    let table = Table::parse(text).map_err(|e| refused(e).within(&name))?;
+    for warning in table.warnings() {
+        log::warn!("{name}: {warning}");
+    }
+    Ok(table)
+}
+
+/// The table's devices by their paths; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.
+fn devices(table: &Table) -> Vec<PathBuf> {
+    let path = |name: &str| {
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));
+        let link = Path::new("/dev/block").join(name);
+        if is_number && !Path::new(name).exists() && link.exists() { link } else { name.into() }
+    };
+    table.devices().into_iter().map(path).collect()
+}
+
+/// Opens the devices and puts the table over them.
+fn activate(table: &Table, options: OpenOptions) -> Result<Arc<Mapping>> {
+    // What is refused for the table's own sake is refused before any device is looked for.
+    table.check().map_err(refused)?;
+    let paths = devices(table);
+    let mut opened: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
+    for (i, path) in paths.iter().enumerate() {
+        // One file under two names is locked once.
+        let device = match paths[..i].iter().position(|earlier| same_file(earlier, path)) {
+            Some(earlier) => opened[earlier].clone(),
+            None => Arc::new(FileDevice::open(path, options).map_err(lookup_failed)?),
+        };
+        opened.push(device);
+    }
+    let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
+    let volume = table.volume(&sizes).map_err(refused)?;
+    Mapping::over(volume, opened).map(Arc::new).map_err(|e| Error::usage(e.to_string()))
+}
+
+/// Everything that is refused was refused before anything was changed.
+fn refused(error: underseal_volume::Error) -> Error {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Memory => error.into(),
+        _ => Error::usage(error.to_string()),
+    }
+}
+
+/// A device that is not there is the table's mistake; else opening it failed.
+fn lookup_failed(error: underseal_device::Error) -> Error {
+    const ENOENT: i32 = 2;
+    let is_missing = error.errno() == Some(ENOENT);
+    let error = if error.kind() == DeviceErrorKind::Open {
+        let exit = if is_missing { Exit::Usage } else { Exit::Failed };
+        Error::new(exit, "Device lookup failed").because(&error)
+    } else {
+        error.into()
+    };
+    if is_missing { error.with_remedy("make the file first, as large as the table wants it") } else { error }
+}
