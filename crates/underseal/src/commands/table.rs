@@ -22,7 +22,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Check(args) => check(args),
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
-        cli::Table::Open(args) => open::serve(&args.serve, &args.file.table, quiet, || {
+        cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
             let options = OpenOptions { read_only: args.read_only, direct: args.direct, unlocked: false };
             activate(&parse(&args.file)?, options)
         }),
@@ -54,7 +54,7 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     let devices = devices(&table);
     let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
     let mapping = activate(&table, OpenOptions { direct: args.direct, ..OpenOptions::default() })?;
-    input.give(&mapping, &args.file.table, 0, quiet)
+    input.give(&mapping, name(&args.file), 0, quiet)
 }
 
 fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
@@ -70,7 +70,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
 /// Reads the table into locked memory, parses it, and tells of weak choices.
 fn parse(args: &TableFileArgs) -> Result<Table> {
     let text = secret_file(&args.table, 0, None)?;
-    let name = args.table.display();
+    let name = name(args).display();
     let text = std::str::from_utf8(text.as_bytes())
         .map_err(|e| Error::usage(format!("{name}: byte {} is no text", e.valid_up_to())))?;
     let table = Table::parse(text).map_err(|e| refused(e).within(&name))?;
@@ -78,6 +78,11 @@ fn parse(args: &TableFileArgs) -> Result<Table> {
         log::warn!("{name}: {warning}");
     }
     Ok(table)
+}
+
+/// What users know the table by.
+fn name(args: &TableFileArgs) -> &Path {
+    if args.table.as_os_str() == "-" { Path::new("stdin") } else { &args.table }
 }
 
 /// The table's devices by their paths; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.

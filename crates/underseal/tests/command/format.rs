@@ -211,3 +211,15 @@ fn a_plain_volume_is_only_a_file_of_its_size() {
     assert!(said.contains("--type plain"), "{said}");
     assert!(place.read("disk") == vec![0; 4 << 20]);
 }
+
+#[test]
+fn info_says_which_cpu_path_runs_the_ciphers() {
+    let place = Place::with_volume();
+    let info = |args: &[&str]| {
+        let mut command = place.command(&[&["info", "disk"], args].concat());
+        crate::common::Ran::from(command.env("UNDERSEAL_CPU", "portable").output().unwrap()).succeeds()
+    };
+    assert!(info(&[]).ends_with("\nCPU path:       portable\n"));
+    let json: Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    assert_eq!(json["cpu_path"], "portable");
+}

@@ -18,6 +18,11 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-bench",
         "-bench-cipher",
         "-bench-nbd",
+        "-table",
+        "-table-check",
+        "-table-encrypt",
+        "-table-decrypt",
+        "-table-open",
     ];
     assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
     for command in commands {
@@ -34,7 +39,13 @@ fn every_command_has_a_manual_page_that_groff_takes() {
             .expect("groff is needed for the tests");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
     }
-    for (page, section) in [("open", "SERVING"), ("open", "PASSPHRASES"), ("format", "FORMATS")] {
+    for (page, section) in [
+        ("open", "SERVING"),
+        ("open", "PASSPHRASES"),
+        ("format", "FORMATS"),
+        ("table", "TABLES"),
+        ("table-open", "SERVING"),
+    ] {
         let text = String::from_utf8(place.read(&format!("man/underseal-{page}.1"))).unwrap();
         assert!(text.contains(&format!(".SH {section}\n")), "{page}: {section}");
     }

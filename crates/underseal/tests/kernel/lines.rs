@@ -40,7 +40,7 @@ const CIPHERS: [(&str, &[usize]); 26] = [
     ("blowfish-cbc-plain64", &[16, 32]),
     ("des3_ede-cbc-plain64", &[24]),
     ("xchacha12,aes-adiantum-plain64", &[32]),
-    ("chacha20-plain64", &[32]),
+    ("capi:chacha20-plain64", &[32]),
 ];
 
 /// IV generators that the kernel has for sectors of 512 bytes only.
