@@ -24,44 +24,93 @@ pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
     src: *const u8,
     dst: *mut u8,
 ) {
-    for sector in 0..sectors {
-        let base = sector * bytes;
-        // SAFETY: 512 is a multiple of a group for every vector, so groups tile the sector exactly; the rest is the
-        // caller's promise. Prefetching an address that is not ours has no effect.
-        unsafe {
-            let mut t = V::repeat(tweaks.add(sector * 16)).powers();
-            let mut at = 0;
-            loop {
-                let (src, dst) = (src.add(base + at), dst.add(base + at));
-                let mut line = 0;
-                while line < IN_FLIGHT * V::BYTES {
-                    prefetch(src.wrapping_add(AHEAD + line));
-                    line += 64;
-                }
-                let first = V::key(keys);
-                let mut x = [first; IN_FLIGHT];
-                let mut k = 0;
-                while k < IN_FLIGHT {
-                    x[k] = V::load(src.add(k * V::BYTES)).xor3(t[k], first);
-                    k += 1;
-                }
-                rounds::<V, R, ENCRYPT, IN_FLIGHT>(keys, &mut x);
-                let last = V::key(keys.add(R));
-                let mut k = 0;
-                while k < IN_FLIGHT {
-                    finish::<V, ENCRYPT>(x[k], last.xor(t[k])).store(dst.add(k * V::BYTES));
-                    k += 1;
-                }
+    if sectors == 0 {
+        return;
+    }
+    // SAFETY: 512 is a multiple of a group for every vector, so groups tile the sector exactly; the rest is the caller's
+    // promise.
+    unsafe {
+        let mut t = V::repeat(tweaks).powers();
+        let mut at = 0;
+        for sector in 1..=sectors {
+            let last = sector * bytes - IN_FLIGHT * V::BYTES;
+            while at < last {
+                group::<V, R, ENCRYPT, ADVANCE>(keys, &mut t, tweaks, src.add(at), dst.add(at));
                 at += IN_FLIGHT * V::BYTES;
-                if at == bytes {
-                    break;
-                }
-                let mut k = 0;
-                while k < IN_FLIGHT {
-                    t[k] = t[k].advance();
-                    k += 1;
-                }
             }
+            let (src, dst, next) = (src.add(last), dst.add(last), tweaks.add(sector * 16));
+            if sector < sectors {
+                group::<V, R, ENCRYPT, NEXT_SECTOR>(keys, &mut t, next, src, dst);
+            } else {
+                group::<V, R, ENCRYPT, NOTHING>(keys, &mut t, tweaks, src, dst);
+            }
+            at += IN_FLIGHT * V::BYTES;
+        }
+    }
+}
+
+/// What comes after a group: nothing,
+const NOTHING: u8 = 0;
+/// the next group of its sector,
+const ADVANCE: u8 = 1;
+/// or the first of the next sector, whose tweak is given.
+const NEXT_SECTOR: u8 = 2;
+
+/// Eight vectors, and the tweaks of the eight that come `AFTER`. Those are made before the rounds: behind them, the next
+/// group would wait for them.
+///
+/// # Safety
+/// As [`xts`], for one group.
+#[inline(always)]
+unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>(
+    keys: *const RoundKey,
+    t: &mut [V; IN_FLIGHT],
+    next: *const u8,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise. Prefetching an address that is not ours has no effect.
+    unsafe {
+        let mut line = 0;
+        while line < IN_FLIGHT * V::BYTES {
+            prefetch(src.wrapping_add(AHEAD + line));
+            line += 64;
+        }
+        let first = V::key(keys);
+        let mut x = [first; IN_FLIGHT];
+        let mut k = 0;
+        while k < IN_FLIGHT {
+            x[k] = V::load(src.add(k * V::BYTES)).xor3(t[k], first);
+            k += 1;
+        }
+        let mut whiten = *t;
+        if AFTER != NOTHING {
+            let last = V::key(keys.add(R));
+            let mut k = 0;
+            while k < IN_FLIGHT {
+                whiten[k] = last.xor(t[k]);
+                if AFTER == ADVANCE {
+                    t[k] = t[k].advance();
+                }
+                k += 1;
+            }
+        }
+        if AFTER == NEXT_SECTOR {
+            *t = V::repeat(next).powers();
+        }
+        rounds::<V, R, ENCRYPT, IN_FLIGHT>(keys, &mut x);
+        if AFTER == NOTHING {
+            let last = V::key(keys.add(R));
+            let mut k = 0;
+            while k < IN_FLIGHT {
+                whiten[k] = last.xor(t[k]);
+                k += 1;
+            }
+        }
+        let mut k = 0;
+        while k < IN_FLIGHT {
+            finish::<V, ENCRYPT>(x[k], whiten[k]).store(dst.add(k * V::BYTES));
+            k += 1;
         }
     }
 }
