@@ -28,7 +28,8 @@ struct Group {
     request: usize,
 }
 
-/// Measures AES-XTS and AES-CBC-ESSIV: each CPU path, the peers of this build, and their limits.
+/// Measures AES-XTS and AES-CBC-ESSIV, and some ciphers without kernels: each CPU path, the peers of this build, and their
+/// limits.
 ///
 /// # Errors
 /// As [`build_with`].
@@ -69,8 +70,20 @@ fn groups() -> Vec<Group> {
             groups.push(Group { spec: "aes-cbc-essiv:sha256", aes_bits: 256, encrypt, sector, request });
         }
     }
+    let (sector, request) = (4096, 64 << 10);
+    groups.extend(OTHERS.map(|spec| Group { spec, aes_bits: 256, encrypt: true, sector, request }));
     groups
 }
+
+/// Ciphers without kernels of ours: what their libraries reach across sectors.
+const OTHERS: [&str; 6] = [
+    "xchacha12,aes-adiantum-plain64",
+    "xchacha20,aes-adiantum-plain64",
+    "aes-hctr2-plain64",
+    "serpent-xts-plain64",
+    "twofish-xts-plain64",
+    "camellia-xts-plain64",
+];
 
 fn key(group: Group) -> Result<Key> {
     let double = if group.spec.contains("xts") { 2 } else { 1 };
@@ -122,7 +135,11 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
         subjects.push(Subject { bytes, call: Box::new(call) });
     }
     let key = key(group)?;
-    let chain = if group.spec.contains("xts") { "xts" } else { "cbc" };
+    let chain = match group.spec {
+        "aes-xts-plain64" => "xts",
+        "aes-cbc-essiv:sha256" => "cbc",
+        _ => "",
+    };
     for mut peer in all(Task { chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
         names.push((peer.name, memory.unwrap_or(limit(widths().first().copied().unwrap_or("")))));
         let call = move |b: &mut [u8]| {
