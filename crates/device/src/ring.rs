@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -129,6 +130,21 @@ impl Ring {
     /// When the kernel refuses.
     pub fn wait(&mut self) -> io::Result<()> {
         self.enter(1)
+    }
+
+    /// As [`Ring::wait`], but no longer than until `deadline`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn wait_until(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        let Some(deadline) = deadline else { return self.wait() };
+        let left = types::Timespec::from(deadline.saturating_duration_since(Instant::now()));
+        let args = types::SubmitArgs::new().timespec(&left);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => Ok(()),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ETIME | libc::EBUSY | libc::EINTR)) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     fn enter(&mut self, want: usize) -> io::Result<()> {
