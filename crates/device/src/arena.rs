@@ -44,15 +44,17 @@ impl Arena {
             index *= 2;
             self.free[split].set(index + 1);
         }
-        Some(Buffer { mapping: self.mapping.clone(), start: (index * UNIT) << order, len })
+        let start = (index * UNIT) << order;
+        Some(Buffer { mapping: self.mapping.clone(), start, len, whole: (start, len) })
     }
 
     /// Takes a buffer back.
     ///
     /// # Panics
-    /// When it is another arena's.
+    /// When it is another arena's, or only a part of what was given out.
     pub fn free(&mut self, buffer: Buffer) {
         assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
+        assert!(buffer.whole == (buffer.start, buffer.len), "a buffer goes back whole");
         let mut order = order_of(buffer.len).unwrap_or(0);
         let mut index = (buffer.start / UNIT) >> order;
         while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
@@ -80,9 +82,39 @@ pub struct Buffer {
     mapping: Arc<Mapping>,
     start: usize,
     len: usize,
+    /// Where it began and how long it was when it was given out.
+    whole: (usize, usize),
 }
 
 impl Buffer {
+    /// Splits the memory in two: `self` keeps the first `at` bytes, the rest is returned.
+    ///
+    /// # Panics
+    /// When there are fewer than `at`.
+    pub fn split_off(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.len, "a buffer of {} bytes has no byte {at}", self.len);
+        let rest = Buffer {
+            mapping: self.mapping.clone(),
+            start: self.start + at,
+            len: self.len - at,
+            whole: self.whole,
+        };
+        self.len = at;
+        rest
+    }
+
+    /// Joins the piece that follows.
+    ///
+    /// # Panics
+    /// When they are not adjacent pieces of one buffer.
+    pub fn join(&mut self, next: Buffer) {
+        let follows = Arc::ptr_eq(&self.mapping, &next.mapping)
+            && self.whole == next.whole
+            && self.start + self.len == next.start;
+        assert!(follows, "only pieces that lie side by side are joined");
+        self.len += next.len;
+    }
+
     /// Where it begins, for the kernel.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies within the mapping.
@@ -206,6 +238,30 @@ mod tests {
         let place = at(&first);
         arena.free(first);
         assert_eq!(at(&arena.alloc(4096).unwrap()), place);
+    }
+
+    #[test]
+    fn pieces_of_a_buffer_grow_together_again() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let mut first = arena.alloc(10_000).unwrap();
+        first.iter_mut().zip(0u32..).for_each(|(b, i)| *b = (i % 251) as u8);
+        let copy = first.to_vec();
+        let mut second = first.split_off(100);
+        let third = second.split_off(9_900);
+        assert_eq!((&first[..], &second[..], third.len()), (&copy[..100], &copy[100..], 0));
+        second.join(third);
+        first.join(second);
+        assert_eq!(first[..], copy);
+        arena.free(first);
+        assert!(arena.alloc(64 << 10).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "whole")]
+    fn a_part_of_a_buffer_is_not_taken_back() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let mut first = arena.alloc(8192).unwrap();
+        arena.free(first.split_off(4096));
     }
 
     proptest! {

@@ -17,21 +17,33 @@
 //! the kernel may still write to is never anybody else's.
 
 mod arena;
+mod blocking;
 mod channel;
+mod clock;
 mod error;
 mod file;
 mod geometry;
 mod lock;
+mod model;
 mod ram;
+mod recorder;
+mod request;
 mod ring;
+mod stripe;
 
 pub use arena::{Arena, Buffer};
+pub use blocking::Blocking;
 pub use channel::{Channel, Device, Extent, Finished, Io, Now, Started};
+pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions};
-pub use geometry::Geometry;
+pub use geometry::{Geometry, Zones};
+pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use ram::RamDevice;
+pub use recorder::{Record, RecorderDevice};
+pub use request::Kind;
 pub use ring::{Completion, Ring, Token};
+pub use stripe::StripeDevice;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;
