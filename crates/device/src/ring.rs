@@ -79,7 +79,7 @@ pub struct Ring {
     ring: IoUring,
     /// What the tokens of the channel that is running are marked with.
     nesting: u64,
-    /// Deadlines that the kernel has not read yet: as many as it can be given at a time, used in turn.
+    /// Deadlines that the kernel has not read yet: one more than it can be given at a time, used in turn.
     deadlines: Box<[types::Timespec]>,
     next_deadline: usize,
 }
@@ -107,7 +107,8 @@ impl Ring {
             )
             .with_source(e)
         })?;
-        let deadlines = vec![types::Timespec::new(); ring.params().sq_entries() as usize].into_boxed_slice();
+        let deadlines =
+            vec![types::Timespec::new(); ring.params().sq_entries() as usize + 1].into_boxed_slice();
         Ok(Self { ring, nesting: 0, deadlines, next_deadline: 0 })
     }
 
@@ -133,8 +134,8 @@ impl Ring {
             .flags(types::TimeoutFlags::ABS)
             .build()
             .user_data(token.0);
-        // SAFETY: the kernel reads the deadline when it takes the operation. It takes them in order and has at most as
-        // many before it as there are places, so this one is not written again, nor freed, before that.
+        // SAFETY: the kernel reads the deadline when it takes the operation. It takes them in order, and there is a
+        // place more than operations that it has not taken, so this one is not written again, nor freed, before that.
         unsafe { self.push(&timeout) }
     }
 

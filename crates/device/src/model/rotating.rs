@@ -117,7 +117,7 @@ impl RotatingState {
         let Some(index) = self.choose() else { return };
         let first = self.waiting.remove(index);
         let end = self.run_end(&first);
-        self.free_at = self.serve(at, at == self.free_at, &first, end - first.offset, counters);
+        self.free_at = self.serve(at, first.came < self.free_at, &first, end - first.offset, counters);
         counters.busy += std::time::Duration::from_nanos(self.free_at - at);
         if first.write {
             self.last_write = self.free_at;
@@ -184,8 +184,8 @@ impl RotatingState {
         });
     }
 
-    /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`: the one before was
-    /// only just over.
+    /// Moves the head over `len` bytes from `first.offset`; the time at which that is over. `busy`: it came before the one
+    /// before it was over.
     fn serve(&mut self, at: u64, busy: bool, first: &Waiting, len: u64, counters: &mut Counters) -> u64 {
         let rate = self.disk.media_rate;
         let (offset, end) = (first.offset, first.offset + len);
