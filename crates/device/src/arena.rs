@@ -44,18 +44,21 @@ impl Arena {
             index *= 2;
             self.free[split].set(index + 1);
         }
-        let start = (index * UNIT) << order;
-        Some(Buffer { mapping: self.mapping.clone(), start, len, whole: (start, len) })
+        Some(Buffer {
+            mapping: self.mapping.clone(),
+            start: (index * UNIT) << order,
+            len,
+            order: Some(order),
+        })
     }
 
     /// Takes a buffer back.
     ///
     /// # Panics
-    /// When it is another arena's, or only a part of what was given out.
+    /// When it is another arena's, or was split off another buffer.
     pub fn free(&mut self, buffer: Buffer) {
         assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
-        assert!(buffer.whole == (buffer.start, buffer.len), "a buffer goes back whole");
-        let mut order = order_of(buffer.len).unwrap_or(0);
+        let mut order = buffer.order.expect("a part of a buffer is joined to it again first");
         let mut index = (buffer.start / UNIT) >> order;
         while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
             self.free[order].clear(index ^ 1);
@@ -82,37 +85,37 @@ pub struct Buffer {
     mapping: Arc<Mapping>,
     start: usize,
     len: usize,
-    /// Where it began and how long it was when it was given out.
-    whole: (usize, usize),
+    /// The order of the piece that begins here; none for a part that was split off.
+    order: Option<usize>,
 }
 
 impl Buffer {
     /// Splits the memory in two: `self` keeps the first `at` bytes, the rest is returned.
     ///
     /// # Panics
-    /// When there are fewer than `at`.
+    /// When `at` is beyond the end.
+    #[must_use]
     pub fn split_off(&mut self, at: usize) -> Buffer {
-        assert!(at <= self.len, "a buffer of {} bytes has no byte {at}", self.len);
-        let rest = Buffer {
-            mapping: self.mapping.clone(),
-            start: self.start + at,
-            len: self.len - at,
-            whole: self.whole,
-        };
+        assert!(at <= self.len, "split at {at} of {} bytes", self.len);
+        let rest =
+            Self { mapping: self.mapping.clone(), start: self.start + at, len: self.len - at, order: None };
         self.len = at;
         rest
     }
 
-    /// Joins the piece that follows.
+    /// Joins the part that follows, which was split off this buffer.
     ///
     /// # Panics
-    /// When they are not adjacent pieces of one buffer.
+    /// When it does not begin where this one ends.
     pub fn join(&mut self, next: Buffer) {
-        let follows = Arc::ptr_eq(&self.mapping, &next.mapping)
-            && self.whole == next.whole
-            && self.start + self.len == next.start;
-        assert!(follows, "only pieces that lie side by side are joined");
+        let follows = Arc::ptr_eq(&self.mapping, &next.mapping) && self.start + self.len == next.start;
+        assert!(follows && next.order.is_none(), "only what was split is joined");
         self.len += next.len;
+    }
+
+    /// Keeps the first `len` bytes; the memory stays reserved.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
     }
 
     /// Where it begins, for the kernel.
@@ -241,27 +244,32 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_buffer_grow_together_again() {
+    fn parts_are_apart_until_they_are_joined() {
         let mut arena = Arena::new(64 << 10).unwrap();
         let mut first = arena.alloc(10_000).unwrap();
-        first.iter_mut().zip(0u32..).for_each(|(b, i)| *b = (i % 251) as u8);
-        let copy = first.to_vec();
-        let mut second = first.split_off(100);
-        let third = second.split_off(9_900);
-        assert_eq!((&first[..], &second[..], third.len()), (&copy[..100], &copy[100..], 0));
-        second.join(third);
-        first.join(second);
-        assert_eq!(first[..], copy);
+        let mut middle = first.split_off(512);
+        let last = middle.split_off(5000);
+        let share = |part: &mut Buffer, byte| part.fill(byte);
+        std::thread::scope(|scope| {
+            scope.spawn(|| share(&mut first, 1));
+            scope.spawn(|| share(&mut middle, 2));
+        });
+        assert_eq!((first.len(), middle.len(), last.len()), (512, 5000, 4488));
+        first.join(middle);
+        first.join(last);
+        assert!(first[..512].iter().all(|b| *b == 1) && first[512..5512].iter().all(|b| *b == 2));
+        assert_eq!(first.len(), 10_000);
+        first.truncate(1);
         arena.free(first);
-        assert!(arena.alloc(64 << 10).is_some());
+        assert!(arena.alloc(64 << 10).is_some(), "all of it came back");
     }
 
     #[test]
-    #[should_panic(expected = "whole")]
-    fn a_part_of_a_buffer_is_not_taken_back() {
+    #[should_panic(expected = "only what was split is joined")]
+    fn strangers_are_not_joined() {
         let mut arena = Arena::new(64 << 10).unwrap();
-        let mut first = arena.alloc(8192).unwrap();
-        arena.free(first.split_off(4096));
+        let (mut first, second) = (arena.alloc(4096).unwrap(), arena.alloc(4096).unwrap());
+        first.join(second);
     }
 
     proptest! {
