@@ -8,7 +8,15 @@
 //!     |
 //!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
 //!     +-- ram     memory
+//!     |
+//!     |  on other devices, whose channels they hold:
+//!     +-- stripe     RAID-0 over several: a request in pieces
+//!     +-- model/     takes the time of a rotating disk, an SSD, NVMe: timeouts in the ring
+//!     +-- zoned      fails what is not written in sequence
+//!     +-- fault/     fails as rules say; forgets what was not flushed when its power is cut
+//!     +-- recorder   writes down requests and their order
 //!
+//!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
 //! ```
 //!
@@ -31,6 +39,7 @@ mod recorder;
 mod request;
 mod ring;
 mod stripe;
+mod zoned;
 
 pub use arena::{Arena, Buffer};
 pub use blocking::Blocking;
@@ -46,6 +55,7 @@ pub use recorder::{Record, RecorderDevice};
 pub use request::Kind;
 pub use ring::{Completion, Ring, Token};
 pub use stripe::StripeDevice;
+pub use zoned::ZonedDevice;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;
