@@ -148,6 +148,34 @@ fn a_scheduler_merges_what_adjoins_up_to_its_limit() {
 }
 
 #[test]
+fn what_waits_is_served_in_the_order_of_its_offsets() {
+    let order = |profile: Profile| {
+        let mut disk = disk(&profile);
+        let mut waiting: Vec<_> = [0u64, 40, 20, 30, 10]
+            .map(|block| (block, disk.submit(0, request(Kind::Write, block << 20, 4096))))
+            .into();
+        let (mut now, mut order) = (0, Vec::new());
+        while !waiting.is_empty() {
+            let mut next = u64::MAX;
+            waiting.retain(|&(block, ticket)| match disk.poll(now, ticket) {
+                Progress::Done => {
+                    order.push(block);
+                    false
+                }
+                Progress::Until(at) => {
+                    next = next.min(at);
+                    true
+                }
+            });
+            now = next;
+        }
+        order
+    };
+    assert_eq!(order(Profile::rotating_disk().without_scheduler()), [0, 40, 20, 30, 10]);
+    assert_eq!(order(Profile::rotating_disk()), [0, 10, 20, 30, 40]);
+}
+
+#[test]
 fn a_flush_ends_after_every_write_before_it() {
     let rotating = Profile::rotating_disk();
     for profile in [rotating, rotating.without_scheduler(), Profile::sata_ssd(), Profile::nvme()] {
