@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Extent, Geometry, Io, Ring, Started};
+use underseal_device::{Blocking, Device, Extent, Geometry};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use crate::control::{Control, Settings};
@@ -273,6 +273,11 @@ impl Mapping {
         self.shape.sector
     }
 
+    /// True when a device has zones that are written in sequence.
+    pub(crate) fn is_zoned(&self) -> bool {
+        self.shape.zoned
+    }
+
     /// True when sectors are written in part.
     pub(crate) fn modifies(&self) -> bool {
         self.shape.block < self.shape.sector
@@ -296,28 +301,14 @@ impl Shape {
             read_only: geometries().any(|geometry| geometry.read_only),
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
             is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
-            zoned: false,
+            zoned: geometries().any(|geometry| geometry.zones.is_some()),
         }
     }
 }
 
 /// Flushes a device past all queues.
 fn flush(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::lower(device.name(), e);
-    let mut ring = Ring::new(4).map_err(failed)?;
-    let mut channel: Box<dyn Channel> = device.channel(1).map_err(failed)?;
-    let mut started = channel.start(&mut ring, 0, Io::Flush);
-    loop {
-        if let Started::Finished(finished) = started {
-            return finished.result.map_err(failed);
-        }
-        ring.wait().map_err(|e| Error::new(ErrorKind::Lower, format!("cannot wait: {e}")))?;
-        while let Some(completion) = ring.next_completion() {
-            if let Some(finished) = channel.finish(&mut ring, completion.token, completion.result) {
-                started = Started::Finished(finished);
-            }
-        }
-    }
+    Blocking::new(device).and_then(|mut way| way.flush()).map_err(|e| Error::lower(device.name(), e))
 }
 
 fn fits(segment: &Segment, device: &dyn Device) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use underseal_device::Buffer;
+use underseal_volume::Volume;
 
 use super::{Family, Job, Kind, Queue, Slot};
 use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result, WriteOrder};
@@ -177,9 +178,31 @@ impl Queue {
         self.take_lock(index);
     }
 
-    /// Writes into one sector follow each other where sectors are written in part.
+    /// Writes into one sector follow each other where sectors are written in part, and writes into one zone of a zoned
+    /// device always: an io_uring may reorder what is in flight together.
     fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
-        if self.mapping.modifies() { self.widen(range).0 } else { range }
+        match &self.volume {
+            Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),
+            _ if self.mapping.modifies() => self.widen(range).0,
+            _ => range,
+        }
+    }
+
+    /// The zones that a range touches, in bytes of the volume.
+    fn zones_of(&self, volume: &Volume, range: Range<u64>) -> Range<u64> {
+        let zone = |at: u64, up: bool| {
+            let segment = &volume.segments()[volume.segment_index(at)?];
+            let zones = self.mapping.devices().get(segment.device)?.geometry().zones?;
+            let lower = segment.lower_offset(at);
+            let begin = lower / zones.size * zones.size;
+            Some(if up {
+                at.saturating_add(begin.saturating_add(zones.size) - lower).min(segment.end())
+            } else {
+                segment.start + begin.saturating_sub(segment.lower)
+            })
+        };
+        let last = range.end.saturating_sub(1).max(range.start);
+        zone(range.start, false).unwrap_or(range.start)..zone(last, true).unwrap_or(range.end)
     }
 
     /// Begins, when no other queue writes to the same sectors.

@@ -181,6 +181,7 @@ impl Queue {
             && self.volume.is_some()
             && !self.settings.suspended
             && !self.mapping.modifies()
+            && !self.mapping.is_zoned()
             && self.order.is_empty()
             && self.writes.is_free(&range)
     }
