@@ -48,17 +48,19 @@ impl Arena {
             mapping: self.mapping.clone(),
             start: (index * UNIT) << order,
             len,
-            order: Some(order),
+            whole: Some(Whole { order, len }),
         })
     }
 
     /// Takes a buffer back.
     ///
     /// # Panics
-    /// When it is another arena's, or was split off another buffer.
+    /// When it is another arena's, or not all of its parts are joined again.
     pub fn free(&mut self, buffer: Buffer) {
         assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
-        let mut order = buffer.order.expect("a part of a buffer is joined to it again first");
+        let whole = buffer.whole.as_ref().filter(|whole| whole.len == buffer.len);
+        // Else somebody may still have the rest of the piece.
+        let mut order = whole.expect("a buffer that was split is joined again first").order;
         let mut index = (buffer.start / UNIT) >> order;
         while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
             self.free[order].clear(index ^ 1);
@@ -85,8 +87,16 @@ pub struct Buffer {
     mapping: Arc<Mapping>,
     start: usize,
     len: usize,
-    /// The order of the piece that begins here; none for a part that was split off.
-    order: Option<usize>,
+    /// None for a part that was split off.
+    whole: Option<Whole>,
+}
+
+/// The piece of the arena that begins with a buffer.
+#[derive(Clone, Copy)]
+struct Whole {
+    order: usize,
+    /// The buffer's length while none of it is split off.
+    len: usize,
 }
 
 impl Buffer {
@@ -98,7 +108,7 @@ impl Buffer {
     pub fn split_off(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "split at {at} of {} bytes", self.len);
         let rest =
-            Self { mapping: self.mapping.clone(), start: self.start + at, len: self.len - at, order: None };
+            Self { mapping: self.mapping.clone(), start: self.start + at, len: self.len - at, whole: None };
         self.len = at;
         rest
     }
@@ -109,13 +119,19 @@ impl Buffer {
     /// When it does not begin where this one ends.
     pub fn join(&mut self, next: Buffer) {
         let follows = Arc::ptr_eq(&self.mapping, &next.mapping) && self.start + self.len == next.start;
-        assert!(follows && next.order.is_none(), "only what was split is joined");
+        assert!(follows && next.whole.is_none(), "only what was split is joined");
         self.len += next.len;
     }
 
     /// Keeps the first `len` bytes; the memory stays reserved.
+    ///
+    /// # Panics
+    /// When a part of it was split off.
     pub fn truncate(&mut self, len: usize) {
+        let whole = self.whole.as_mut().filter(|whole| whole.len == self.len);
+        let whole = whole.expect("only a whole buffer is cut short");
         self.len = self.len.min(len);
+        whole.len = self.len;
     }
 
     /// Where it begins, for the kernel.
@@ -262,6 +278,15 @@ mod tests {
         first.truncate(1);
         arena.free(first);
         assert!(arena.alloc(64 << 10).is_some(), "all of it came back");
+    }
+
+    #[test]
+    #[should_panic(expected = "a buffer that was split is joined again first")]
+    fn what_is_still_in_use_in_part_is_not_freed() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let mut first = arena.alloc(8192).unwrap();
+        let _rest = first.split_off(4096);
+        arena.free(first);
     }
 
     #[test]
