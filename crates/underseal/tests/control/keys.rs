@@ -139,10 +139,7 @@ fn a_volume_whose_key_is_wiped_can_be_closed() {
     std::thread::sleep(std::time::Duration::from_millis(300));
     operator.does("close table");
     assert!(server.wait().success(), "{}", server.log());
-    // An error, or the end of the connection; never bytes.
-    if let Ok(answer) = reader.join() {
-        assert_eq!(answer, Err(EIO));
-    }
+    assert_eq!(reader.join().unwrap(), Err(EIO));
 }
 
 #[test]

@@ -13,6 +13,7 @@ fn policies_change_while_fio_verifies_what_it_wrote() {
         .args([
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--time_based",
             "--runtime=12",
             "--output-format=terse",

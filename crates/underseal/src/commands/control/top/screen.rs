@@ -49,11 +49,12 @@ fn volumes(frame: &mut Frame<'_>, area: Rect, view: &View) {
 fn histogram(frame: &mut Frame<'_>, area: Rect, stage: &str, latency: &Latency) {
     let block = Block::new().borders(Borders::TOP).title(format!(" {stage} ").bold());
     let inner = block.inner(area);
-    let [p50, p99] = [latency.p50_ns, latency.p99_ns].map(show::duration);
-    let mut lines = vec![Line::from(format!("{p50} / {p99}")).dim()];
+    let figures = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
+    let figures = figures.map(|(name, nanos)| Line::from(format!("{name} {}", show::duration(nanos))).dim());
+    let mut lines = figures.to_vec();
     let bars = bars(latency);
     // The longest are what one looks for.
-    let room = usize::from(inner.height).saturating_sub(1);
+    let room = usize::from(inner.height).saturating_sub(lines.len());
     let width = usize::from(inner.width).saturating_sub(LABEL + 1);
     lines.extend(bars.iter().skip(bars.len().saturating_sub(room)).map(|bar| line(*bar, width)));
     frame.render_widget(Paragraph::new(lines).block(block), area);
