@@ -1,6 +1,12 @@
 //! The experiments: one file each.
 
+mod dispatch;
 mod inline;
+mod order;
+mod policies;
+mod tail;
+mod whole_request;
+mod zoned;
 
 use std::time::Instant;
 
@@ -30,7 +36,15 @@ struct Measured {
 
 /// All experiments, in the order in which they are best read.
 pub fn all() -> &'static [Experiment] {
-    &[inline::EXPERIMENT]
+    &[
+        policies::EXPERIMENT,
+        inline::EXPERIMENT,
+        tail::EXPERIMENT,
+        dispatch::EXPERIMENT,
+        order::EXPERIMENT,
+        whole_request::EXPERIMENT,
+        zoned::EXPERIMENT,
+    ]
 }
 
 /// An experiment by its name.

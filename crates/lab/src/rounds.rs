@@ -76,9 +76,19 @@ impl Grid {
         self.ways.iter().position(|way| *way == name).expect("an experiment asks for its own ways")
     }
 
+    /// What a load is called.
+    pub(crate) fn load(&self, load: usize) -> &str {
+        &self.loads[load]
+    }
+
+    /// All rounds of a way under a load.
+    pub(crate) fn all(&self, way: &str, load: usize) -> &[Seen] {
+        &self.seen[self.way(way)][load]
+    }
+
     /// What each round of a way under a load came to.
     pub(crate) fn each(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Vec<f64> {
-        self.seen[self.way(way)][load].iter().map(of).collect()
+        self.all(way, load).iter().map(of).collect()
     }
 
     pub(crate) fn range(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Range {

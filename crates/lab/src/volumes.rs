@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, memfd_create};
 use underseal_cipher::{CipherSpec, Key, SectorCipher, SectorSize, build, key_sizes};
 use underseal_datapath::Mapping;
-use underseal_device::{Arena, Device, FileDevice, Io, OpenOptions, RamDevice, Ring, Started};
+use underseal_device::{Blocking, Device, FileDevice, OpenOptions, RamDevice};
 use underseal_volume::{Segment, Volume};
 
 use crate::{Error, Result};
@@ -23,13 +23,14 @@ pub(crate) const NULL: &str = "cipher_null-ecb";
 pub(crate) fn cipher(spec: &str, sector: u32) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = spec.parse()?;
     let len = if spec.is_null() { 0 } else { key_sizes(&spec)?.last().copied().unwrap_or(0) };
-    keyed(&spec, len * spec.key_count() as usize, sector)
+    keyed(&spec, len * spec.key_count() as usize, 0, sector)
 }
 
-/// As [`cipher`], with a key of so many bytes.
-pub(crate) fn keyed(spec: &CipherSpec, len: usize, sector: u32) -> Result<Arc<dyn SectorCipher>> {
+/// As [`cipher`], with a key of so many bytes that begins with `first`.
+pub(crate) fn keyed(spec: &CipherSpec, len: usize, first: u8, sector: u32) -> Result<Arc<dyn SectorCipher>> {
     let mut key = Key::zeroed(len)?;
-    key.as_mut_bytes().iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
+    let numbers = (0..=u8::MAX).cycle().skip(first.into());
+    key.as_mut_bytes().iter_mut().zip(numbers).for_each(|(byte, n)| *byte = n);
     Ok(build(spec, &key, SectorSize::new(sector)?)?)
 }
 
@@ -40,10 +41,15 @@ pub(crate) fn mapping(spec: &str, sector: u32, device: &Arc<dyn Device>) -> Resu
 
 /// A volume over all of a device, under a cipher that is there already.
 pub(crate) fn over(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> Result<Arc<Mapping>> {
+    Ok(Arc::new(bare_mapping(cipher, device)?))
+}
+
+/// The same, to be given an engine or smaller blocks before it is shared.
+pub(crate) fn bare_mapping(cipher: Arc<dyn SectorCipher>, device: &Arc<dyn Device>) -> Result<Mapping> {
     let sector = cipher.sector_size().bytes() as u64;
     let size = device.geometry().size / sector * sector;
     let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)])?;
-    Ok(Arc::new(Mapping::new(volume, device.clone())?))
+    Ok(Mapping::new(volume, device.clone())?)
 }
 
 /// A RAM disk without a kernel: a copy is all that a request costs. Every byte of it was written.
@@ -76,29 +82,13 @@ pub(crate) fn memory_file(size: u64) -> Result<Arc<dyn Device>> {
 pub(crate) fn fill(device: &dyn Device) -> Result<()> {
     const PIECE: usize = 1 << 20;
     let size = device.geometry().size;
-    let mut channel = device.channel(1)?;
-    let mut ring = Ring::new(8)?;
-    let mut arena = Arena::new(PIECE)?;
     let mut random = fastrand::Rng::with_seed(size);
-    let lost = || Error::new(crate::ErrorKind::Wrong, "the device kept the memory of a write");
+    let mut piece = vec![0; PIECE];
+    let mut to = Blocking::new(device)?;
     for offset in (0..size).step_by(PIECE) {
         let len = usize::try_from(size - offset).unwrap_or(usize::MAX).min(PIECE);
-        let mut buffer = arena.alloc(len).ok_or_else(lost)?;
-        random.fill(&mut buffer);
-        let write = Io::Write { offset, buffer, range: 0..len, durable: false };
-        let mut finished = match channel.start(&mut ring, 0, write) {
-            Started::Finished(finished) => Some(finished),
-            Started::Pending => None,
-        };
-        while finished.is_none() {
-            ring.wait().map_err(Error::system("the ring cannot wait"))?;
-            while let Some(completion) = ring.next_completion() {
-                finished = finished.or(channel.finish(&mut ring, completion.token, completion.result));
-            }
-        }
-        let finished = finished.ok_or_else(lost)?;
-        finished.result?;
-        arena.free(finished.buffer.ok_or_else(lost)?);
+        random.fill(&mut piece[..len]);
+        to.write(offset, &piece[..len], false)?;
     }
     Ok(())
 }
