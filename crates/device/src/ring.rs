@@ -1,12 +1,14 @@
 //! One io_uring a queue: the one place where its thread waits.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, monotonic};
 
 /// Tells whose completion it is.
 ///
@@ -79,9 +81,8 @@ pub struct Ring {
     ring: IoUring,
     /// What the tokens of the channel that is running are marked with.
     nesting: u64,
-    /// Deadlines that the kernel has not read yet: one more than it can be given at a time, used in turn.
-    deadlines: Box<[types::Timespec]>,
-    next_deadline: usize,
+    /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
+    timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
 }
 
 impl Ring {
@@ -107,9 +108,7 @@ impl Ring {
             )
             .with_source(e)
         })?;
-        let deadlines =
-            vec![types::Timespec::new(); ring.params().sq_entries() as usize + 1].into_boxed_slice();
-        Ok(Self { ring, nesting: 0, deadlines, next_deadline: 0 })
+        Ok(Self { ring, nesting: 0, timeouts: BinaryHeap::new() })
     }
 
     /// Runs a lower channel whose slots are `slot << bits | part`; the completions come with a token that
@@ -125,18 +124,13 @@ impl Ring {
     /// Gives a completion at `deadline`, a time of [`monotonic`](crate::monotonic), or soon after.
     ///
     /// # Errors
-    /// When the ring cannot take an operation.
+    /// When the kernel (before 5.11) cannot wait for completions and for a time at once.
     pub fn timeout(&mut self, token: Token, deadline: Duration) -> io::Result<()> {
-        let place = self.next_deadline;
-        self.next_deadline = (place + 1) % self.deadlines.len();
-        self.deadlines[place] = deadline.into();
-        let timeout = opcode::Timeout::new(&raw const self.deadlines[place])
-            .flags(types::TimeoutFlags::ABS)
-            .build()
-            .user_data(token.0);
-        // SAFETY: the kernel reads the deadline when it takes the operation. It takes them in order, and there is a
-        // place more than operations that it has not taken, so this one is not written again, nor freed, before that.
-        unsafe { self.push(&timeout) }
+        if !self.ring.params().is_feature_ext_arg() {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        self.timeouts.push(Reverse((deadline, token.0 | self.nesting)));
+        Ok(())
     }
 
     /// Watches a descriptor once: a completion with `Token::event(number)` comes when one of `events` (poll(2) bits)
@@ -195,10 +189,20 @@ impl Ring {
 
     fn enter(&mut self, want: usize) -> io::Result<()> {
         loop {
-            match self.ring.submit_and_wait(want) {
+            let next = self.timeouts.peek().filter(|_| want > 0);
+            let entered = match next.map(|&Reverse((deadline, _))| deadline.saturating_sub(monotonic())) {
+                None => self.ring.submit_and_wait(want),
+                Some(Duration::ZERO) => self.ring.submit(),
+                Some(left) => {
+                    let left = types::Timespec::from(left);
+                    let until = types::SubmitArgs::new().timespec(&left);
+                    self.ring.submitter().submit_with_args(want, &until)
+                }
+            };
+            match entered {
                 Ok(_) => return Ok(()),
-                // EBUSY: completions overflow; they must be taken out first, and one is there.
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
+                // EBUSY: completions overflow; they must be taken out first, and one is there. ETIME: a timeout has come.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::ETIME)) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -207,15 +211,21 @@ impl Ring {
 
     /// The next completion that has come.
     pub fn next_completion(&mut self) -> Option<Completion> {
-        let entry = self.ring.completion().next()?;
-        Some(Completion { token: Token(entry.user_data()), result: entry.result() })
+        if let Some(entry) = self.ring.completion().next() {
+            return Some(Completion { token: Token(entry.user_data()), result: entry.result() });
+        }
+        let &Reverse((deadline, token)) = self.timeouts.peek()?;
+        if deadline > monotonic() {
+            return None;
+        }
+        self.timeouts.pop();
+        Some(Completion { token: Token(token), result: -libc::ETIME })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::monotonic;
 
     #[test]
     fn nested_tokens_tell_each_channel_its_slot() {

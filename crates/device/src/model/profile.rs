@@ -69,7 +69,9 @@ pub struct Rotating {
     pub scheduler: Option<Scheduler>,
 }
 
-/// An elevator: of what waits, the next at or after the head is served, with everything that adjoins it.
+/// An elevator: of what waits, the next at or after the head is served, with everything that adjoins it. Each part of
+/// a merged request ends when it is on the platter, as if the drive had a command for each: one queue's depth is less
+/// than a system's, and all of it would else end at once and come back too late for the turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scheduler {
     /// The longest request that merging may make, in bytes.

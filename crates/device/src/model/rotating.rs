@@ -122,14 +122,14 @@ impl RotatingState {
         if first.write {
             self.last_write = self.free_at;
         }
-        self.done(&first, ends);
         let mut reached = first.offset + first.len;
+        self.done(&first, at, end - reached, ends);
         while reached < end {
             let Some(next) = self.adjoining(&first, reached) else { break };
             let next = self.waiting.remove(next);
             reached += next.len;
             counters.merges += 1;
-            self.done(&next, ends);
+            self.done(&next, at, end - reached, ends);
         }
         self.end_flushes(at, ends);
     }
@@ -165,9 +165,11 @@ impl RotatingState {
         self.waiting.iter().position(|w| w.offset == end && w.write == first.write)
     }
 
-    fn done(&mut self, request: &Waiting, ends: &mut Ends) {
+    /// A request of the run that was begun at `at` ends when the head has yet `rest` bytes of it to go.
+    fn done(&mut self, request: &Waiting, at: u64, rest: u64, ends: &mut Ends) {
+        let rest = transfer(rest, self.disk.media_rate);
         match request.ticket {
-            Some(ticket) => ends.set(ticket, self.free_at),
+            Some(ticket) => ends.set(ticket, self.free_at.saturating_sub(rest).max(at)),
             None => self.cached -= request.len,
         }
     }

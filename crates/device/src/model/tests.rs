@@ -82,6 +82,12 @@ fn a_rotating_disk_reads_in_sequence_at_its_media_rate_at_any_depth() {
 #[test]
 fn a_rotating_disk_writes_in_sequence_at_its_media_rate_if_it_is_given_enough() {
     for profile in [Profile::rotating_disk(), Profile::rotating_disk().without_scheduler()] {
+        let small = run(&mut disk(&profile), 32, sequential(Kind::Write, 8000, 4096));
+        assert!(
+            (150.0..181.0).contains(&megabytes(8000 * 4096, small)),
+            "{} MB/s",
+            megabytes(8000 * 4096, small)
+        );
         let rate = |depth| {
             let took = run(&mut disk(&profile), depth, sequential(Kind::Write, 1000, 128 << 10));
             megabytes(1000 * (128 << 10), took)
