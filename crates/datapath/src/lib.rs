@@ -15,15 +15,21 @@
 //! comes back (the `Inline` policy). Nothing is allocated and no lock is taken for a request; what it needs was
 //! reserved when its queue opened.
 
+mod claims;
+mod control;
+pub mod engine;
 mod error;
+mod hand_over;
+mod locks;
 mod mapping;
-#[expect(dead_code, reason = "the queues follow it with the next changes")]
 mod policy;
+mod post;
 mod queue;
 mod request;
 mod slot;
-#[expect(dead_code, reason = "the queues begin to count with the next changes")]
 mod stats;
+mod sync;
+mod workers;
 
 pub use error::{Error, ErrorKind};
 pub use mapping::{Mapping, Status};

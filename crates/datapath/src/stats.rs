@@ -6,6 +6,7 @@ mod histogram;
 
 pub use histogram::Histogram;
 use histogram::LiveHistogram;
+pub(crate) use histogram::nanos;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -176,7 +176,7 @@ impl Ring {
         if self.ring.submission().is_empty() {
             return Ok(());
         }
-        self.enter(0)
+        self.enter(0, None)
     }
 
     /// Gives the kernel what was pushed and waits until there is a completion.
@@ -184,13 +184,23 @@ impl Ring {
     /// # Errors
     /// When the kernel refuses.
     pub fn wait(&mut self) -> io::Result<()> {
-        self.enter(1)
+        self.enter(1, None)
     }
 
-    fn enter(&mut self, want: usize) -> io::Result<()> {
+    /// As [`Ring::wait`], but no longer than until `deadline`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn wait_until(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        self.enter(1, deadline)
+    }
+
+    fn enter(&mut self, want: usize, deadline: Option<Instant>) -> io::Result<()> {
         loop {
-            let next = self.timeouts.peek().filter(|_| want > 0);
-            let entered = match next.map(|&Reverse((deadline, _))| deadline.saturating_sub(monotonic())) {
+            let timeout = self.timeouts.peek().filter(|_| want > 0);
+            let timeout = timeout.map(|&Reverse((due, _))| due.saturating_sub(monotonic()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let entered = match timeout.into_iter().chain(left).min() {
                 None => self.ring.submit_and_wait(want),
                 Some(Duration::ZERO) => self.ring.submit(),
                 Some(left) => {
@@ -201,7 +211,8 @@ impl Ring {
             };
             match entered {
                 Ok(_) => return Ok(()),
-                // EBUSY: completions overflow; they must be taken out first, and one is there. ETIME: a timeout has come.
+                // EBUSY: completions overflow; they must be taken out first, and one is there. ETIME: a timeout or the
+                // deadline has come.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EBUSY | libc::ETIME)) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
