@@ -296,7 +296,7 @@ impl Shape {
             read_only: geometries().any(|geometry| geometry.read_only),
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
             is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
-            zoned: false,
+            zoned: geometries().any(|geometry| geometry.zones.is_some()),
         }
     }
 }

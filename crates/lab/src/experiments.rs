@@ -4,6 +4,7 @@ mod dispatch;
 mod inline;
 mod order;
 mod policies;
+mod sectors;
 mod tail;
 mod whole_request;
 mod zoned;
@@ -40,6 +41,7 @@ pub fn all() -> &'static [Experiment] {
         policies::EXPERIMENT,
         inline::EXPERIMENT,
         tail::EXPERIMENT,
+        sectors::EXPERIMENT,
         dispatch::EXPERIMENT,
         order::EXPERIMENT,
         whole_request::EXPERIMENT,

@@ -129,7 +129,7 @@ pub(crate) fn run(target: &Target, load: &Load) -> Result<Seen> {
 /// Runs a load whose requests may fail; what the first of them failed with is beside the rest.
 pub(crate) fn run_with_errors(target: &Target, load: &Load) -> Result<(Seen, Option<Error>)> {
     if let Target::Volume(mapping, policy) = target {
-        set_policy(mapping, *policy)?;
+        mapping.set_policy(*policy)?;
     }
     let barrier = Barrier::new(load.threads);
     let results: Vec<Result<Ran>> = thread::scope(|scope| {
@@ -396,9 +396,4 @@ mod tests {
             assert_eq!(run(&target, &load).unwrap_err().kind(), ErrorKind::Wrong);
         }
     }
-}
-
-/// Until volumes take a policy.
-pub(crate) fn set_policy(_: &Mapping, _: Policy) -> Result<()> {
-    Ok(())
 }

@@ -139,7 +139,7 @@ fn hashed(target: &Target, bytes: u64) -> Result<(f64, [u8; 32])> {
         match target {
             Target::Bare(device) => copy(Bare::open(&**device, 1, BLOCK)?, bytes, writer)?,
             Target::Volume(mapping, policy) => {
-                crate::load::set_policy(mapping, *policy)?;
+                mapping.set_policy(*policy)?;
                 copy(queue(mapping, 1, BLOCK)?, bytes, writer)?;
             }
         }

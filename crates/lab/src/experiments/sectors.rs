@@ -35,7 +35,8 @@ struct Part {
 
 fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let parts = [engine::run(lab, rounds)?, processor::run(lab, rounds)?, amplified::run(lab, rounds)?];
-    let mut all = Measured { setup: Vec::new(), answer: String::new(), findings: Vec::new(), panels: Vec::new() };
+    let mut all =
+        Measured { setup: Vec::new(), answer: String::new(), findings: Vec::new(), panels: Vec::new() };
     let mut answers = Vec::new();
     for Part { setup, answer, findings, panels } in parts {
         all.setup.extend(setup);

@@ -114,5 +114,5 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
 fn refused(size: u64) -> Result<Vec<&'static str>> {
     let device: Arc<dyn Device> = disk(size, true)?;
     let mapping = volumes::mapping(XTS, 4096, &device)?;
-    Ok(WAYS.into_iter().filter(|way| load::set_policy(&mapping, policy(way)).is_err()).collect())
+    Ok(WAYS.into_iter().filter(|way| mapping.set_policy(policy(way)).is_err()).collect())
 }

@@ -46,7 +46,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         ["read", "written"],
     )
     .less_is_better();
-    let mut rate = Panel::new("Random writes of 4 KiB, NVMe SSD (model), 8 in flight", Unit::Iops, ["writes"]);
+    let mut rate =
+        Panel::new("Random writes of 4 KiB, NVMe SSD (model), 8 in flight", Unit::Iops, ["writes"]);
     for (nth, sector) in SECTORS.iter().enumerate() {
         amplified = amplified.row(sectors(*sector), [range(nth, |s| s.1), range(nth, |s| s.2)]);
         rate = rate.row(sectors(*sector), [range(nth, |s| s.0)]);
@@ -55,12 +56,10 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let kept = Range::of_ratios(&each(4), &each(0));
     let moved = range(4, |s| s.1 + s.2);
     Ok(Part {
-        setup: vec![
-            format!(
-                "small writes: random writes of 4 KiB, {DEPTH} in flight, on a model of an NVMe SSD; what was moved below is \
+        setup: vec![format!(
+            "small writes: random writes of 4 KiB, {DEPTH} in flight, on a model of an NVMe SSD; what was moved below is \
                  counted by a recorder between volume and disk"
-            ),
-        ],
+        )],
         answer: format!(
             "But small random writes on 64 KiB sectors move {} the bytes and keep {} of their rate.",
             Unit::Times.show(moved.median),

@@ -11,7 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_datapath::{DmaModel, DmaSpec, Policy};
+use underseal_datapath::Policy;
+use underseal_datapath::engine::{DmaModel, DmaSpec};
 use underseal_device::Device;
 
 use super::{Part, sectors};
@@ -73,7 +74,11 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         for sector in SECTORS {
             subjects.push((column, sector, target(&ram, sector, engine)?));
         }
-        subjects.push((column, SECTORS[0], target(&ram, SECTORS[0], DmaSpec { max_sectors: None, ..engine })?));
+        subjects.push((
+            column,
+            SECTORS[0],
+            target(&ram, SECTORS[0], DmaSpec { max_sectors: None, ..engine })?,
+        ));
     }
     let each = SECTORS.len() + 1;
     let seen = interleaved(lab, rounds, "sectors: the engine", subjects.len(), |nth| {
@@ -124,7 +129,10 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let predicted = Range::of((0..TABLE.len()).flat_map(|i| {
         seen[i * each + each - 1].iter().zip(&seen[i * each]).map(|(whole, small)| whole / small)
     }));
-    findings.push(super::times("engine, 4 KiB sectors: a job a request over a job a sector (predicted)", predicted));
+    findings.push(super::times(
+        "engine, 4 KiB sectors: a job a request over a job a sector (predicted)",
+        predicted,
+    ));
     Ok(Part {
         setup: vec![
             format!(
