@@ -265,13 +265,20 @@ impl<'a, S: Stream> Generator<'a, S> {
             if over && self.free.len() == self.load.depth {
                 break;
             }
-            if !over && now >= next && !self.free.is_empty() && self.submit(now)? {
-                left -= 1;
-                if self.load.pace > Duration::ZERO {
-                    // What was late does not come in a burst afterwards.
-                    next = now + self.load.pace;
+            let idle = self.free.len() == self.load.depth;
+            if !over && now >= next && !self.free.is_empty() {
+                if self.submit(now)? {
+                    left -= 1;
+                    if self.load.pace > Duration::ZERO {
+                        // What was late does not come in a burst afterwards.
+                        next = now + self.load.pace;
+                    }
+                } else if idle {
+                    return Err(Error::new(ErrorKind::Wrong, "an idle stream takes no request"));
+                } else {
+                    self.stream.wait()?;
                 }
-            } else if self.free.len() == self.load.depth {
+            } else if idle {
                 thread::sleep(next.saturating_duration_since(now));
                 now = Instant::now();
             } else if self.load.pace > Duration::ZERO && !over && !self.free.is_empty() {

@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_page_is_well_formed_and_whole() {
         let outcome = example();
-        let page = page(&[outcome.clone()]);
+        let page = page(std::slice::from_ref(&outcome));
         let document = parsed(&page);
         let all = |name: &str| document.descendants().filter(|n| n.has_tag_name(name)).count();
         assert_eq!(all("svg"), outcome.panels.len());

@@ -43,8 +43,11 @@ pub(crate) trait Stream {
 
 /// A queue with room for `depth` requests of `size` bytes.
 pub(crate) fn queue(mapping: &Arc<Mapping>, depth: usize, size: usize) -> Result<Queue> {
-    // Its memory is twice the longest request: enough for all of them.
-    let max_request = size.next_power_of_two().max(4096) * depth;
+    // Its memory is twice the longest request: enough for all of them. A part of a sector needs the sectors at both of its
+    // ends besides.
+    let sector = mapping.preferred_block() as usize;
+    let each = if size < sector { sector * 2 } else { size };
+    let max_request = each.next_power_of_two().max(4096) * depth;
     let depth = u32::try_from(depth).unwrap_or(u32::MAX);
     Ok(Queue::open(mapping.clone(), QueueOptions { depth, max_request })?)
 }

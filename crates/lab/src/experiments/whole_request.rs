@@ -175,7 +175,7 @@ mod tests {
                 Some(len) => volumes::keyed(&spec.parse().unwrap(), len, 0, 512).unwrap(),
             };
             let each = SectorBySector(whole.clone());
-            let plain: Vec<u8> = (0..SECTOR * 130).map(|i| (i % 251) as u8).collect();
+            let plain: Vec<u8> = (0..251).cycle().take(SECTOR * 130).collect();
             let (mut one, mut many) = (plain.clone(), plain.clone());
             whole.encrypt(77, (&mut one[..]).into());
             each.encrypt(77, (&mut many[..]).into());
