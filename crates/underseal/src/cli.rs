@@ -3,6 +3,7 @@
 mod bench;
 mod control;
 mod format;
+mod lab;
 mod open;
 mod secret;
 mod table;
@@ -18,6 +19,7 @@ pub(crate) use control::{
     CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
+pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
@@ -52,6 +54,7 @@ pub(crate) enum Command {
     #[command(flatten)]
     Control(Control),
     Bench(BenchArgs),
+    Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

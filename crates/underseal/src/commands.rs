@@ -5,6 +5,7 @@ mod completions;
 mod control;
 mod format;
 mod info;
+mod lab;
 mod man;
 mod open;
 mod read;
@@ -32,6 +33,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Table(args) => table::run(&args, quiet),
         Command::Control(command) => control::run(command),
         Command::Bench(args) => bench::run(args, quiet),
+        Command::Lab(args) => lab::run(&args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

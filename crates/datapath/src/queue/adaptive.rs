@@ -7,15 +7,18 @@
 //!                             what none of them came to is taken back
 //! ```
 //!
-//! The watermark is twice the time that a worker takes to come to its task, as measured: work that this thread would
-//! reach sooner is not worth handing over. On a busy machine workers come late, so little is handed over; on an idle one
-//! they come soon.
+//! The watermark is twice the time by which workers were late, as measured: work that this thread would reach sooner is
+//! not worth handing over. On a busy machine workers come late, so little is handed over; on an idle one they come soon.
+//! Whether sharing pays beyond it is [tried](trial).
+
+mod trial;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use self::trial::Trial;
 use super::piece::{Piece, Place};
 use super::{Job, Kind, Queue};
 use crate::stats::{Did, nanos};
@@ -45,8 +48,9 @@ pub(super) struct Adaptive {
     reads_block: bool,
     reads: Costs,
     writes: Costs,
-    /// How long workers take to come to a task, in nanoseconds.
+    /// How much later than this thread workers are done with a task, had this thread begun at once; in nanoseconds.
     reaction: u64,
+    trial: Trial,
     doubts: u32,
     /// Tasks at workers.
     away: usize,
@@ -69,6 +73,7 @@ impl Adaptive {
             reads: Costs([0.0; CLASSES]),
             writes: Costs([0.0; CLASSES]),
             reaction: LEAST,
+            trial: Trial::new(),
             doubts: 0,
             away: 0,
         }
@@ -90,7 +95,10 @@ impl Adaptive {
     /// Notes that a task is back.
     pub(super) fn surplus_over(&mut self, task: &Task) {
         self.away -= 1;
-        self.reacted(nanos(task.started.saturating_duration_since(task.given)));
+        let kind = if task.work.reads() { Kind::Read } else { Kind::Write };
+        let cost = self.costs(kind).of(task.range.len() as u64);
+        let took = nanos(task.ended.saturating_duration_since(task.given));
+        self.reacted(took.saturating_sub(cost));
     }
 
     fn reacted(&mut self, time: u64) {
@@ -203,14 +211,19 @@ impl Queue {
             let watermark = self.adaptive.watermark();
             if self.adaptive.cost.saturating_sub(ours) <= watermark {
                 let alone = self.adaptive.backlog.len() == 1;
-                if !(alone && ours > watermark && self.can_divide(first) && self.workers_idle()) {
+                let divides = alone && ours > watermark && self.can_divide(first);
+                if !divides {
+                    self.adaptive.trial.pause();
                     self.adaptive.doubt();
+                    return;
+                }
+                if !self.pays() {
                     return;
                 }
                 self.divide_first(first, len);
                 continue;
             }
-            if !self.workers_idle() {
+            if !self.pays() {
                 return;
             }
             let Some(last) = self.adaptive.backlog.pop_back() else { return };
@@ -226,9 +239,9 @@ impl Queue {
         }
     }
 
-    /// A worker that has a task waiting already will come to a second one soon enough.
-    fn workers_idle(&self) -> bool {
-        self.mapping.workers().idle() > 0
+    /// There is more than the watermark: whether handing over is better than going on alone.
+    fn pays(&mut self) -> bool {
+        self.adaptive.trial.shares(self.now, self.moved) && self.mapping.workers().idle() > 0
     }
 
     fn can_divide(&mut self, index: u32) -> bool {

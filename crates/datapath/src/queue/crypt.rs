@@ -107,7 +107,7 @@ impl Queue {
             range: piece.range.clone(),
             home: self.post.clone(),
             given,
-            started: given,
+            ended: given,
             outcome: Outcome::Untouched,
         };
         match self.mapping.workers().give(task, affinity) {
