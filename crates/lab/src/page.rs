@@ -176,16 +176,12 @@ fn figure(xml: &mut Xml, panel: &Panel) {
 }
 
 fn how_to_read(panel: &Panel) -> String {
-    let unit = match panel.unit {
-        Unit::Count => "count",
-        unit => unit.suffix().trim(),
-    };
     let scale = match panel.shape {
         Shape::Bars => "",
         Shape::Dots => ", logarithmic",
         Shape::Heat => ", as part of the best of its group",
     };
-    format!("{unit}{scale}; {} is better", if panel.more_is_better { "more" } else { "less" })
+    format!("{}{scale}; {} is better", panel.unit.name(), if panel.more_is_better { "more" } else { "less" })
 }
 
 fn figures(xml: &mut Xml, panel: &Panel) {

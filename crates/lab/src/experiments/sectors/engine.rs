@@ -84,8 +84,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let seen = interleaved(lab, rounds, "sectors: the engine", subjects.len(), |nth| {
         let (column, sector, volume) = &subjects[nth];
         // About as long for each: what is slow moves less.
-        let bytes = if nth % each == each - 1 { 256 << 20 } else { u64::from(*sector) << 12 };
-        let bytes = if lab.quick { (bytes / 16).max(4 << 20) } else { bytes };
+        let bytes = if nth % each == each - 1 { 192 << 20 } else { (u64::from(*sector) * 3) << 10 };
+        let bytes = if lab.quick { (bytes / 8).max(4 << 20) } else { bytes };
         let load = Load { pattern: column.pattern, ..Load::new(REQUEST, column.reads, Until::Bytes(bytes)) };
         Ok(load::run(volume, &load.depth(DEPTH))?.mb_per_s())
     })?;
