@@ -117,7 +117,8 @@ fn section(xml: &mut Xml, outcome: &Outcome) {
             xml.element("dd", &[], |xml| outcome.setup.iter().for_each(|line| xml.line("p", &[], line)));
             xml.line("dt", &[], "Rounds");
             let text = format!(
-                "{}, interleaved, in {:.0} seconds; medians; spreads are from the least to the most of the rounds",
+                "{}, interleaved, in {:.0} seconds; medians; spreads are from the least to the most of the rounds; what was measured while the \
+                 machine itself stood still (a paused virtual processor) was measured again",
                 outcome.rounds, outcome.seconds
             );
             xml.line("dd", &[], &text);
