@@ -236,7 +236,8 @@ impl Queue {
         let whole = slot.at == slot.start && slot.end - slot.start >= 2 * SMALLEST_PART && !slot.is_due;
         whole
             && self.spare_parts > 1
-            && !(self.mapping.is_zoned() && slot.job.changes())
+            // A write that has its place in the line keeps it as a whole.
+            && !(slot.order == WriteOrder::Arrival && slot.job.changes())
             && matches!(slot.family, super::Family::Alone)
             && matches!(slot.job, Job::Read { .. } | Job::Write { .. })
     }
