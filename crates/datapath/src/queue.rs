@@ -119,7 +119,8 @@ impl Queue {
         // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
         // whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
-        let longest = options.max_request.max(admit::ZEROS as usize).saturating_add(edges);
+        let longest =
+            options.max_request.max(usize::try_from(admit::ZEROS).unwrap_or(0)).saturating_add(edges);
         let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
         let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
         let arena = arena()?;
