@@ -133,6 +133,12 @@ impl Control {
         Ok(())
     }
 
+    /// Lets requests go on, with a key or without.
+    pub(crate) fn release(&self) {
+        let _changing = self.changing();
+        self.change(|settings| settings.suspended = false);
+    }
+
     /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
     pub(crate) fn replace(&self, volume: Option<Arc<Volume>>) -> Result<()> {
         let _changing = self.changing();

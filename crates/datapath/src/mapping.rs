@@ -182,6 +182,12 @@ impl Mapping {
         self.control.resume()
     }
 
+    /// Lets the requests go on even when the key is wiped: those that need it fail. For a volume that is being closed, so
+    /// that nobody waits for ever.
+    pub fn release(&self) {
+        self.control.release();
+    }
+
     /// True while requests are held back.
     pub fn is_suspended(&self) -> bool {
         self.control.settings().suspended

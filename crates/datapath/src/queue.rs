@@ -120,7 +120,7 @@ impl Queue {
         // whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
         let longest =
-            options.max_request.max(usize::try_from(admit::ZEROS).unwrap_or(0)).saturating_add(edges);
+            options.max_request.max(admit::ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
         let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
         let arena = arena()?;
@@ -255,10 +255,26 @@ impl Queue {
         self.requests as usize
     }
 
-    /// Notes that the export has sent `count` completions that it took at `taken`.
-    pub fn replied(&mut self, taken: Instant, count: u64) {
-        let latency = Instant::now().saturating_duration_since(taken);
-        self.post.stats.reply.record(crate::stats::nanos(latency), count);
+    /// The next request that is over already: work that waits for this thread is left waiting. For exports that have
+    /// more requests to submit first, so that the queue sees how many there are.
+    pub fn next_ready(&mut self) -> Option<Completion> {
+        self.ready.pop_front()
+    }
+
+    /// True when work waits for this thread, which [`next_completion`](Queue::next_completion) does.
+    pub fn has_backlog(&self) -> bool {
+        !self.adaptive.is_empty()
+    }
+
+    /// The clock when it was last looked at: when the last completion was made.
+    pub fn clock(&self) -> Instant {
+        self.now
+    }
+
+    /// Notes that the export has sent at `sent` what was ready at `ready`.
+    pub fn replied(&mut self, ready: Instant, sent: Instant) {
+        let latency = sent.saturating_duration_since(ready);
+        self.post.stats.reply.record(crate::stats::nanos(latency), 1);
     }
 
     /// Watches a descriptor of the export's once: [`next_event`](Queue::next_event) gives `number` when one of

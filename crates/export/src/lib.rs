@@ -1,12 +1,17 @@
 //! How a plain volume is reached from outside.
 //!
 //! ```text
-//!   nbd/    Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//!   control/  status, policies, suspension and keys of a volume while it is open
+//!   metrics/  the same figures for Prometheus
 //! ```
 //!
 //! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
 
+mod attendant;
+pub mod control;
 mod error;
+pub mod metrics;
 pub mod nbd;
 
 pub use error::{Error, ErrorKind};

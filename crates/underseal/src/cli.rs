@@ -1,7 +1,9 @@
 //! What the command takes. The help and the manual pages come out of these types.
 
 mod bench;
+mod control;
 mod format;
+mod lab;
 mod open;
 mod secret;
 mod table;
@@ -13,8 +15,12 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 
 pub(crate) use bench::{Bench, BenchArgs};
+pub(crate) use control::{
+    CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
+};
 pub(crate) use format::{FormatArgs, NewType};
-pub(crate) use open::{Nbd, OpenArgs, ServeArgs};
+pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
+pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
@@ -45,7 +51,10 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    #[command(flatten)]
+    Control(Control),
     Bench(BenchArgs),
+    Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -101,6 +101,7 @@ impl Queue {
             slot: index,
             work,
             is_surplus,
+            follows: self.adaptive.is_away(),
             volume,
             segment: piece.segment,
             at: piece.at,

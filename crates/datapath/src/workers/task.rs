@@ -16,6 +16,8 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// It may be taken back: it was given away only to be faster.
     pub(crate) is_surplus: bool,
+    /// Another surplus task was with workers when it was given.
+    pub(crate) follows: bool,
     pub(crate) volume: Arc<Volume>,
     pub(crate) segment: usize,
     /// Where it begins in the volume, in bytes.

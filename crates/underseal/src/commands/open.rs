@@ -1,5 +1,6 @@
 //! `underseal open`.
 
+mod control;
 mod listen;
 mod serve;
 mod uri;
@@ -22,7 +23,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
-use crate::volume::{self, Access};
+use crate::policy;
+use crate::volume::{self, Access, Opened};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
@@ -35,23 +37,26 @@ pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
     quiet: bool,
-    open: impl FnOnce() -> Result<Arc<Mapping>>,
+    open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
+    let metrics = control::plan_metrics(&args.control)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
     let tls = tls(args)?;
-    let mapping = open()?;
+    let Opened { mapping, flags } = open()?;
+    control::set_policy(&mapping, policy::start(args.control.policy, flags))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
     // From here on there is something to put in order at the end.
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let listeners = sockets.listen()?;
-    let ready = uri::ready_text(args, name, &listeners);
+    let uris = uri::uris(args, &listeners);
+    let ready = uri::ready_text(name, &uris);
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let server = Server::new(
         ServerConfig {
@@ -64,6 +69,8 @@ pub(super) fn serve(
         listeners,
         Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll)),
     )?;
+    let stop = serve::stop(&server, &mapping);
+    let sides = control::start(&args.control, metrics, name, uris, &mapping, stop.clone())?;
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
@@ -75,7 +82,7 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(server, &mapping, taken, pid_file)
+    until_stopped(server, &mapping, taken, stop, sides, pid_file)
 }
 
 fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {

@@ -18,17 +18,33 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-bench",
         "-bench-cipher",
         "-bench-nbd",
+        "-lab",
+        "-lab-list",
+        "-lab-run",
+        "-lab-report",
         "-table",
         "-table-check",
         "-table-encrypt",
         "-table-decrypt",
         "-table-open",
+        "-list",
+        "-status",
+        "-policy",
+        "-suspend",
+        "-resume",
+        "-message",
+        "-close",
+        "-top",
     ];
     assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
     for command in commands {
         let name = format!("man/underseal{command}.1");
         let page = String::from_utf8(place.read(&name)).unwrap();
-        let examples = if command.starts_with("-bench-") { "OPTIONS" } else { "EXAMPLES" };
+        let examples = if command.starts_with("-bench-") || command.starts_with("-lab-") {
+            "OPTIONS"
+        } else {
+            "EXAMPLES"
+        };
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", examples, "EXIT STATUS", "SEE ALSO"] {
             assert!(page.contains(&format!(".SH {section}\n")), "{name}: {section}");
         }
@@ -45,6 +61,9 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         ("format", "FORMATS"),
         ("table", "TABLES"),
         ("table-open", "SERVING"),
+        ("table-open", "CONTROL"),
+        ("status", "JSON"),
+        ("policy", "DETAILS"),
     ] {
         let text = String::from_utf8(place.read(&format!("man/underseal-{page}.1"))).unwrap();
         assert!(text.contains(&format!(".SH {section}\n")), "{page}: {section}");

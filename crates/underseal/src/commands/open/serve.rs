@@ -5,8 +5,9 @@ use std::thread;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_export::nbd::{Server, Stopper};
+use underseal_export::nbd::Server;
 
+use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::pid_file::PidFile;
@@ -20,14 +21,15 @@ pub(super) fn until_stopped(
     server: Server,
     mapping: &Arc<Mapping>,
     signals: Taken,
+    stop: impl Fn() + Send + 'static,
+    sides: Sides,
     pid_file: Option<PidFile>,
 ) -> Result<()> {
-    let stopper = server.stopper();
     let pid_file = Arc::new(Mutex::new(pid_file));
     let watched = pid_file.clone();
     thread::Builder::new()
         .name("signals".into())
-        .spawn(move || watch(&signals, &stopper, &watched))
+        .spawn(move || watch(&signals, &stop, &watched))
         .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
 
     let served = server.run().map_err(Error::from);
@@ -35,18 +37,40 @@ pub(super) fn until_stopped(
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
     log::info!("stopped");
     // A flush that failed matters more than a client that would not go.
-    flushed.and(served)
+    let ended = flushed.and(served);
+    sides.end(&ended);
+    ended
+}
+
+/// What makes the server end. A suspended volume goes on, so that what its clients sent is finished, or
+/// fails where its key is wiped.
+pub(super) fn stop(server: &Server, mapping: &Arc<Mapping>) -> impl Fn() + Clone + Send + Sync + 'static {
+    let (stopper, mapping) = (server.stopper(), mapping.clone());
+    move || {
+        stopper.stop();
+        let mapping = mapping.clone();
+        // It may have to wait for somebody who is suspending it just now.
+        let resume = move || {
+            if mapping.is_suspended() {
+                log::info!("suspended requests go on, to be finished");
+                mapping.release();
+            }
+        };
+        if let Err(e) = thread::Builder::new().name("resume".into()).spawn(resume) {
+            log::warn!("stopping: no thread to resume the volume with, if it is suspended: {e}");
+        }
+    }
 }
 
 /// The first signal stops the server, the second one everything.
-fn watch(signals: &Taken, stopper: &Stopper, pid_file: &Mutex<Option<PidFile>>) {
+fn watch(signals: &Taken, stop: &impl Fn(), pid_file: &Mutex<Option<PidFile>>) {
     let mut first = true;
     loop {
         match signals.wait(None) {
             Ok(Woken::Signal(number)) if first => {
                 first = false;
                 log::info!("signal {number}: stopping; another one stops without waiting");
-                stopper.stop();
+                stop();
             }
             // A terminal that closes says so twice: itself and through its shell.
             Ok(Woken::Signal(SIGHUP)) => {}
@@ -57,7 +81,7 @@ fn watch(signals: &Taken, stopper: &Stopper, pid_file: &Mutex<Option<PidFile>>) 
             }
             Err(e) => {
                 log::error!("cannot wait for signals, so stopping: {e}");
-                return stopper.stop();
+                return stop();
             }
         }
     }
@@ -65,7 +89,8 @@ fn watch(signals: &Taken, stopper: &Stopper, pid_file: &Mutex<Option<PidFile>>) 
 
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
-    if mapping.read_only() {
+    // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
+    if mapping.read_only() || mapping.is_suspended() {
         return Ok(());
     }
     let failed =

@@ -8,14 +8,14 @@ use underseal_export::nbd::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(args: &ServeArgs, name: &Path, listeners: &[Listener]) -> String {
-    let uris = uris(args, listeners);
+pub(super) fn ready_text(name: &Path, uris: &[String]) -> String {
     let name = name.display();
     let first = uris.first().map(String::as_str).unwrap_or_default();
     format!("{name} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
 }
 
-fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
+/// Where the volume is served.
+pub(super) fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
     let secure = if args.tls_certificates.is_some() { "s" } else { "" };
     let name = percent(args.export_name.as_bytes(), "");
     let unix = args.nbd.iter().filter_map(|nbd| match nbd {
