@@ -298,6 +298,7 @@ impl Queue {
     pub fn wait(&mut self) -> std::io::Result<()> {
         let ended = self.ready.len();
         self.refresh();
+        self.settle();
         // What a resumed volume lets go on may be over at once.
         if self.ready.len() != ended || self.work_on_backlog() || self.take_surplus_back() {
             return self.poll();

@@ -217,7 +217,8 @@ impl Setup {
             .map(|number| {
                 let inner = self.inner(folder, number);
                 if self.cache {
-                    FaultDevice::with_volatile_cache(inner, self.seed, 4096)
+                    // Larger blocks would take a write that was flushed back with a neighbour that was not.
+                    FaultDevice::with_volatile_cache(inner, self.seed, 512)
                 } else {
                     FaultDevice::new(inner, self.seed)
                 }
