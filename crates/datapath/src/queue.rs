@@ -119,7 +119,8 @@ impl Queue {
         // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
         // whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
-        let longest = options.max_request.max(admit::ZEROS as usize).saturating_add(edges);
+        let longest =
+            options.max_request.max(admit::ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let arena = Arena::new(longest.saturating_mul(2)).map_err(lower)?;
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));

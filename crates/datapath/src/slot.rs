@@ -37,6 +37,8 @@ pub(crate) struct Slot {
     /// Where the next job of its piece for the accelerator begins, and how many are out.
     pub(crate) jobs_at: usize,
     pub(crate) jobs_out: u32,
+    /// What this thread will take for its next piece, in nanoseconds, as the backlog counts it.
+    pub(crate) cost: u64,
     pub(crate) family: Family,
     pub(crate) kind: Kind,
     /// When it came.

@@ -128,6 +128,7 @@ impl Queue {
             is_locked: false,
             jobs_at: 0,
             jobs_out: 0,
+            cost: 0,
             family: Family::Alone,
             kind,
             arrived: self.now,

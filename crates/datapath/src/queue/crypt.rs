@@ -101,6 +101,7 @@ impl Queue {
             slot: index,
             work,
             is_surplus,
+            follows: self.adaptive.is_away(),
             volume,
             segment: piece.segment,
             at: piece.at,
@@ -108,7 +109,7 @@ impl Queue {
             range: piece.range.clone(),
             home: self.post.clone(),
             given,
-            ended: given,
+            started: given,
             outcome: Outcome::Untouched,
         };
         match self.mapping.workers().give(task, affinity) {
