@@ -286,7 +286,7 @@ impl Mapping {
     }
 
     /// True when a device has zones that are written in sequence.
-    pub(crate) fn is_zoned(&self) -> bool {
+    pub fn is_zoned(&self) -> bool {
         self.shape.zoned
     }
 

@@ -121,7 +121,9 @@ impl Queue {
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
         let longest =
             options.max_request.max(admit::ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
-        let arena = Arena::new(longest.saturating_mul(2)).map_err(lower)?;
+        let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
+        let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
+        let arena = arena()?;
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
         let post = Arc::new(Post::new(count as usize).map_err(no_bell)?);
@@ -146,7 +148,7 @@ impl Queue {
             runnable: VecDeque::with_capacity(depth),
             order: Order::new(count as usize),
             adaptive: Adaptive::new(count as usize),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(for_jobs),
             ready: VecDeque::with_capacity(depth * 2),
             events: VecDeque::with_capacity(8),
             max_request: options.max_request,

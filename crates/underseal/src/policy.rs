@@ -3,12 +3,14 @@
 use underseal_datapath::{Flags, Policy};
 use underseal_volume::table::{Table, Target};
 
-/// What was asked for; else what the flags of the table or header say; else the default.
-pub(crate) fn start(asked: Option<Policy>, flags: Flags) -> Policy {
+/// What was asked for; else what the flags of the table or header say; else the default: adaptive, or inline where writes
+/// must keep the order of zones.
+pub(crate) fn start(asked: Option<Policy>, flags: Flags, is_zoned: bool) -> Policy {
     match asked {
         Some(policy) => policy,
-        None if flags.is_empty() => Policy::INLINE,
-        None => Policy::from_flags(flags),
+        None if !flags.is_empty() => Policy::from_flags(flags),
+        None if is_zoned => Policy::INLINE,
+        None => Policy::ADAPTIVE,
     }
 }
 
@@ -48,13 +50,13 @@ mod tests {
     #[test]
     fn a_policy_that_was_asked_for_comes_before_flags_and_these_before_the_default() {
         let flags = of_header(&["allow-discards", "no-read-workqueue", "no-write-workqueue"]);
-        assert_eq!(start(Some(Policy::WORKERS), flags), Policy::WORKERS);
-        assert_eq!(start(None, flags), Policy::from_flags(flags));
-        assert_eq!(start(None, of_header(&["allow-discards"])), Policy::INLINE);
+        assert_eq!(start(Some(Policy::WORKERS), flags, false), Policy::WORKERS);
+        assert_eq!(start(None, flags, true), Policy::from_flags(flags));
+        assert_eq!(start(None, of_header(&["allow-discards"]), false), Policy::ADAPTIVE);
         let line = "0 8 crypt aes-xts-plain64 00000000000000000000000000000000ffffffffffffffffffffffffffffffff 0 a 0";
         let flags = |options: &str| of_table(&Table::parse(&format!("{line} {options}")).unwrap());
-        assert_eq!(start(None, flags("")), Policy::INLINE);
-        assert_eq!(start(None, flags("1 same_cpu_crypt")), "same-cpu,order=sorted".parse().unwrap());
+        assert_eq!(start(None, flags(""), true), Policy::INLINE);
+        assert_eq!(start(None, flags("1 same_cpu_crypt"), false), "same-cpu,order=sorted".parse().unwrap());
         assert!(flags("2 force_inline allow_discards").force_inline);
     }
 }

@@ -196,7 +196,11 @@ impl Queue {
         if !is_small {
             self.share();
         }
-        let Some(index) = self.adaptive.backlog.pop_front() else { return true };
+        let Some(index) = self.adaptive.backlog.pop_front() else {
+            // All is with workers. The letters may have let others go on.
+            self.settle();
+            return true;
+        };
         let (kind, len) = self.leave_backlog(index);
         self.adaptive.pieces = self.adaptive.pieces.wrapping_add(1);
         // Looking at the clock costs a small piece dearly: one in some is measured.
@@ -277,7 +281,8 @@ impl Queue {
         let whole = slot.at == slot.start && slot.end - slot.start >= 2 * SMALLEST_PART && !slot.is_due;
         whole
             && self.spare_parts > 1
-            && !(self.mapping.is_zoned() && slot.job.changes())
+            // A write that has its place in the line keeps it as a whole.
+            && !(slot.order == WriteOrder::Arrival && slot.job.changes())
             && matches!(slot.family, super::Family::Alone)
             && matches!(slot.job, Job::Read { .. } | Job::Write { .. })
     }

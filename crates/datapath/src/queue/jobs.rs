@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::InOutBuf;
+use underseal_device::{Arena, Buffer};
 
 use super::Queue;
 use super::piece::Piece;
@@ -24,8 +25,10 @@ const TOLD: u64 = 1000;
 
 #[derive(Default)]
 pub(super) struct Jobs {
+    /// Their memory. It is not the requests': an engine may never give it back.
+    arena: Option<Arena>,
     table: Vec<Place>,
-    free: Vec<u32>,
+    unused: Vec<u32>,
     /// Slots of which not all jobs are submitted, in order.
     waiting: VecDeque<u32>,
     /// [`Queue::feed_engine`] is at work further up.
@@ -51,6 +54,20 @@ struct Out {
 }
 
 impl Jobs {
+    pub(super) fn new(arena: Option<Arena>) -> Self {
+        Self { arena, ..Self::default() }
+    }
+
+    fn alloc(&mut self, len: usize) -> Option<Buffer> {
+        self.arena.as_mut()?.alloc(len)
+    }
+
+    fn free(&mut self, memory: Buffer) {
+        if let Some(arena) = &mut self.arena {
+            arena.free(memory);
+        }
+    }
+
     /// When to look after the engine at the latest.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.out == 0 {
@@ -60,11 +77,11 @@ impl Jobs {
     }
 
     fn reserve(&mut self) -> Option<JobId> {
-        if self.free.is_empty() && self.table.len() < MOST as usize {
-            self.free.push(u32::try_from(self.table.len()).ok()?);
+        if self.unused.is_empty() && self.table.len() < MOST as usize {
+            self.unused.push(u32::try_from(self.table.len()).ok()?);
             self.table.push(Place { use_of: 0, job: None });
         }
-        let number = self.free.pop()?;
+        let number = self.unused.pop()?;
         Some(JobId { number, use_of: self.table[number as usize].use_of })
     }
 
@@ -79,7 +96,7 @@ impl Jobs {
         let place = self.table.get_mut(id.number as usize).filter(|place| place.use_of == id.use_of)?;
         let job = place.job.take()?;
         place.use_of = place.use_of.wrapping_add(1);
-        self.free.push(id.number);
+        self.unused.push(id.number);
         self.out -= 1;
         Some(job)
     }
@@ -125,9 +142,9 @@ impl Queue {
         let number = segment.sector(piece.at + (from - piece.range.start) as u64);
         let encrypts = !slot.job.reads();
         let is_stuck = self.jobs.is_stuck(engine.patience());
-        let Some(mut memory) = self.arena.alloc(range.len()) else { return self.no_room(index, &piece) };
+        let Some(mut memory) = self.jobs.alloc(range.len()) else { return self.no_room(index, &piece) };
         let Some(id) = self.jobs.reserve() else {
-            self.arena.free(memory);
+            self.jobs.free(memory);
             return self.no_room(index, &piece);
         };
         if let Some(buffer) = &slot.buffer {
@@ -143,7 +160,7 @@ impl Queue {
         if let Err(job) = engine.submit(job) {
             self.jobs.over(id);
             if let Some(memory) = job.into_buffer() {
-                self.arena.free(memory);
+                self.jobs.free(memory);
             }
             self.jobs.stuck = is_stuck;
             if is_stuck {
@@ -162,7 +179,7 @@ impl Queue {
         true
     }
 
-    /// Jobs that are out bring memory back. If an engine keeps it all, this thread does the crypto.
+    /// Jobs that are out bring memory back. If an engine keeps it all for ever, this thread does the crypto.
     fn no_room(&mut self, index: u32, piece: &Piece) -> bool {
         let alone = self.jobs.out == 0;
         if alone {
@@ -187,7 +204,7 @@ impl Queue {
         self.jobs.moved = Some(Instant::now());
         let Some(Out { slot: index, range, .. }) = self.jobs.over(id) else {
             // It came too late; the request went on without it.
-            return self.arena.free(buffer);
+            return self.jobs.free(buffer);
         };
         match result {
             Ok(()) => {
@@ -202,7 +219,7 @@ impl Queue {
                 self.redo(index, range);
             }
         }
-        self.arena.free(buffer);
+        self.jobs.free(buffer);
         self.job_done(index);
         self.feed_engine();
     }

@@ -48,7 +48,7 @@ pub(super) fn serve(
     }
     let tls = tls(args)?;
     let Opened { mapping, flags } = open()?;
-    control::set_policy(&mapping, policy::start(args.control.policy, flags))?;
+    control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
     // From here on there is something to put in order at the end.

@@ -48,7 +48,7 @@ fn another_user_is_refused_and_the_volume_goes_on() {
             assert!(ran.err.contains(why), "{words}: {ran:?}");
         }
     }
-    assert_eq!(operator.does("policy image"), "inline\n");
+    assert_eq!(operator.does("policy image"), "adaptive\n");
     Client::connect(&server.socket()).unwrap().write(0, &[1; 4096]).unwrap();
     let log = server.stop();
     assert!(log.contains("user 65534"), "{log}");

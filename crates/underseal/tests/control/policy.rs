@@ -7,7 +7,7 @@ use crate::support::tool;
 fn policies_change_while_fio_verifies_what_it_wrote() {
     let operator = Operator::new();
     let (_, server) = operator.open(&[]);
-    assert_eq!(operator.does("policy image"), "inline\n");
+    assert_eq!(operator.does("policy image"), "adaptive\n");
     let mut fio = tool("fio");
     fio.args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--bs=4k", "--size=24M", "--iodepth=16"])
         .args([
@@ -78,7 +78,7 @@ fn flags_of_a_table_set_the_policy() {
     let operator = Operator::new();
     let image = operator.scratch.sparse("image", 1 << 20);
     for (options, policy) in [
-        ("", "inline\n"),
+        ("", "adaptive\n"),
         ("2 same_cpu_crypt submit_from_crypt_cpus", "same-cpu\n"),
         (
             "2 no_read_workqueue no_write_workqueue",
