@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_cipher::SectorSize;
+use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Fault, FaultDevice, Kind, RamDevice, Rule};
+use underseal_device::{Device, Fault, FaultDevice, Kind, RamDevice, Rule, StripeDevice};
 
 use super::*;
 
@@ -101,4 +101,29 @@ fn queues_of_short_requests_have_memory_for_whole_sectors_and_zeros() {
     queue.write_in_place(0, 0, &mut [0; 1024], false).expect("it is answered, not put off");
     let refused = queue.next_completion().unwrap().result.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooLarge);
+}
+
+#[test]
+fn a_sector_is_not_read_while_a_part_of_it_is_written() {
+    let key = Key::new(&(0..32).collect::<Vec<u8>>()).unwrap();
+    let cipher =
+        build(&"aes-cbc-essiv:sha256".parse().unwrap(), &key, SectorSize::new(65536).unwrap()).unwrap();
+    let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(SIZE)) };
+    let slow = FaultDevice::new(ram(), 1);
+    let control = slow.control();
+    let stripe = StripeDevice::new(vec![ram(), Arc::new(slow)], 4096).unwrap();
+    let mapping = Mapping::new(volume(cipher), Arc::new(stripe)).unwrap();
+    let mapping = Arc::new(mapping.with_block(512).unwrap().with_accelerator(pool()));
+    let mut queue = open(&mapping);
+    submit_write(&mut queue, 0, 0, 65536, 1);
+    succeed(&mut queue);
+    // Every other 4096 bytes of the ciphertext come late.
+    control.add(Rule::new(Fault::Delay(Duration::from_millis(20))).on(Kind::Write));
+    for text in POLICIES {
+        mapping.set_policy(policy(text)).unwrap();
+        submit_write(&mut queue, 1, 0, 512, 2);
+        let found = read(&mut queue, 512, 65024);
+        assert!(found.iter().all(|byte| *byte == 1), "{text}");
+        succeed(&mut queue);
+    }
 }
