@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
@@ -21,6 +22,21 @@ pub struct Mapping {
     engine: Option<Arc<dyn Accelerator>>,
     locks: SectorLocks,
     shape: Shape,
+    extents: Extents,
+}
+
+/// Where each segment lies, and what may be done with zeros: what another key does not change.
+#[derive(PartialEq, Eq)]
+struct Extents(Vec<(u64, u64, SegmentKind, usize, u64, SectorSize, bool)>);
+
+impl Extents {
+    fn of(volume: &Volume) -> Self {
+        let each = volume
+            .segments()
+            .iter()
+            .map(|s| (s.start, s.len, s.kind, s.device, s.lower, s.cipher.sector_size(), s.cipher.is_null()));
+        Self(each.collect())
+    }
 }
 
 /// What stays as it is for as long as the volume is open.
@@ -70,7 +86,7 @@ impl Mapping {
             };
             fits(segment, &**device)?;
         }
-        let shape = Shape::of(&volume, &devices);
+        let (shape, extents) = (Shape::of(&volume, &devices), Extents::of(&volume));
         Ok(Self {
             control: Control::new(volume, Policy::INLINE),
             workers: Workers::new(devices.clone()),
@@ -78,6 +94,7 @@ impl Mapping {
             engine: None,
             locks: SectorLocks::new(),
             shape,
+            extents,
         })
     }
 
@@ -204,17 +221,8 @@ impl Mapping {
     /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` when the thread of a queue
     /// does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
-        let shape = Shape::of(&volume, &self.devices);
-        let same = shape.size == self.shape.size
-            && shape.sector == self.shape.sector
-            // Zeros below are written as zeros above, or are not.
-            && shape.is_null == self.shape.is_null
-            && volume.segments().iter().all(|segment| {
-                let device = self.devices.get(segment.device);
-                segment.kind != SegmentKind::Stored || device.is_some_and(|d| fits(segment, &**d).is_ok())
-            });
-        if !same {
-            return Err(Error::new(ErrorKind::Layout, "the volume has another size or other sectors"));
+        if Extents::of(&volume) != self.extents {
+            return Err(Error::new(ErrorKind::Layout, "the volume lies elsewhere, or has other sectors"));
         }
         self.control.replace(Some(Arc::new(volume)))
     }

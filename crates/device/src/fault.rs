@@ -53,6 +53,9 @@ impl FaultDevice {
 
     /// The same with a volatile write cache: what was not flushed may be lost when the power is cut, each block of
     /// `block` bytes (the device's own at least, 512 to 4096) by itself.
+    ///
+    /// What is lost is a whole block as it was before the oldest write that was not flushed: where writes are smaller than
+    /// a block, a neighbour that was flushed meanwhile goes with it.
     pub fn with_volatile_cache(inner: Arc<dyn Device>, seed: u64, block: u32) -> Self {
         let geometry = inner.geometry();
         let block = block.clamp(512, 4096).next_power_of_two().max(geometry.block);
