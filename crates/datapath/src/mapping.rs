@@ -100,6 +100,11 @@ impl Mapping {
         Some(Status { len, hole, zero: hole && segment.cipher.is_null() })
     }
 
+    /// The parts that it is made of, in order, without gaps.
+    pub fn segments(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.volume.segments().iter().map(|segment| segment.start..segment.end())
+    }
+
     pub(crate) fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //!   nbd/    Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//!   fuse/   a file: mounted over a file, or one for each segment in a folder
 //! ```
 //!
 //! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
 
 mod error;
+pub mod fuse;
 pub mod nbd;
+mod tickets;
 
 pub use error::{Error, ErrorKind};
 

@@ -5,6 +5,7 @@ use std::thread;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
+use underseal_export::fuse::{FuseServer, FuseStopper};
 use underseal_export::nbd::{Server, Stopper};
 
 use crate::error::{Error, Result};
@@ -12,25 +13,77 @@ use crate::exit::Exit;
 use crate::pid_file::PidFile;
 use crate::signals::{Taken, Woken};
 
-/// Serves until a signal comes, finishes what is in flight, and flushes the image.
+/// The ways in to one volume: at least one.
+pub(super) struct Ways {
+    pub(super) nbd: Option<Server>,
+    pub(super) fuse: Option<FuseServer>,
+}
+
+/// What stops them.
+#[derive(Clone)]
+struct Stoppers {
+    nbd: Option<Stopper>,
+    fuse: Option<FuseStopper>,
+}
+
+impl Ways {
+    fn stoppers(&self) -> Stoppers {
+        Stoppers {
+            nbd: self.nbd.as_ref().map(Server::stopper),
+            fuse: self.fuse.as_ref().map(FuseServer::stopper),
+        }
+    }
+
+    /// Serves until all have ended. When NBD ends the mount goes too; a mount that is unmounted leaves NBD alone.
+    fn run(self) -> Result<()> {
+        let stoppers = self.stoppers();
+        let Self { nbd, fuse } = self;
+        thread::scope(|scope| {
+            let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
+            let served = nbd.map_or(Ok(()), |nbd| {
+                let served = nbd.run();
+                stoppers.stop();
+                served
+            });
+            let unmounted = mounted.map_or(Ok(()), |thread| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            Ok(served.and(unmounted)?)
+        })
+    }
+}
+
+impl Stoppers {
+    fn stop(&self) {
+        self.nbd.iter().for_each(Stopper::stop);
+        self.fuse.iter().for_each(FuseStopper::stop);
+    }
+
+    /// For a process that ends at once.
+    fn abandon(&self) {
+        self.fuse.iter().for_each(FuseStopper::abandon);
+    }
+}
+
+/// Serves until a signal comes or the volume is unmounted, finishes what is in flight, and flushes the image.
 ///
 /// # Errors
-/// `Failed` when connections could not be ended in time or the flush failed: acknowledged writes may be lost then.
+/// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then.
 pub(super) fn until_stopped(
-    server: Server,
+    ways: Ways,
     mapping: &Arc<Mapping>,
     signals: Taken,
     pid_file: Option<PidFile>,
 ) -> Result<()> {
-    let stopper = server.stopper();
+    let stoppers = ways.stoppers();
     let pid_file = Arc::new(Mutex::new(pid_file));
     let watched = pid_file.clone();
     thread::Builder::new()
         .name("signals".into())
-        .spawn(move || watch(&signals, &stopper, &watched))
+        .spawn(move || watch(&signals, &stoppers, &watched))
         .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
 
-    let served = server.run().map_err(Error::from);
+    let served = ways.run();
     let flushed = flush(mapping);
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
     log::info!("stopped");
@@ -39,25 +92,28 @@ pub(super) fn until_stopped(
 }
 
 /// The first signal stops the server, the second one everything.
-fn watch(signals: &Taken, stopper: &Stopper, pid_file: &Mutex<Option<PidFile>>) {
+fn watch(signals: &Taken, stoppers: &Stoppers, pid_file: &Mutex<Option<PidFile>>) {
     let mut first = true;
     loop {
         match signals.wait(None) {
             Ok(Woken::Signal(number)) if first => {
                 first = false;
                 log::info!("signal {number}: stopping; another one stops without waiting");
-                stopper.stop();
+                let stoppers = stoppers.clone();
+                // Unmounting can take its time, and the second signal is to be heard meanwhile.
+                thread::spawn(move || stoppers.stop());
             }
             // A terminal that closes says so twice: itself and through its shell.
             Ok(Woken::Signal(SIGHUP)) => {}
             Ok(_) => {
                 log::error!("stopped without waiting: what was not flushed may be lost");
+                stoppers.abandon();
                 drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
                 std::process::exit(Exit::Failed as i32);
             }
             Err(e) => {
                 log::error!("cannot wait for signals, so stopping: {e}");
-                return stopper.stop();
+                return stoppers.stop();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What to tell a client: NBD URIs (doc/uri.md of the NBD project).
+//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and the mount's path.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,11 +8,19 @@ use underseal_export::nbd::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(args: &ServeArgs, name: &Path, listeners: &[Listener]) -> String {
-    let uris = uris(args, listeners);
-    let name = name.display();
-    let first = uris.first().map(String::as_str).unwrap_or_default();
-    format!("{name} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
+pub(super) fn ready_text(
+    args: &ServeArgs,
+    name: &Path,
+    listeners: &[Listener],
+    mount: Option<&Path>,
+) -> String {
+    let mut places = uris(args, listeners);
+    let hint = match (places.first(), mount) {
+        (Some(uri), _) => format!("nbdinfo '{uri}'"),
+        (None, mount) => format!("ls -l '{}'", mount.unwrap_or(name).display()),
+    };
+    places.extend(mount.map(|path| path.display().to_string()));
+    format!("{} is open: {}\ntry: {hint}\n", name.display(), places.join(" "))
 }
 
 fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
