@@ -75,7 +75,7 @@ fn goal(server: &str, workload: &Workload) -> Option<f64> {
     }
 }
 
-fn medians(rounds: &[Seen]) -> Seen {
+pub(crate) fn medians(rounds: &[Seen]) -> Seen {
     let median = |of: fn(&Seen) -> f64| middle(&sorted(rounds.iter().map(of)));
     Seen {
         iops: median(|s| s.iops),
@@ -87,13 +87,13 @@ fn medians(rounds: &[Seen]) -> Seen {
     }
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+pub(crate) fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
-fn middle(sorted: &[f64]) -> f64 {
+pub(crate) fn middle(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
 }
