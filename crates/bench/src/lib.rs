@@ -16,11 +16,13 @@ mod machine;
 mod measure;
 mod nbd;
 mod peers;
+mod range;
 mod report;
 
 pub use cipher::cipher;
 pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
-pub use measure::{Effort, Sample};
+pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
+pub use range::Range;
 pub use report::{Report, Row, Scaling};

@@ -1,19 +1,19 @@
 //! Where it was measured: figures mean nothing without it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use underseal_cipher::CpuPath;
 
 /// The processor and what it runs.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's own name.
     pub cpu: String,
     /// Processors that the program may use.
     pub processors: usize,
     /// Our kernels that it can run, the slowest first.
-    pub kernels: Vec<&'static str>,
+    pub kernels: Vec<String>,
     /// The kernel in use when none is asked for.
-    pub chosen: &'static str,
+    pub chosen: String,
 }
 
 impl Machine {
@@ -34,8 +34,8 @@ impl Machine {
         Ok(Self {
             cpu: format!("{name} (family {} model {})", field("cpu family"), field("model")),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            kernels: CpuPath::ALL.into_iter().filter(|p| p.is_available()).map(CpuPath::name).collect(),
-            chosen: CpuPath::chosen()?.name(),
+            kernels: CpuPath::ALL.into_iter().filter(|p| p.is_available()).map(|p| p.name().into()).collect(),
+            chosen: CpuPath::chosen()?.name().into(),
         })
     }
 }

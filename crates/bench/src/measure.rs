@@ -33,16 +33,23 @@ impl Effort {
 }
 
 /// Works on the buffer.
-pub(crate) type Call<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
+pub type Call<'a> = Box<dyn FnMut(&mut [u8]) + 'a>;
 
 /// What is timed: one call handles so many bytes.
-pub(crate) struct Subject<'a> {
-    pub(crate) bytes: usize,
-    pub(crate) call: Call<'a>,
+pub struct Subject<'a> {
+    /// The bytes that one call handles.
+    pub bytes: usize,
+    /// The call.
+    pub call: Call<'a>,
 }
 
 /// Times the subjects in turn over one buffer.
 pub(crate) fn interleaved(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) -> Vec<Sample> {
+    rates(effort, subjects, buffer).into_iter().map(sample).collect()
+}
+
+/// Times the subjects in turn over one buffer: the throughput of each in every round, in GB/s.
+pub fn rates(effort: Effort, subjects: &mut [Subject<'_>], buffer: &mut [u8]) -> Vec<Vec<f64>> {
     let mut rates = vec![Vec::with_capacity(effort.rounds); subjects.len()];
     for _ in 0..effort.rounds {
         for (subject, rates) in subjects.iter_mut().zip(&mut rates) {
@@ -50,7 +57,7 @@ pub(crate) fn interleaved(effort: Effort, subjects: &mut [Subject<'_>], buffer: 
             rates.push(rate(effort.slice, subject, buffer));
         }
     }
-    rates.into_iter().map(sample).collect()
+    rates
 }
 
 /// Bytes a nanosecond over one slice of time.

@@ -18,8 +18,8 @@ use crate::Machine;
 
 pub(crate) use fio::seen;
 pub use fio::{Seen, Workload};
+pub(crate) use report::medians;
 pub use report::{NbdReport, NbdRow};
-pub(crate) use report::{medians, middle, sorted};
 pub use servers::serve_memory;
 pub(crate) use servers::{missing, process_time, run};
 

@@ -24,6 +24,16 @@ pub enum ErrorKind {
     Lower,
     /// The volume does not fit on the lower device.
     Layout,
+    /// There is no such policy, or the volume cannot have it.
+    Policy,
+    /// The volume's key is wiped.
+    NoKey,
+    /// It is only possible while the volume is suspended.
+    NotSuspended,
+    /// Requests in flight did not end in time.
+    Busy,
+    /// A thread or an engine that had the request failed.
+    Worker,
 }
 
 /// An error of the data path.

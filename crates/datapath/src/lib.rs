@@ -15,16 +15,28 @@
 //! comes back (the `Inline` policy). Nothing is allocated and no lock is taken for a request; what it needs was
 //! reserved when its queue opened.
 
+mod claims;
+mod control;
+pub mod engine;
 mod error;
+mod hand_over;
+mod locks;
 mod mapping;
+mod policy;
+mod post;
 mod queue;
 mod request;
 mod slot;
+mod stats;
+mod sync;
+mod workers;
 
 pub use error::{Error, ErrorKind};
 pub use mapping::{Mapping, Status};
+pub use policy::{Affinity, Dispatch, Flags, Policy, WriteOrder};
 pub use queue::{Full, Queue, QueueOptions};
 pub use request::{Completion, Request};
+pub use stats::{Backlog, Count, Dispatched, Histogram, Stages, Stats};
 pub use underseal_device::Buffer;
 
 /// The result of this crate's operations.

@@ -1,16 +1,41 @@
 //! A volume over its lower devices.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use underseal_device::{Device, Extent, Geometry};
+use underseal_device::{Blocking, Device, Extent, Geometry};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
-use crate::{Error, ErrorKind, Result};
+use crate::control::{Control, Settings};
+use crate::engine::Accelerator;
+use crate::locks::SectorLocks;
+use crate::workers::Workers;
+use crate::{Dispatch, Error, ErrorKind, Policy, Result, Stats};
 
-/// A volume that is open: its segments, and the devices they lie on. Shared by all its queues.
+/// A volume that is open: its segments, the devices they lie on, and what can be changed while it runs. Shared by all its
+/// queues.
 pub struct Mapping {
-    volume: Volume,
+    control: Control,
     devices: Vec<Arc<dyn Device>>,
+    workers: Workers,
+    engine: Option<Arc<dyn Accelerator>>,
+    locks: SectorLocks,
+    shape: Shape,
+}
+
+/// What stays as it is for as long as the volume is open.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    size: u64,
+    /// What the cipher and the devices need.
+    sector: u32,
+    /// What requests must be multiples of.
+    block: u32,
+    preferred_block: u32,
+    read_only: bool,
+    discards: bool,
+    is_null: bool,
+    zoned: bool,
 }
 
 /// What a range of the volume is made of.
@@ -45,44 +70,169 @@ impl Mapping {
             };
             fits(segment, &**device)?;
         }
-        Ok(Self { volume, devices })
+        let shape = Shape::of(&volume, &devices);
+        Ok(Self {
+            control: Control::new(volume, Policy::INLINE),
+            workers: Workers::new(devices.clone()),
+            devices,
+            engine: None,
+            locks: SectorLocks::new(),
+            shape,
+        })
+    }
+
+    /// Promises requests of smaller blocks than its sectors, in bytes: a power of two from 512. The queues then read,
+    /// change and write the sectors that a write covers in part.
+    ///
+    /// # Errors
+    /// `Layout` for another number, or when a device cannot take memory that is aligned to it.
+    pub fn with_block(mut self, block: u32) -> Result<Self> {
+        let aligned = self.geometries().all(|geometry| geometry.memory_alignment <= block);
+        if !block.is_power_of_two() || block < 512 || !aligned {
+            let context =
+                format!("blocks of {block} bytes: powers of two from 512 that the devices can take");
+            return Err(Error::new(ErrorKind::Layout, context));
+        }
+        self.shape.block = self.shape.sector.min(block);
+        Ok(self)
+    }
+
+    /// Gives the volume an accelerator, for policies that name the engine.
+    #[must_use]
+    pub fn with_accelerator(mut self, engine: Arc<dyn Accelerator>) -> Self {
+        self.engine = Some(engine);
+        self
     }
 
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
-        self.volume.size()
+        self.shape.size
     }
 
-    /// What offsets and lengths of requests must be multiples of: the sector size, or the device's block.
+    /// What offsets and lengths of requests must be multiples of: the sector size or the device's block, or what was
+    /// [promised](Mapping::with_block).
     pub fn block(&self) -> u32 {
-        let sector = u32::try_from(self.volume.sector_size().bytes()).unwrap_or(u32::MAX);
-        self.geometries().fold(sector, |block, geometry| block.max(geometry.block))
+        self.shape.block
     }
 
     /// Offsets and lengths that cost nothing extra, in bytes.
     pub fn preferred_block(&self) -> u32 {
-        self.geometries().fold(self.block(), |block, geometry| block.max(geometry.preferred_block))
+        self.shape.preferred_block
     }
 
     /// True when nothing may be written.
     pub fn read_only(&self) -> bool {
-        self.geometries().any(|geometry| geometry.read_only)
+        self.shape.read_only
     }
 
     /// True when discards reach the devices.
     pub fn discards(&self) -> bool {
-        self.volume.allow_discards() && self.geometries().all(|geometry| geometry.discard)
+        self.shape.discards
     }
 
     /// True when zeros below are zeros above everywhere, so zeroing can be faster than writing.
     pub fn is_null(&self) -> bool {
-        self.volume.segments().iter().all(|s| s.cipher.is_null())
+        self.shape.is_null
+    }
+
+    /// How requests are dispatched.
+    pub fn policy(&self) -> Policy {
+        self.control.settings().policy
+    }
+
+    /// Dispatches the requests that come from now on in another way. Those in flight go on as they began.
+    ///
+    /// # Errors
+    /// `Policy` when it would reorder the writes of a zoned device, or names an engine that the volume does not have.
+    pub fn set_policy(&self, policy: Policy) -> Result<()> {
+        if self.shape.zoned {
+            policy.fits_zones()?;
+        }
+        if self.engine.is_none() && [policy.read, policy.write].contains(&Dispatch::Engine) {
+            let context = format!("{policy}: the volume has no accelerator");
+            return Err(Error::new(ErrorKind::Policy, context));
+        }
+        self.workers.set_high_priority(policy.high_priority);
+        self.control.set_policy(policy);
+        Ok(())
+    }
+
+    /// Holds new requests back, waits for those in flight, and flushes the devices.
+    ///
+    /// # Errors
+    /// `Busy` when they do not end within `limit`, and the flush's: the volume runs on then.
+    pub fn suspend(&self, limit: Duration) -> Result<()> {
+        self.control.suspend(limit)?;
+        if self.read_only() {
+            return Ok(());
+        }
+        let flushed = self.devices.iter().try_for_each(|device| flush(&**device));
+        if flushed.is_err() {
+            self.control.resume()?;
+        }
+        flushed
+    }
+
+    /// Lets the requests go on.
+    ///
+    /// # Errors
+    /// `NoKey` after the key was wiped.
+    pub fn resume(&self) -> Result<()> {
+        self.control.resume()
+    }
+
+    /// True while requests are held back.
+    pub fn is_suspended(&self) -> bool {
+        self.control.settings().suspended
+    }
+
+    /// The volume, unless its key is wiped.
+    pub fn volume(&self) -> Option<Arc<Volume>> {
+        self.control.settings().volume
+    }
+
+    /// Puts the same volume under another key.
+    ///
+    /// # Errors
+    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors.
+    pub fn replace_volume(&self, volume: Volume) -> Result<()> {
+        let shape = Shape::of(&volume, &self.devices);
+        let same = shape.size == self.shape.size
+            && shape.sector == self.shape.sector
+            && volume.segments().iter().all(|segment| {
+                let device = self.devices.get(segment.device);
+                segment.kind != SegmentKind::Stored || device.is_some_and(|d| fits(segment, &**d).is_ok())
+            });
+        if !same {
+            return Err(Error::new(ErrorKind::Layout, "the volume has another size or other sectors"));
+        }
+        self.control.replace(Some(Arc::new(volume)))
+    }
+
+    /// Forgets the key. The volume stays suspended until it has one again.
+    ///
+    /// # Errors
+    /// `NotSuspended`.
+    pub fn wipe_key(&self) -> Result<()> {
+        self.control.replace(None)
+    }
+
+    /// What the volume has done since it was opened, and what it does now.
+    pub fn stats(&self) -> Stats {
+        self.control.stats()
     }
 
     /// What the volume is made of at `offset`, for at most `len` bytes; the answer covers at least one byte.
     /// `None` beyond the end.
     pub fn status(&self, offset: u64, len: u64) -> Option<Status> {
-        let segment = self.segment(self.segment_index(offset)?);
+        if offset >= self.size() {
+            return None;
+        }
+        let data = |len| Some(Status { len, hole: false, zero: false });
+        let Settings { volume: Some(volume), .. } = self.control.settings() else {
+            return data(len.min(self.size() - offset).max(1));
+        };
+        let segment = &volume.segments()[volume.segment_index(offset)?];
         let len = len.min(segment.end() - offset).max(1);
         let extent = match segment.kind {
             SegmentKind::Stored => self.devices[segment.device].extent(segment.lower_offset(offset), len),
@@ -92,35 +242,73 @@ impl Mapping {
         };
         // Whole blocks only: a client reads and writes nothing smaller. A part of a block is data.
         let block = u64::from(self.block());
-        let whole = extent.len / block * block;
-        let (len, hole) = match (whole, extent.hole) {
-            (0, _) => (block.min(len), false),
-            (whole, hole) => (whole, hole),
-        };
-        Some(Status { len, hole, zero: hole && segment.cipher.is_null() })
+        match extent.len / block * block {
+            0 => data(block.min(len)),
+            len => Some(Status { len, hole: extent.hole, zero: extent.hole && segment.cipher.is_null() }),
+        }
     }
 
-    /// The parts that it is made of, in order, without gaps.
-    pub fn segments(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
-        self.volume.segments().iter().map(|segment| segment.start..segment.end())
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
     }
 
     pub(crate) fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }
 
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    pub(crate) fn engine(&self) -> Option<&Arc<dyn Accelerator>> {
+        self.engine.as_ref()
+    }
+
+    pub(crate) fn locks(&self) -> &SectorLocks {
+        &self.locks
+    }
+
+    /// What reads and writes below are multiples of.
+    pub(crate) fn sector(&self) -> u32 {
+        self.shape.sector
+    }
+
+    /// True when a device has zones that are written in sequence.
+    pub(crate) fn is_zoned(&self) -> bool {
+        self.shape.zoned
+    }
+
+    /// True when sectors are written in part.
+    pub(crate) fn modifies(&self) -> bool {
+        self.shape.block < self.shape.sector
+    }
+
     fn geometries(&self) -> impl Iterator<Item = Geometry> {
         self.devices.iter().map(|device| device.geometry())
     }
+}
 
-    pub(crate) fn segment(&self, index: usize) -> &Segment {
-        &self.volume.segments()[index]
+impl Shape {
+    fn of(volume: &Volume, devices: &[Arc<dyn Device>]) -> Self {
+        let geometries = || devices.iter().map(|device| device.geometry());
+        let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);
+        let sector = geometries().fold(sector, |block, geometry| block.max(geometry.block));
+        Self {
+            size: volume.size(),
+            sector,
+            block: sector,
+            preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
+            read_only: geometries().any(|geometry| geometry.read_only),
+            discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
+            is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
+            zoned: geometries().any(|geometry| geometry.zones.is_some()),
+        }
     }
+}
 
-    /// The number of the segment that holds the byte `offset`, or none beyond the end.
-    pub(crate) fn segment_index(&self, offset: u64) -> Option<usize> {
-        self.volume.segment_index(offset)
-    }
+/// Flushes a device past all queues.
+fn flush(device: &dyn Device) -> Result<()> {
+    Blocking::new(device).and_then(|mut way| way.flush()).map_err(|e| Error::lower(device.name(), e))
 }
 
 fn fits(segment: &Segment, device: &dyn Device) -> Result<()> {

@@ -1,15 +1,42 @@
 //! One stream of requests, owned by one thread.
+//!
+//! ```text
+//!   submit -> admit   held while the volume is suspended, or an earlier write overlaps
+//!               |
+//!             parts   too long, or sectors covered in part: each part is a slot of its own
+//!               |
+//!             crypt   who does the crypto: this thread, workers, the accelerator; adaptive decides each time
+//!               |
+//!             order   which encrypted write goes down next
+//!               |
+//!             run     a slot moves on piece by piece, through the lower device, until it is over
+//! ```
 
-mod inline;
+mod adaptive;
+mod admit;
+mod crypt;
+mod jobs;
+mod order;
+mod parts;
+mod piece;
+mod run;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use underseal_device::{Arena, Buffer, Channel, Ring};
+use underseal_volume::Volume;
 
-use crate::slot::{Job, Slot, Slots};
-use crate::{Completion, Error, ErrorKind, Mapping, Request, Result};
+use self::adaptive::Adaptive;
+use self::jobs::Jobs;
+use self::order::Order;
+use crate::claims::Claims;
+use crate::control::Settings;
+use crate::post::{Letter, Post};
+use crate::slot::{Family, Job, Kind, Slot, Slots};
+use crate::{Completion, Error, Mapping, Request, Result};
 
 /// How large a queue is.
 #[derive(Debug, Clone, Copy)]
@@ -26,19 +53,52 @@ impl Default for QueueOptions {
     }
 }
 
+/// Slots for the parts of one request that covers sectors in part, and for itself.
+const SLOTS_EACH: u32 = 4;
+/// Slots for parts of requests that are shared among threads, for all requests together.
+const SHARED_PARTS: u32 = 64;
+/// The bell's number among the events of the ring.
+const BELL: u32 = u32::MAX;
+
 /// One stream of requests: its channels, its ring, its memory, its requests in flight.
 ///
 /// Submit until it is full, take completions, and [`wait`](Queue::wait) when there is nothing else to do.
 pub struct Queue {
     mapping: Arc<Mapping>,
+    /// Copies of what is set, renewed when the version differs.
+    settings: Settings,
+    /// The volume as set; while it has none, no request runs.
+    volume: Option<Arc<Volume>>,
+    post: Arc<Post>,
+    letters: VecDeque<Letter>,
     /// One a lower device, by its number.
     channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
     arena: Arena,
     slots: Slots,
+    depth: u32,
+    /// Requests in flight: parts do not count.
+    requests: u32,
+    /// Slots left for parts of shared requests.
+    spare_parts: u32,
+    /// Requests that came while the volume was suspended.
+    paused: VecDeque<u32>,
+    /// Writes and their ranges: one that overlaps an earlier one waits for it.
+    writes: Claims<u32>,
+    /// Slots that may begin, because what they waited for is over.
+    runnable: VecDeque<u32>,
+    order: Order,
+    adaptive: Adaptive,
+    jobs: Jobs,
     ready: VecDeque<Completion>,
     events: VecDeque<u32>,
     max_request: usize,
+    /// Bytes that have moved on, all requests together.
+    moved: u64,
+    /// The clock when it was last looked at.
+    now: Instant,
+    /// The version under which it was reported that nothing is in flight.
+    quiet_at: u32,
 }
 
 impl Queue {
@@ -51,22 +111,48 @@ impl Queue {
             let names: Vec<_> = mapping.devices().iter().map(|device| device.name()).collect();
             Error::lower(&names.join(", "), e)
         };
+        let count = options.depth * SLOTS_EACH + SHARED_PARTS;
         // Completions of the lower device, and a few descriptors of the export's.
-        let ring = Ring::new(options.depth + 8).map_err(lower)?;
-        let channels = mapping.devices().iter().map(|device| device.channel(options.depth));
+        let mut ring = Ring::new(options.depth + 8).map_err(lower)?;
+        let channels = mapping.devices().iter().map(|device| device.channel(count));
         let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
         // The longest request and as much again, so one large request never waits for another.
         let arena = Arena::new(options.max_request.saturating_mul(2)).map_err(lower)?;
-        Ok(Self {
+        let no_bell =
+            |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
+        let post = Arc::new(Post::new(count as usize).map_err(no_bell)?);
+        const POLLIN: i16 = 1;
+        ring.watch(post.bell(), POLLIN, BELL).map_err(no_bell)?;
+        let settings = mapping.control().register(post.clone());
+        let depth = options.depth as usize;
+        let mut queue = Self {
+            volume: settings.volume.clone(),
+            settings,
+            letters: VecDeque::with_capacity(count as usize),
+            post,
             channels,
             ring,
             arena,
-            slots: Slots::new(options.depth),
-            ready: VecDeque::with_capacity(options.depth as usize * 2),
+            slots: Slots::new(count),
+            depth: options.depth,
+            requests: 0,
+            spare_parts: SHARED_PARTS,
+            paused: VecDeque::with_capacity(depth),
+            writes: Claims::new(depth),
+            runnable: VecDeque::with_capacity(depth),
+            order: Order::new(count as usize),
+            adaptive: Adaptive::new(count as usize),
+            jobs: Jobs::default(),
+            ready: VecDeque::with_capacity(depth * 2),
             events: VecDeque::with_capacity(8),
             max_request: options.max_request,
+            moved: 0,
+            now: Instant::now(),
+            quiet_at: 0,
             mapping,
-        })
+        };
+        queue.report_quiet();
+        Ok(queue)
     }
 
     /// Takes a request in. Its completion may be ready at once.
@@ -77,33 +163,16 @@ impl Queue {
     pub fn submit(&mut self, tag: u64, request: Request) -> std::result::Result<(), Request> {
         if let Err(error) = self.check(&request) {
             let buffer = if let Request::Write { data, .. } = request { Some(data) } else { None };
-            self.ready.push_back(Completion { tag, result: Err(error), buffer });
+            self.refuse(tag, error, buffer);
             return Ok(());
         }
-        if self.slots.is_full() {
+        if self.is_full() {
             return Err(request);
         }
-        let (start, len) = request.range().unwrap_or((0, 0));
-        let (job, then_flush, buffer) = match request {
-            Request::Read { len, .. } => match self.arena.alloc(len) {
-                Some(buffer) => (Job::Read, false, Some(buffer)),
-                None => return Err(request),
-            },
-            Request::Write { data, durable, .. } => (Job::Write { durable }, false, Some(data)),
-            Request::Flush => (Job::Flush { device: 0 }, false, None),
-            Request::Discard { durable, .. } => (Job::Discard, durable, None),
-            Request::Prefetch { .. } => (Job::Prefetch, false, None),
-            Request::WriteZeroes { durable, punch, fast, .. } if self.mapping.is_null() => {
-                (Job::ZeroBelow { punch, fast }, durable, None)
-            }
-            Request::WriteZeroes { durable, .. } => match self.zeros(len) {
-                Some(buffer) => (Job::WriteZeros, durable, Some(buffer)),
-                None => return Err(request),
-            },
-        };
-        let slot = Slot { tag, job, start, at: start, end: start + len, then_flush, device: 0, buffer };
-        let index = self.slots.put(slot);
-        self.run(index);
+        let slot = self.slot(tag, request)?;
+        self.refresh();
+        self.admit(slot);
+        self.settle();
         Ok(())
     }
 
@@ -121,47 +190,43 @@ impl Queue {
         durable: bool,
     ) -> std::result::Result<(), Full> {
         if let Err(error) = self.check_range(offset, data.len() as u64, true) {
-            self.ready.push_back(Completion { tag, result: Err(error), buffer: None });
+            self.refuse(tag, error, None);
             return Ok(());
         }
-        if self.slots.is_full() {
+        if self.is_full() {
             return Err(Full);
         }
         // Reserved before anything is encrypted, so that there is a way on if the device would block.
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
-        let end = offset + data.len() as u64;
-        let mut at = offset;
-        if !durable {
-            let (reached, result) = self.write_now(offset, data);
-            at = reached;
+        self.refresh();
+        if !durable && self.is_straight(offset, data.len()) {
+            let end = offset + data.len() as u64;
+            let (at, result) = self.write_now(offset, data);
             if at == end || result.is_err() {
                 self.arena.free(buffer);
                 self.ready.push_back(Completion { tag, result, buffer: None });
                 return Ok(());
             }
-        }
-        buffer.copy_from_slice(data);
-        let job = Job::Write { durable };
-        let index = self.slots.put(Slot {
-            tag,
-            job,
-            start: offset,
-            at,
-            end,
-            then_flush: false,
-            device: 0,
-            buffer: Some(buffer),
-        });
-        if durable {
-            self.run(index)
+            buffer.copy_from_slice(data);
+            self.write_rest(tag, offset, at, buffer);
         } else {
-            self.start_encrypted(index)
+            buffer.copy_from_slice(data);
+            match self.slot(tag, Request::Write { offset, data: buffer, durable }) {
+                Ok(slot) => self.admit(slot),
+                Err(Request::Write { data, .. }) => {
+                    self.arena.free(data);
+                    return Err(Full);
+                }
+                Err(_) => return Err(Full),
+            }
         }
+        self.settle();
         Ok(())
     }
 
     /// The next request that is over.
     pub fn next_completion(&mut self) -> Option<Completion> {
+        while self.ready.is_empty() && self.work_on_backlog() {}
         self.ready.pop_front()
     }
 
@@ -180,7 +245,29 @@ impl Queue {
 
     /// Requests that are neither completed nor failed yet.
     pub fn in_flight(&self) -> usize {
-        self.slots.in_flight()
+        self.requests as usize
+    }
+
+    /// The next request that is over already: work that waits for this thread is left waiting. For exports that have
+    /// more requests to submit first, so that the queue sees how many there are.
+    pub fn next_ready(&mut self) -> Option<Completion> {
+        self.ready.pop_front()
+    }
+
+    /// True when work waits for this thread, which [`next_completion`](Queue::next_completion) does.
+    pub fn has_backlog(&self) -> bool {
+        !self.adaptive.is_empty()
+    }
+
+    /// The clock when it was last looked at: when the last completion was made.
+    pub fn clock(&self) -> Instant {
+        self.now
+    }
+
+    /// Notes that the export has sent at `sent` what was ready at `ready`.
+    pub fn replied(&mut self, ready: Instant, sent: Instant) {
+        let latency = sent.saturating_duration_since(ready);
+        self.post.stats.reply.record(crate::stats::nanos(latency), 1);
     }
 
     /// Watches a descriptor of the export's once: [`next_event`](Queue::next_event) gives `number` when one of
@@ -202,7 +289,17 @@ impl Queue {
     /// # Errors
     /// When the kernel refuses.
     pub fn wait(&mut self) -> std::io::Result<()> {
-        self.ring.wait()?;
+        self.refresh();
+        if self.work_on_backlog() || self.take_surplus_back() {
+            return self.poll();
+        }
+        let (control, version) = (self.mapping.control(), self.settings.version);
+        if self.post.may_sleep(|| control.version() != version) {
+            let waited = self.ring.wait_until(self.jobs.deadline());
+            self.post.awake();
+            waited?;
+        }
+        self.now = Instant::now();
         self.reap();
         Ok(())
     }
@@ -219,6 +316,15 @@ impl Queue {
 
     fn reap(&mut self) {
         while let Some(completion) = self.ring.next_completion() {
+            if completion.token.as_event() == Some(BELL) {
+                self.post.heard();
+                // Without a bell nobody could wake this thread: then it looks for letters whenever it wakes.
+                const POLLIN: i16 = 1;
+                if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
+                    log::error!("a queue's bell cannot be watched: {e}");
+                }
+                continue;
+            }
             let Some(index) = completion.token.as_lower() else {
                 self.events.extend(completion.token.as_event());
                 continue;
@@ -228,38 +334,65 @@ impl Queue {
                 self.finished(done);
             }
         }
+        self.refresh();
+        self.read_letters();
+        self.check_jobs();
+        self.settle();
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
-        let Some((offset, len)) = request.range() else { return Ok(()) };
-        self.check_range(offset, len, request.writes())?;
-        if let Request::WriteZeroes { fast: true, .. } = request
-            && !self.mapping.is_null()
-        {
-            let context = "zeros under a cipher must be encrypted: not faster than a write";
-            return Err(Error::new(ErrorKind::Unsupported, context));
+    fn read_letters(&mut self) {
+        self.post.take(&mut self.letters);
+        while let Some(letter) = self.letters.pop_front() {
+            match letter {
+                Letter::Task(task) => self.task_over(task),
+                Letter::Job(returned) => self.job_over(returned),
+                Letter::Granted(index) => self.begin(index),
+            }
         }
-        let moves = matches!(request, Request::Read { .. } | Request::Write { .. });
-        if moves && len > self.max_request as u64 {
-            let context = format!("a request of {len} bytes is longer than {}", self.max_request);
-            return Err(Error::new(ErrorKind::TooLarge, context));
-        }
-        Ok(())
+        self.write_sorted();
     }
 
-    fn check_range(&self, offset: u64, len: u64, writes: bool) -> Result<()> {
-        let block = u64::from(self.mapping.block());
-        let fail = |kind, what: &str| Err(Error::new(kind, format!("bytes {offset} + {len}: {what}")));
-        if writes && self.mapping.read_only() {
-            return fail(ErrorKind::ReadOnly, "the volume is read-only");
+    /// Lets go on what was waiting for what has ended.
+    fn settle(&mut self) {
+        while let Some(index) = self.runnable.pop_front() {
+            self.take_lock(index);
         }
-        if offset.checked_add(len).is_none_or(|end| end > self.mapping.size()) {
-            return fail(ErrorKind::OutOfRange, &format!("the volume ends at {}", self.mapping.size()));
+        self.report_quiet();
+    }
+
+    /// Looks whether something was set.
+    fn refresh(&mut self) {
+        if self.mapping.control().version() == self.settings.version {
+            return;
         }
-        if len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
-            return fail(ErrorKind::Misaligned, &format!("not on blocks of {block} bytes"));
+        self.settings = self.mapping.control().settings();
+        self.volume = self.settings.volume.clone();
+        if !self.settings.suspended {
+            for _ in 0..self.paused.len() {
+                if let Some(index) = self.paused.pop_front() {
+                    self.admit_index(index);
+                }
+            }
         }
-        Ok(())
+        self.settle();
+    }
+
+    /// Tells who suspends the volume that nothing is in flight here.
+    fn report_quiet(&mut self) {
+        let quiet = self.settings.suspended && self.requests as usize == self.paused.len();
+        if quiet && self.quiet_at != self.settings.version {
+            self.quiet_at = self.settings.version;
+            self.mapping.control().is_quiet(&self.post, self.settings.version);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests == self.depth
+    }
+
+    fn tick(&mut self) -> Instant {
+        self.now = Instant::now();
+        self.now
     }
 }
 
@@ -268,8 +401,15 @@ impl Queue {
 pub struct Full;
 
 impl Drop for Queue {
-    /// Waits for what the lower device has, so that nothing writes to memory that is gone.
+    /// Waits for what the lower device and other threads have, so that nothing writes to memory that is gone. What waits
+    /// for a suspended volume is given up.
     fn drop(&mut self) {
-        while self.slots.in_flight() > 0 && self.wait().is_ok() {}
+        while self.requests as usize > self.paused.len() && self.wait().is_ok() {
+            self.ready.clear();
+        }
+        for index in std::mem::take(&mut self.paused) {
+            self.slots.take(index);
+        }
+        self.mapping.control().unregister(&self.post);
     }
 }

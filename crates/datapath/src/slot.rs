@@ -1,8 +1,13 @@
 //! The table of a queue's requests in flight.
 
+use std::time::Instant;
+
 use underseal_device::Buffer;
 
-/// A request on its way. It moves forward piece by piece: a piece lies in one segment and is one lower request.
+use crate::{Dispatch, Error, WriteOrder};
+
+/// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
+/// request.
 pub(crate) struct Slot {
     pub(crate) tag: u64,
     pub(crate) job: Job,
@@ -12,19 +17,76 @@ pub(crate) struct Slot {
     pub(crate) at: u64,
     /// Where it ends.
     pub(crate) end: u64,
+    /// The longest piece.
+    pub(crate) most: u64,
     /// A flush follows the last piece.
     pub(crate) then_flush: bool,
     /// The lower device that has it, or had it last.
     pub(crate) device: usize,
-    /// Its memory, unless the lower device has it.
+    /// Its memory, unless the lower device or a worker has it.
     pub(crate) buffer: Option<Buffer>,
+    /// Memory for the sectors that it covers in part: the first and the last. In a part: the caller's bytes.
+    pub(crate) spare: [Option<Buffer>; 2],
+    /// Who does its crypto.
+    pub(crate) dispatch: Dispatch,
+    pub(crate) order: WriteOrder,
+    /// Its next piece's bytes are there, or encrypted, and wait for their turn.
+    pub(crate) is_due: bool,
+    /// It is written to sectors that other queues may write too.
+    pub(crate) is_locked: bool,
+    /// Where the next job of its piece for the accelerator begins, and how many are out.
+    pub(crate) jobs_at: usize,
+    pub(crate) jobs_out: u32,
+    pub(crate) family: Family,
+    pub(crate) kind: Kind,
+    /// When it came.
+    pub(crate) arrived: Instant,
+    /// When its present stage began.
+    pub(crate) since: Instant,
+}
+
+/// How a slot belongs to others.
+pub(crate) enum Family {
+    Alone,
+    /// The request itself, while its parts are under way.
+    Parent {
+        first: u32,
+        left: u32,
+        parts: u32,
+        is_shared: bool,
+        failed: Option<Error>,
+    },
+    /// A part; the next one follows in the volume.
+    Part {
+        parent: u32,
+        next: Option<u32>,
+    },
+}
+
+/// What a request counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Flush,
+    Other,
 }
 
 /// What is to be done with each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
-    Read,
+    /// `view`: the bytes of it that were asked for, from where and how many.
+    Read {
+        view: Option<(usize, usize)>,
+    },
     Write {
+        durable: bool,
+    },
+    /// A sector that is written in part: read first, then changed from its byte `from` on for `len` bytes, and written.
+    Modify {
+        reads: bool,
+        from: usize,
+        len: usize,
         durable: bool,
     },
     /// Encrypted zeros, made and written in pieces.
@@ -42,6 +104,27 @@ pub(crate) enum Job {
     },
 }
 
+impl Job {
+    /// Its bytes come from the device and are decrypted.
+    pub(crate) fn reads(self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Modify { reads: true, .. })
+    }
+
+    /// Its bytes are encrypted and go to the device.
+    pub(crate) fn writes_data(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Modify { reads: false, .. })
+    }
+
+    /// It changes what is stored.
+    pub(crate) fn changes(self) -> bool {
+        !matches!(self, Self::Read { .. } | Self::Prefetch | Self::Flush { .. })
+    }
+
+    pub(crate) fn is_durable(self) -> bool {
+        matches!(self, Self::Write { durable: true } | Self::Modify { durable: true, .. })
+    }
+}
+
 /// Slots by number; the one just freed is used next.
 pub(crate) struct Slots {
     slots: Vec<Option<Slot>>,
@@ -49,22 +132,14 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn new(depth: u32) -> Self {
-        Self { slots: (0..depth).map(|_| None).collect(), free: (0..depth).rev().collect() }
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.free.is_empty()
-    }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+    pub(crate) fn new(count: u32) -> Self {
+        Self { slots: (0..count).map(|_| None).collect(), free: (0..count).rev().collect() }
     }
 
     /// # Panics
     /// When full.
     pub(crate) fn put(&mut self, slot: Slot) -> u32 {
-        let index = self.free.pop().expect("the caller has checked that a slot is free");
+        let index = self.free.pop().expect("every request has room for its parts");
         self.slots[index as usize] = Some(slot);
         index
     }

@@ -3,11 +3,15 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Device, FileDevice, OpenOptions, RamDevice};
+use underseal_device::{
+    Device, Fault, FaultDevice, FileDevice, ModelDevice, OpenOptions, Profile, RamDevice, RecorderDevice,
+    Rule, StripeDevice, ZonedDevice, Zones,
+};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 const SIZE: u64 = 1 << 20;
@@ -93,11 +97,37 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
         std::fs::create_dir_all(&folder).unwrap();
         Arc::new(FileDevice::open(&image(&folder), OpenOptions { direct, ..Default::default() }).unwrap())
     };
+    let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(LOWER + SIZE)) };
+    // A thousandth of the time: the order of things is the same.
+    let model = |inner, profile: Profile| Arc::new(ModelDevice::new(inner, &profile.scaled(0.001)));
+    let zones = Zones { size: LOWER, conventional: 1 << 10 };
+    let pieces = vec![
+        model(file("rotating", true), Profile::rotating_disk()) as Arc<dyn Device>,
+        faulty(file("short", false)),
+        Arc::new(RecorderDevice::new(ram(), 100)),
+    ];
     vec![
-        ("ram", Arc::new(RamDevice::new(LOWER + SIZE))),
+        ("ram", ram()),
         ("cached", file("cached", false)),
         ("direct", file("direct", true)),
+        ("rotating disk", model(ram(), Profile::rotating_disk())),
+        ("rotating disk without scheduler", model(ram(), Profile::rotating_disk().without_scheduler())),
+        ("SATA SSD", model(file("sata", true), Profile::sata_ssd())),
+        ("NVMe", model(ram(), Profile::nvme())),
+        ("stripe", Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap())),
+        ("stripe of others", Arc::new(StripeDevice::new(pieces, 4096).unwrap())),
+        ("conventional zones", Arc::new(ZonedDevice::new(file("zoned", true), zones, false).unwrap())),
+        ("short transfers", faulty(ram())),
+        ("recorder", Arc::new(RecorderDevice::new(faulty(file("recorder", true)), 100))),
     ]
+}
+
+/// Transfers that are cut short, delays, and a cache; in the end every request succeeds.
+fn faulty(inner: Arc<dyn Device>) -> Arc<dyn Device> {
+    let device = FaultDevice::with_volatile_cache(inner, 1, 4096);
+    device.control().add(Rule::new(Fault::Delay(Duration::from_micros(50))).chance(0.1));
+    device.control().add(Rule::new(Fault::Short).chance(0.5));
+    Arc::new(device)
 }
 
 #[derive(Debug, Clone)]

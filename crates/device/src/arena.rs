@@ -44,16 +44,23 @@ impl Arena {
             index *= 2;
             self.free[split].set(index + 1);
         }
-        Some(Buffer { mapping: self.mapping.clone(), start: (index * UNIT) << order, len })
+        Some(Buffer {
+            mapping: self.mapping.clone(),
+            start: (index * UNIT) << order,
+            len,
+            whole: Some(Whole { order, len }),
+        })
     }
 
     /// Takes a buffer back.
     ///
     /// # Panics
-    /// When it is another arena's.
+    /// When it is another arena's, or not all of its parts are joined again.
     pub fn free(&mut self, buffer: Buffer) {
         assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
-        let mut order = order_of(buffer.len).unwrap_or(0);
+        let whole = buffer.whole.as_ref().filter(|whole| whole.len == buffer.len);
+        // Else somebody may still have the rest of the piece.
+        let mut order = whole.expect("a buffer that was split is joined again first").order;
         let mut index = (buffer.start / UNIT) >> order;
         while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
             self.free[order].clear(index ^ 1);
@@ -80,9 +87,53 @@ pub struct Buffer {
     mapping: Arc<Mapping>,
     start: usize,
     len: usize,
+    /// None for a part that was split off.
+    whole: Option<Whole>,
+}
+
+/// The piece of the arena that begins with a buffer.
+#[derive(Clone, Copy)]
+struct Whole {
+    order: usize,
+    /// The buffer's length while none of it is split off.
+    len: usize,
 }
 
 impl Buffer {
+    /// Splits the memory in two: `self` keeps the first `at` bytes, the rest is returned.
+    ///
+    /// # Panics
+    /// When `at` is beyond the end.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.len, "split at {at} of {} bytes", self.len);
+        let rest =
+            Self { mapping: self.mapping.clone(), start: self.start + at, len: self.len - at, whole: None };
+        self.len = at;
+        rest
+    }
+
+    /// Joins the part that follows, which was split off this buffer.
+    ///
+    /// # Panics
+    /// When it does not begin where this one ends.
+    pub fn join(&mut self, next: Buffer) {
+        let follows = Arc::ptr_eq(&self.mapping, &next.mapping) && self.start + self.len == next.start;
+        assert!(follows && next.whole.is_none(), "only what was split is joined");
+        self.len += next.len;
+    }
+
+    /// Keeps the first `len` bytes; the memory stays reserved.
+    ///
+    /// # Panics
+    /// When a part of it was split off.
+    pub fn truncate(&mut self, len: usize) {
+        let whole = self.whole.as_mut().filter(|whole| whole.len == self.len);
+        let whole = whole.expect("only a whole buffer is cut short");
+        self.len = self.len.min(len);
+        whole.len = self.len;
+    }
+
     /// Where it begins, for the kernel.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` lies within the mapping.
@@ -206,6 +257,44 @@ mod tests {
         let place = at(&first);
         arena.free(first);
         assert_eq!(at(&arena.alloc(4096).unwrap()), place);
+    }
+
+    #[test]
+    fn parts_are_apart_until_they_are_joined() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let mut first = arena.alloc(10_000).unwrap();
+        let mut middle = first.split_off(512);
+        let last = middle.split_off(5000);
+        let share = |part: &mut Buffer, byte| part.fill(byte);
+        std::thread::scope(|scope| {
+            scope.spawn(|| share(&mut first, 1));
+            scope.spawn(|| share(&mut middle, 2));
+        });
+        assert_eq!((first.len(), middle.len(), last.len()), (512, 5000, 4488));
+        first.join(middle);
+        first.join(last);
+        assert!(first[..512].iter().all(|b| *b == 1) && first[512..5512].iter().all(|b| *b == 2));
+        assert_eq!(first.len(), 10_000);
+        first.truncate(1);
+        arena.free(first);
+        assert!(arena.alloc(64 << 10).is_some(), "all of it came back");
+    }
+
+    #[test]
+    #[should_panic(expected = "a buffer that was split is joined again first")]
+    fn what_is_still_in_use_in_part_is_not_freed() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let mut first = arena.alloc(8192).unwrap();
+        let _rest = first.split_off(4096);
+        arena.free(first);
+    }
+
+    #[test]
+    #[should_panic(expected = "only what was split is joined")]
+    fn strangers_are_not_joined() {
+        let mut arena = Arena::new(64 << 10).unwrap();
+        let (mut first, second) = (arena.alloc(4096).unwrap(), arena.alloc(4096).unwrap());
+        first.join(second);
     }
 
     proptest! {

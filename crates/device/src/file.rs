@@ -6,13 +6,13 @@ mod extents;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
 
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zones};
 use channel::FileChannel;
 
 /// How to open a file.
@@ -87,6 +87,7 @@ impl FileDevice {
             memory_alignment,
             read_only: options.read_only,
             discard: true,
+            zones: if kind.is_block_device() { zones(&file) } else { None },
         };
         Ok(Self { file: Arc::new(file), name, geometry, way })
     }
@@ -131,6 +132,18 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
         return Err(Error::new(ErrorKind::Alignment, context));
     }
     Ok((block, memory))
+}
+
+/// A host-managed disk's zones, as sysfs tells. It does not tell how many are conventional: none is counted as such.
+fn zones(file: &File) -> Option<Zones> {
+    let device = file.metadata().ok()?.rdev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let queue = |name| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/{name}")).ok();
+    if queue("zoned")?.trim() != "host-managed" {
+        return None;
+    }
+    let sectors: u64 = queue("chunk_sectors")?.trim().parse().ok()?;
+    Some(Zones { size: sectors.checked_mul(512).filter(|&size| size > 0)?, conventional: 0 })
 }
 
 fn lives_in_memory(file: &File) -> bool {

@@ -15,4 +15,17 @@ pub struct Geometry {
     pub read_only: bool,
     /// Discards free space below.
     pub discard: bool,
+    /// Zones that must be written in sequence, if it has them and tells.
+    pub zones: Option<Zones>,
+}
+
+/// The zones of a device that does not allow writing everywhere (host-managed SMR, ZNS).
+///
+/// A sequential zone is written at its write pointer only, and discarded as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zones {
+    /// A zone's length in bytes; the last may be shorter.
+    pub size: u64,
+    /// So many zones at the front may be written anywhere.
+    pub conventional: u32,
 }

@@ -8,7 +8,15 @@
 //!     |
 //!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
 //!     +-- ram     memory
+//!     |
+//!     |  on other devices, whose channels they hold:
+//!     +-- stripe     RAID-0 over several: a request in pieces
+//!     +-- model/     takes the time of a rotating disk, an SSD, NVMe: timeouts in the ring
+//!     +-- zoned      fails what is not written in sequence
+//!     +-- fault/     fails as rules say; forgets what was not flushed when its power is cut
+//!     +-- recorder   writes down requests and their order
 //!
+//!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
 //! ```
 //!
@@ -17,21 +25,37 @@
 //! the kernel may still write to is never anybody else's.
 
 mod arena;
+mod blocking;
 mod channel;
+mod clock;
 mod error;
+mod fault;
 mod file;
 mod geometry;
 mod lock;
+mod model;
 mod ram;
+mod recorder;
+mod request;
 mod ring;
+mod stripe;
+mod zoned;
 
 pub use arena::{Arena, Buffer};
+pub use blocking::Blocking;
 pub use channel::{Channel, Device, Extent, Finished, Io, Now, Started};
+pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
+pub use fault::{Fault, FaultControl, FaultDevice, Rule};
 pub use file::{FileDevice, OpenOptions};
-pub use geometry::Geometry;
+pub use geometry::{Geometry, Zones};
+pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use ram::RamDevice;
+pub use recorder::{Record, RecorderDevice};
+pub use request::Kind;
 pub use ring::{Completion, Ring, Token};
+pub use stripe::StripeDevice;
+pub use zoned::ZonedDevice;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

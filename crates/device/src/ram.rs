@@ -32,6 +32,7 @@ impl Device for RamDevice {
             memory_alignment: 1,
             read_only: false,
             discard: true,
+            zones: None,
         }
     }
 

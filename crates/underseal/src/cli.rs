@@ -2,6 +2,7 @@
 
 mod bench;
 mod format;
+mod lab;
 mod open;
 mod secret;
 mod table;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 
 pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use format::{FormatArgs, NewType};
+pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
 pub(crate) use open::{Nbd, OpenArgs, ServeArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
@@ -46,6 +48,7 @@ pub(crate) enum Command {
     Write(WriteArgs),
     Table(TableArgs),
     Bench(BenchArgs),
+    Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

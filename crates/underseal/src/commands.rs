@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod format;
 mod info;
+mod lab;
 mod man;
 mod open;
 mod read;
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),
         Command::Bench(args) => bench::run(args, quiet),
+        Command::Lab(args) => lab::run(&args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

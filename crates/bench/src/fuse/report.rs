@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::fio::Workload;
 use super::servers::{self, Server};
-use crate::Machine;
-use crate::nbd::{Seen, medians, middle, sorted};
+use crate::nbd::{Seen, medians};
+use crate::{Machine, Range};
 
 /// One server under one workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -18,8 +18,8 @@ pub struct FuseRow {
     pub server: &'static str,
     /// Medians over the rounds.
     pub median: Seen,
-    /// Our requests a second over this server's, round by round: the smallest, the median, the largest.
-    pub ours_over_this: [f64; 3],
+    /// Our requests a second over this server's, round by round.
+    pub ours_over_this: Range,
     /// What we mean to reach.
     pub goal: Option<f64>,
     /// Every round as it was.
@@ -51,12 +51,11 @@ pub(super) fn report(
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
         for (server, rounds) in servers.iter().zip(seen) {
-            let ratios = sorted(seen[ours].iter().zip(rounds).map(|(a, b)| a.iops / b.iops));
             rows.push(FuseRow {
                 workload: workload.name(),
                 server: server.name,
                 median: medians(rounds),
-                ours_over_this: [ratios[0], middle(&ratios), ratios[ratios.len() - 1]],
+                ours_over_this: Range::of(seen[ours].iter().zip(rounds).map(|(a, b)| a.iops / b.iops)),
                 goal: goal(server.name),
                 rounds: rounds.clone(),
             });
@@ -98,7 +97,7 @@ impl fmt::Display for FuseReport {
                 )?;
             }
             let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
-            let [least, ratio, most] = row.ours_over_this;
+            let Range { least, median: ratio, most } = row.ours_over_this;
             write!(
                 f,
                 "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::fio::{Seen, Workload};
 use super::servers::{self, Server};
-use crate::Machine;
+use crate::{Machine, Range};
 
 /// One server under one workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -50,14 +50,15 @@ pub(super) fn report(
             continue;
         };
         for (server, rounds) in servers.iter().zip(seen) {
-            let ratios = |of: fn(&Seen) -> f64| sorted(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
+            let ratios =
+                |of: fn(&Seen) -> f64| Range::of(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));
             let iops = ratios(|s| s.iops);
             rows.push(NbdRow {
                 workload: workload.name(),
                 server: server.name,
                 median: medians(rounds),
-                ours_over_this: [iops[0], middle(&iops), iops[iops.len() - 1]],
-                our_p99_over_this: middle(&ratios(|s| s.p99_us)),
+                ours_over_this: [iops.least, iops.median, iops.most],
+                our_p99_over_this: ratios(|s| s.p99_us).median,
                 goal: goal(server.name, workload),
                 rounds: rounds.clone(),
             });
@@ -75,8 +76,9 @@ fn goal(server: &str, workload: &Workload) -> Option<f64> {
     }
 }
 
+/// Of each figure by itself.
 pub(crate) fn medians(rounds: &[Seen]) -> Seen {
-    let median = |of: fn(&Seen) -> f64| middle(&sorted(rounds.iter().map(of)));
+    let median = |of: fn(&Seen) -> f64| Range::of(rounds.iter().map(of)).median;
     Seen {
         iops: median(|s| s.iops),
         mb_per_s: median(|s| s.mb_per_s),
@@ -85,17 +87,6 @@ pub(crate) fn medians(rounds: &[Seen]) -> Seen {
         p999_us: median(|s| s.p999_us),
         server_cpu_us: median(|s| s.server_cpu_us),
     }
-}
-
-pub(crate) fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-pub(crate) fn middle(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
 }
 
 impl fmt::Display for NbdReport {
@@ -133,16 +124,5 @@ impl fmt::Display for NbdReport {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_middle_of_an_even_count_lies_between() {
-        assert!((middle(&[1.0, 2.0, 4.0, 8.0]) - 3.0).abs() < 1e-9);
-        assert!((middle(&[1.0, 2.0, 8.0]) - 2.0).abs() < 1e-9);
     }
 }

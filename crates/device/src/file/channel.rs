@@ -217,16 +217,6 @@ impl Flight {
     }
 }
 
-impl Io {
-    /// How many bytes a read or write moves.
-    fn moves(&self) -> Option<usize> {
-        match self {
-            Self::Read { range, .. } | Self::Write { range, .. } => Some(range.len()),
-            _ => None,
-        }
-    }
-}
-
 fn allocate(fd: types::Fd, offset: u64, len: u64, mode: FallocateFlags) -> squeue::Entry {
     opcode::Fallocate::new(fd, len).offset(offset).mode(mode.bits().cast_signed()).build()
 }

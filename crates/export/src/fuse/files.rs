@@ -41,7 +41,10 @@ impl Files {
 
     /// Its segments as files: `segment0`, `segment1`, ..
     pub(super) fn folder(mapping: &Mapping) -> Self {
-        let files = mapping.segments().enumerate().map(|(i, range)| (format!("segment{i}"), range));
+        // Without its key the volume cannot be asked, nor read.
+        let volume = mapping.volume();
+        let segments = volume.iter().flat_map(|volume| volume.segments());
+        let files = segments.enumerate().map(|(i, s)| (format!("segment{i}"), s.start..s.end()));
         Self::new(mapping, Root::Folder(files.collect()))
     }
 

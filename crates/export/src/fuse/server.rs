@@ -153,8 +153,8 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Leaves those who still have the volume open. Threads that are at work finish it; those that sleep find out when
-    /// they wake.
+    /// Leaves those who still have the volume open. Threads that are at work finish it; those that sleep go with the
+    /// process.
     fn cut_off(self) -> Result<()> {
         self.shared.cut_off.store(true, Ordering::SeqCst);
         let state = self.shared.lock();

@@ -3,14 +3,13 @@
 //! Nothing else in this export touches the descriptor, so another way to the same requests (FUSE over io_uring, since
 //! Linux 6.14) is another file with these functions.
 //!
-//! A thread that has nothing in flight sleeps in read(2): the kernel then wakes one thread for a request, and a request
-//! costs two system calls. One that waits for its lower device too asks without waiting, and lets its queue's ring
-//! watch the descriptor.
+//! A thread never sleeps here: it asks without waiting, and lets its queue's ring watch the descriptor. The queue has
+//! more to wait for than requests (its lower device, its workers, a volume that is suspended).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, readv, writev};
 use rustix::ioctl::{Updater, ioctl, opcode};
 
@@ -19,7 +18,6 @@ use super::protocol::{HEAD, reply_header};
 /// One thread's way to the kernel. A request is answered on the descriptor that it came from.
 pub(super) struct Transport {
     device: OwnedFd,
-    waits: bool,
 }
 
 /// What came of asking for a request.
@@ -38,24 +36,18 @@ impl Transport {
     /// # Errors
     /// When the system refuses.
     pub(super) fn of(session: BorrowedFd<'_>) -> io::Result<Self> {
-        let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
         let mut source = session.as_raw_fd().cast_unsigned();
         // SAFETY: FUSE_DEV_IOC_CLONE reads a 32-bit descriptor number and changes no memory.
         unsafe { ioctl(&device, Updater::<{ opcode::read::<u32>(229, 0) }, u32>::new(&mut source))? };
-        Ok(Self { device, waits: true })
+        Ok(Self { device })
     }
 
-    /// Takes the next request; where there is none, waits for one if `wait` says so.
+    /// Takes the next request, if there is one.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn receive(
-        &mut self,
-        head: &mut [u8; HEAD],
-        payload: &mut [u8],
-        wait: bool,
-    ) -> io::Result<Received> {
-        self.set_waiting(wait)?;
+    pub(super) fn receive(&self, head: &mut [u8; HEAD], payload: &mut [u8]) -> io::Result<Received> {
         loop {
             match readv(&self.device, &mut [IoSliceMut::new(head), IoSliceMut::new(payload)]) {
                 Ok(len) => return Ok(Received::Request(len)),
@@ -91,16 +83,6 @@ impl Transport {
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),
         }
-    }
-
-    fn set_waiting(&mut self, wait: bool) -> io::Result<()> {
-        if self.waits != wait {
-            let mut flags = fcntl_getfl(&self.device)?;
-            flags.set(OFlags::NONBLOCK, !wait);
-            fcntl_setfl(&self.device, flags)?;
-            self.waits = wait;
-        }
-        Ok(())
     }
 }
 

@@ -105,9 +105,7 @@ impl Worker {
             while self.tickets.is_full() {
                 self.wait(false)?;
             }
-            // Sleeping in read(2) is for a thread that has nothing else to wait for.
-            let idle = self.tickets.is_empty();
-            match self.transport.receive(&mut self.head, &mut self.inbox, idle)? {
+            match self.transport.receive(&mut self.head, &mut self.inbox)? {
                 Received::Request(len) => {
                     self.take(len)?;
                     self.answer_completions()?;

@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_datapath::{Buffer, Full, Mapping, Queue, QueueOptions, Request as Job};
+use underseal_datapath::{Buffer, Completion, Full, Mapping, Queue, QueueOptions, Request as Job};
 
 use self::busy_poll::BusyPoll;
 use self::inbox::{IN_PLACE, Inbox};
@@ -177,7 +177,7 @@ impl Transmission {
             self.closing |= self.stop.is_stopping();
             let pace = self.take_requests()?;
             self.queue.poll()?;
-            self.take_completions();
+            self.take_completions()?;
             let sent = self.outbox.send(&mut self.wire, &mut self.queue)?;
             if self.closing && self.tickets.is_empty() && sent {
                 // The client may be gone already: it has had every reply.
@@ -255,7 +255,9 @@ impl Transmission {
                 Taken::NeedsRoom => return Ok(Pace::Stalled),
                 Taken::Yes => {
                     taken += 1;
-                    self.take_completions();
+                    while let Some(completion) = self.queue.next_ready() {
+                        self.redeem(completion);
+                    }
                     if self.outbox.bytes() >= SEND_AT {
                         return Ok(Pace::More);
                     }
@@ -266,7 +268,7 @@ impl Transmission {
                     return Ok(if self.readable { Pace::More } else { Pace::Drained });
                 }
                 // What is answered goes out before the socket is asked for more.
-                Taken::NeedsBytes if taken > 0 && !self.outbox.is_empty() => return Ok(Pace::More),
+                Taken::NeedsBytes if taken > 0 && self.has_work() => return Ok(Pace::More),
                 Taken::NeedsBytes => {
                     self.receive()?;
                 }
@@ -420,11 +422,25 @@ impl Transmission {
         Taken::Yes
     }
 
-    fn take_completions(&mut self) {
+    /// Answers what is over. The client gets its replies while the queue works on the rest.
+    fn take_completions(&mut self) -> Result<()> {
         while let Some(completion) = self.queue.next_completion() {
-            if let Some(request) = self.tickets.redeem(completion.tag) {
-                self.answer(&request, completion);
+            self.redeem(completion);
+            if self.outbox.bytes() >= SEND_AT && !self.outbox.send(&mut self.wire, &mut self.queue)? {
+                break;
             }
         }
+        Ok(())
+    }
+
+    fn redeem(&mut self, completion: Completion) {
+        if let Some(request) = self.tickets.redeem(completion.tag) {
+            self.answer(&request, completion);
+        }
+    }
+
+    /// Something is to be sent, or to be done before.
+    fn has_work(&self) -> bool {
+        !self.outbox.is_empty() || self.queue.has_backlog()
     }
 }

@@ -101,14 +101,22 @@ impl<S: Read + Write> Client<S> {
         Ok(bytes)
     }
 
-    /// Whether the server has closed.
+    /// Waits for the server to close. False when it says something, or nothing for too long.
     pub(crate) fn is_closed(&mut self) -> bool {
-        matches!(self.0.read(&mut [0; 1]), Ok(0) | Err(_))
+        is_closed(&mut self.0)
     }
 }
 
 /// Flags of a client that knows fixed newstyle and wants no zeroes.
 pub(crate) const FLAGS: u32 = 3;
+
+/// Waits for the other side to close. False when it says something, or nothing for too long.
+pub(crate) fn is_closed(stream: &mut impl Read) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+    }
+}
 
 const COOKIE: &[u8; 8] = b"a cookie";
 

@@ -24,6 +24,10 @@ use underseal_export::nbd::{
 
 use crate::client::{Client, FLAGS};
 
+/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
+/// waits so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running server; stopped and waited for at the end.
 pub(crate) struct Served {
     pub(crate) directory: TempDir,
@@ -68,7 +72,7 @@ impl Served {
 
     /// A connection on which nothing was said; a read on it fails after a generous while rather than hang a test.
     pub(crate) fn connect(&self) -> Box<dyn Stream> {
-        let patience = Some(Duration::from_secs(20));
+        let patience = Some(PATIENCE);
         match self.tcp {
             Some(address) => {
                 let stream = TcpStream::connect(address).unwrap();
@@ -151,7 +155,7 @@ pub(crate) fn exports() -> Exports {
 }
 
 pub(crate) fn config() -> ServerConfig {
-    ServerConfig { drain_timeout: Duration::from_secs(5), ..ServerConfig::new(exports()) }
+    ServerConfig { handshake_timeout: PATIENCE, drain_timeout: PATIENCE, ..ServerConfig::new(exports()) }
 }
 
 /// Serves a disk from memory, one request after the other: enough for real clients to look at and copy.

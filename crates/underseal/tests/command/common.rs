@@ -16,6 +16,10 @@ pub(crate) const PASSPHRASE: &str = "hunter2-of-the-command-tests-0451";
 /// A key derivation that costs nothing.
 pub(crate) const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
 
+/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
+/// waits so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A directory of a test's own. `pass` holds the passphrase, `wrong` another one.
 pub(crate) struct Place(TempDir);
 
@@ -170,7 +174,7 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Ran {
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not come about");
+        assert!(start.elapsed() < PATIENCE, "{what} did not come about");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,10 +1,15 @@
 //! The real binary, as its users and the field's own tools meet it.
 
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
 mod activation;
 mod background;
 mod common;
 mod errors;
 mod format;
+mod lab;
 mod pages;
 mod secrecy;
 mod serve;

@@ -18,6 +18,10 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-bench",
         "-bench-cipher",
         "-bench-nbd",
+        "-lab",
+        "-lab-list",
+        "-lab-run",
+        "-lab-report",
         "-table",
         "-table-check",
         "-table-encrypt",
@@ -28,7 +32,11 @@ fn every_command_has_a_manual_page_that_groff_takes() {
     for command in commands {
         let name = format!("man/underseal{command}.1");
         let page = String::from_utf8(place.read(&name)).unwrap();
-        let examples = if command.starts_with("-bench-") { "OPTIONS" } else { "EXAMPLES" };
+        let examples = if command.starts_with("-bench-") || command.starts_with("-lab-") {
+            "OPTIONS"
+        } else {
+            "EXAMPLES"
+        };
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", examples, "EXIT STATUS", "SEE ALSO"] {
             assert!(page.contains(&format!(".SH {section}\n")), "{name}: {section}");
         }

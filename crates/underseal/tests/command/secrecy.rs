@@ -118,7 +118,9 @@ fn other_processes_of_the_same_user_cannot_look_in() {
     // Somebody who is not root, in a place of their own, with a binary they can reach.
     let place = Place::with_volume();
     let nobody = 65534;
-    std::fs::copy(env!("CARGO_BIN_EXE_underseal"), place.path("underseal")).unwrap();
+    // By another process: what is open for writing here, and so for a moment in all that other tests start at this moment,
+    // cannot be run.
+    place.tool("cp", &[env!("CARGO_BIN_EXE_underseal"), "underseal"]);
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["", "disk", "pass"] {
         std::os::unix::fs::chown(place.path(name), Some(nobody), Some(nobody)).unwrap();

@@ -3,11 +3,10 @@
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{CHEAP, PASSPHRASE, Place, Server, eventually, is_running, server_signal};
+use crate::common::{CHEAP, PASSPHRASE, PATIENCE, Place, Server, eventually, is_running, server_signal};
 
 /// A shell command on a terminal of its own.
 struct Terminal {
@@ -55,7 +54,7 @@ impl Terminal {
                 self.seen += at + text.len();
                 return self;
             }
-            match self.screen.recv_timeout(Duration::from_secs(20)) {
+            match self.screen.recv_timeout(PATIENCE) {
                 Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
                 Err(e) => panic!("{text:?} is not shown ({e}): {:?}", self.shown),
             }
@@ -69,7 +68,7 @@ impl Terminal {
 
     /// Waits for the end; gives the exit status and everything that was shown.
     fn ends(mut self) -> (Option<i32>, String) {
-        while let Ok(bytes) = self.screen.recv_timeout(Duration::from_secs(20)) {
+        while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
         }
         (self.child.wait().unwrap().code(), self.shown)

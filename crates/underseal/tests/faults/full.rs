@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::nbd::{Client, ENOSPC};
 use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
@@ -75,9 +76,9 @@ fn fill(scratch: &Scratch, disk: &Path, open: &[&str]) {
         client.flush().unwrap();
     }
     fs::remove_file(ballast).unwrap();
-    // ext4 frees the space when its journal commits.
+    // ext4 frees the space when its journal commits, a moment after it tells that it has.
     run(tool("sync").arg("-f").arg(disk));
-    client.write(written * MIB, &data).unwrap();
+    wait_until("there is space again", PATIENCE, || client.write(written * MIB, &data).is_ok());
     client.flush().unwrap();
     assert_same(&other.read(written * MIB, data.len()).unwrap(), &data, "a write when there is space again");
     drop((client, other));

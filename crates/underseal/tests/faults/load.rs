@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::bytes;
 use crate::support::nbd::{Client, Command};
@@ -13,8 +14,10 @@ const PLACES: usize = 64;
 const DEPTH: usize = 16;
 
 /// What one writer knows of its part of the volume.
-pub(crate) struct Writer {
+pub(crate) struct Writer<'c> {
     number: u64,
+    /// Writes that were acknowledged, for who watches it work.
+    count: &'c AtomicU64,
     /// Of each place: the round that was last sent, acknowledged, and acknowledged before a flush that was too.
     places: Vec<Place>,
 }
@@ -31,9 +34,9 @@ pub(crate) const fn volume_size(writers: u64) -> u64 {
     writers * (PLACE * PLACES) as u64
 }
 
-impl Writer {
-    pub(crate) fn new(number: u64) -> Self {
-        Self { number, places: vec![Place::default(); PLACES] }
+impl<'c> Writer<'c> {
+    pub(crate) fn new(number: u64, count: &'c AtomicU64) -> Self {
+        Self { number, count, places: vec![Place::default(); PLACES] }
     }
 
     fn offset(&self, place: usize) -> u64 {
@@ -76,7 +79,10 @@ impl Writer {
                     in_flight.iter().position(|(c, ..)| *c == cookie).expect("a cookie that was sent");
                 let (_, write, before) = in_flight.remove(index).unwrap();
                 match write {
-                    Some((place, round)) => self.places[place].acknowledged = round,
+                    Some((place, round)) => {
+                        self.places[place].acknowledged = round;
+                        self.count.fetch_add(1, Ordering::Relaxed);
+                    }
                     None => self.places.iter_mut().zip(before).for_each(|(p, round)| p.flushed = round),
                 }
             }
@@ -84,11 +90,6 @@ impl Writer {
                 return;
             }
         }
-    }
-
-    /// How many writes were acknowledged.
-    pub(crate) fn acknowledged(&self) -> u64 {
-        self.places.iter().map(|place| place.acknowledged).sum()
     }
 
     /// Looks at the volume's plain bytes: of each place, what was acknowledged is there, or what was sent after it.

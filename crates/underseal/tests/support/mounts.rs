@@ -1,12 +1,13 @@
 //! What only root may set up, or a machine may not have. It is undone in the reverse order, however a test ends.
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::thread::panicking;
 
-use super::tools::{missing, output, wait_until};
+use super::tools::{PATIENCE, missing, output, wait_until, within};
 use super::{run, tool};
 
 /// Why a test that mounts things cannot run here, if it cannot.
@@ -22,7 +23,7 @@ pub(crate) fn cannot_mount() -> Option<&'static str> {
 
 /// Why a test with FUSE cannot run here, if it cannot.
 pub(crate) fn cannot_fuse() -> Option<&'static str> {
-    let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.is_err().then_some("/dev/fuse cannot be opened")
 }
 
@@ -45,12 +46,12 @@ impl NbdFuse {
     /// Mounts what `source` (an URI, or a command in square brackets) names as a file at `file`.
     pub(crate) fn mount<S: AsRef<std::ffi::OsStr>>(file: &Path, options: &[&str], source: &[S]) -> Self {
         let directory = file.parent().unwrap();
-        std::fs::create_dir_all(directory).unwrap();
+        fs::create_dir_all(directory).unwrap();
         let mut command = tool("nbdfuse");
         command.args(options).arg(file).args(source).stdin(Stdio::null());
         let child = command.spawn().unwrap_or_else(|e| panic!("{}", missing(&command, &e)));
         let mut mount = Self { child, file: file.into() };
-        wait_until("nbdfuse has mounted", Duration::from_secs(20), || {
+        wait_until("nbdfuse has mounted", PATIENCE, || {
             let ended = mount.child.try_wait().unwrap();
             assert!(ended.is_none(), "{command:?}: {ended:?}");
             file.exists()
@@ -64,7 +65,9 @@ impl NbdFuse {
 
     /// Unmounts, which writes everything back, and waits for the end.
     pub(crate) fn unmount(mut self) {
-        run(tool("fusermount3").arg("-u").arg(self.file.parent().unwrap()));
+        let directory = self.file.parent().unwrap();
+        let unmounted = once_unused("fusermount3", &["-u"], directory);
+        assert!(unmounted.status.success(), "{}: {unmounted:?}", directory.display());
         let status = self.child.wait().unwrap();
         assert!(status.success(), "nbdfuse: {status}");
         self.file = PathBuf::new();
@@ -80,24 +83,51 @@ impl Drop for NbdFuse {
     }
 }
 
+/// Unmounts when nobody uses it any more. Who has ended, or closed a file, may have done so before the kernel has: it
+/// lets go of a detached loop device's file, and of what an io_uring still had in flight, in its own time.
+fn once_unused(program: &str, options: &[&str], directory: &Path) -> Output {
+    let mut last = None;
+    within(PATIENCE, || {
+        let unmounted = last.insert(output(tool(program).args(options).arg(directory)));
+        !String::from_utf8_lossy(&unmounted.stderr).contains("busy")
+    });
+    last.expect("it is tried at least once")
+}
+
 /// A file as a block device.
-pub(crate) struct Loop(PathBuf);
+pub(crate) struct Loop {
+    device: PathBuf,
+    /// What the kernel says is behind it.
+    backing: String,
+}
 
 impl Loop {
     pub(crate) fn attach(file: &Path, options: &[&str]) -> Self {
         let device = run(tool("losetup").args(["--find", "--show"]).args(options).arg(file));
-        Self(device.trim().into())
+        let mut this = Self { device: device.trim().into(), backing: String::new() };
+        this.backing = this.backing().unwrap_or_default();
+        this
     }
 
     pub(crate) fn device(&self) -> &Path {
-        &self.0
+        &self.device
+    }
+
+    /// The file behind the device as it is now.
+    fn backing(&self) -> Option<String> {
+        let name = self.device.file_name()?.to_str()?;
+        fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let detached = output(tool("losetup").arg("--detach").arg(&self.0));
-        assert!(detached.status.success() || std::thread::panicking(), "{detached:?}");
+        let detached = output(tool("losetup").arg("--detach").arg(&self.device));
+        // The kernel only does it when the last one closes the device, which others look at when it changes. By then
+        // another test may have it.
+        let gone =
+            detached.status.success() && within(PATIENCE, || self.backing().as_ref() != Some(&self.backing));
+        assert!(gone || panicking(), "{} is still attached: {detached:?}", self.device.display());
     }
 }
 
@@ -106,7 +136,7 @@ pub(crate) struct Mount(PathBuf);
 
 impl Mount {
     pub(crate) fn new(device: &Path, directory: &Path, options: &[&str]) -> Self {
-        std::fs::create_dir_all(directory).unwrap();
+        fs::create_dir_all(directory).unwrap();
         run(tool("mount").args(options).arg(device).arg(directory));
         Self(directory.into())
     }
@@ -123,14 +153,10 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let unmount = |options: &[&str]| -> Command {
-            let mut command = tool("umount");
-            command.args(options).arg(&self.0);
-            command
-        };
-        if !output(&mut unmount(&[])).status.success() {
-            let _ = output(&mut unmount(&["--lazy"]));
-            assert!(std::thread::panicking(), "{} was still in use", self.0.display());
+        let unmounted = once_unused("umount", &[], &self.0);
+        if !unmounted.status.success() {
+            let _ = output(tool("umount").arg("--lazy").arg(&self.0));
+            assert!(panicking(), "{}: {unmounted:?}", self.0.display());
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+
+use super::tools::PATIENCE;
 
 pub(crate) const EIO: u32 = 5;
 pub(crate) const ENOSPC: u32 = 28;
@@ -29,7 +30,7 @@ impl Client {
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
         const ACK: u32 = 1;
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(&Self::hello())?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;

@@ -5,12 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::scratch::Scratch;
-use super::tools::wait_until;
+use super::tools::{PATIENCE, wait_until};
 use super::volume::{Volume, text};
 
 /// A served volume. It is stopped, if a test did not do so, when the value goes.
@@ -68,7 +67,7 @@ impl Server {
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
         let ended = &mut self.ended;
-        wait_until("the server has ended", Duration::from_secs(60), || {
+        wait_until("the server has ended", PATIENCE, || {
             *ended = ended.or_else(|| child.try_wait().unwrap());
             ended.is_some()
         });

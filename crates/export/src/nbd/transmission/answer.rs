@@ -71,27 +71,32 @@ impl Transmission {
         let Request { cookie, offset, length, .. } = *request;
         if self.negotiated.structured_replies {
             let head = |out: &mut [u8]| offset_data_header(out, cookie, true, offset, length);
-            self.outbox.push(head, Some(body), length as usize);
+            self.outbox.push(self.queue.clock(), head, Some(body), length as usize);
         } else {
-            self.outbox.push(|out| simple_reply(out, cookie, None), Some(body), length as usize);
+            self.outbox.push(
+                self.queue.clock(),
+                |out| simple_reply(out, cookie, None),
+                Some(body),
+                length as usize,
+            );
         }
     }
 
     fn answer_done(&mut self, request: &Request) {
         let cookie = request.cookie;
         if self.negotiated.structured_replies {
-            self.outbox.push(|out| none_chunk(out, cookie), None, 0);
+            self.outbox.push(self.queue.clock(), |out| none_chunk(out, cookie), None, 0);
         } else {
-            self.outbox.push(|out| simple_reply(out, cookie, None), None, 0);
+            self.outbox.push(self.queue.clock(), |out| simple_reply(out, cookie, None), None, 0);
         }
     }
 
     pub(super) fn answer_error(&mut self, request: &Request, errno: Errno, why: &str) {
         let cookie = request.cookie;
         if self.negotiated.structured_replies {
-            self.outbox.push(|out| error_chunk(out, cookie, true, errno, why), None, 0);
+            self.outbox.push(self.queue.clock(), |out| error_chunk(out, cookie, true, errno, why), None, 0);
         } else {
-            self.outbox.push(|out| simple_reply(out, cookie, Some(errno)), None, 0);
+            self.outbox.push(self.queue.clock(), |out| simple_reply(out, cookie, Some(errno)), None, 0);
         }
     }
 
@@ -118,7 +123,7 @@ impl Transmission {
         }
         let cookie = request.cookie;
         let head = |out: &mut [u8]| block_status_header(out, cookie, true, context, extents);
-        self.outbox.push(head, Some(body), extents as usize * BLOCK_DESCRIPTOR_LEN);
+        self.outbox.push(self.queue.clock(), head, Some(body), extents as usize * BLOCK_DESCRIPTOR_LEN);
         Taken::Yes
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::time::Instant;
 
 use underseal_datapath::{Buffer, Queue};
 
@@ -21,6 +22,7 @@ struct Reply {
     head_len: usize,
     body: Option<Buffer>,
     body_len: usize,
+    ready: Instant,
 }
 
 /// Replies in order, each a head and perhaps a body that goes out from where it was decrypted.
@@ -50,10 +52,11 @@ impl Outbox {
         self.bytes
     }
 
-    /// Adds a reply: `encode` writes its head and says how long that is; its body is the first `body_len` bytes of
+    /// Adds a reply that was ready at `ready`: `encode` writes its head and says how long that is; its body is the first `body_len` bytes of
     /// `body`.
     pub(super) fn push(
         &mut self,
+        ready: Instant,
         encode: impl FnOnce(&mut [u8]) -> usize,
         body: Option<Buffer>,
         body_len: usize,
@@ -61,7 +64,7 @@ impl Outbox {
         let mut head = [0; HEAD];
         let head_len = encode(&mut head);
         self.bytes += head_len + body_len;
-        self.replies.push_back(Reply { head, head_len, body, body_len });
+        self.replies.push_back(Reply { head, head_len, body, body_len, ready });
     }
 
     /// Sends what the socket takes, giving the memory of what is gone back to the queue. True when nothing is left.
@@ -91,14 +94,16 @@ impl Outbox {
     }
 
     fn gone(&mut self, n: usize, queue: &mut Queue) {
+        let now = Instant::now();
         self.bytes -= n;
         self.sent += n;
         while let Some(reply) = self.replies.front()
             && self.sent >= reply.head_len + reply.body_len
         {
             self.sent -= reply.head_len + reply.body_len;
-            if let Some(Reply { body: Some(body), .. }) = self.replies.pop_front() {
-                queue.free(body);
+            if let Some(Reply { body, ready, .. }) = self.replies.pop_front() {
+                queue.replied(ready, now);
+                body.into_iter().for_each(|body| queue.free(body));
             }
         }
     }

@@ -23,7 +23,12 @@ impl Server {
 
     /// Serves `disk` with these arguments.
     pub(crate) fn start_command(place: &Place, args: &[&str]) -> Self {
-        let all = [&["open", "disk", "--passphrase-file", "pass"], args].concat();
+        Self::start_image(place, "disk", args)
+    }
+
+    /// Serves this image with these arguments.
+    pub(crate) fn start_image(place: &Place, image: &str, args: &[&str]) -> Self {
+        let all = [&["open", image, "--passphrase-file", "pass"], args].concat();
         let mut command = place.command(&all);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

@@ -1,0 +1,81 @@
+//! Ranges that are claimed, first come, first served.
+
+use std::ops::Range;
+
+/// Claims in the order they came. One holds its range as soon as no earlier one overlaps it.
+pub(crate) struct Claims<T> {
+    all: Vec<Claim<T>>,
+}
+
+struct Claim<T> {
+    range: Range<u64>,
+    of: T,
+    holds: bool,
+}
+
+impl<T: PartialEq + Clone> Claims<T> {
+    pub(crate) fn new(room: usize) -> Self {
+        Self { all: Vec::with_capacity(room) }
+    }
+
+    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come.
+    pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
+        let holds = !self.all.iter().any(|other| overlap(&other.range, &range));
+        self.all.push(Claim { range, of, holds });
+        holds
+    }
+
+    /// True when no claim overlaps a range.
+    pub(crate) fn is_free(&self, range: &Range<u64>) -> bool {
+        !self.all.iter().any(|other| overlap(&other.range, range))
+    }
+
+    /// Ends a claim, whether it holds or waits, and calls `turn` for those that hold their range now.
+    pub(crate) fn leave(&mut self, of: &T, mut turn: impl FnMut(&T)) {
+        let Some(at) = self.all.iter().position(|claim| claim.of == *of) else { return };
+        let freed = self.all.remove(at).range;
+        for next in at..self.all.len() {
+            let (before, rest) = self.all.split_at_mut(next);
+            let claim = &mut rest[0];
+            let waited = !claim.holds && overlap(&claim.range, &freed);
+            if waited && !before.iter().any(|other| overlap(&other.range, &claim.range)) {
+                claim.holds = true;
+                turn(&claim.of);
+            }
+        }
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_two_that_hold_overlap_and_all_get_their_turn_in_order(
+            ranges in prop::collection::vec((0u64..50, 1u64..20), 1..40),
+            picks in prop::collection::vec(0usize..1000, 40),
+        ) {
+            let ranges: Vec<_> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
+            let mut claims = Claims::new(4);
+            let mut holding: Vec<usize> =
+                (0..ranges.len()).filter(|i| claims.enter(ranges[*i].clone(), *i)).collect();
+            let mut over = vec![];
+            for pick in picks.into_iter().take(ranges.len()) {
+                for (n, a) in holding.iter().enumerate() {
+                    prop_assert!(holding[..n].iter().all(|b| !overlap(&ranges[*a], &ranges[*b])));
+                }
+                let done = holding.swap_remove(pick % holding.len());
+                prop_assert!((0..done).all(|i| over.contains(&i) || !overlap(&ranges[i], &ranges[done])), "in order");
+                over.push(done);
+                claims.leave(&done, |next| holding.push(*next));
+            }
+            prop_assert_eq!(over.len(), ranges.len());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where others reach a queue: what they send it, and what wakes its thread.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
+
+use crate::engine::Returned;
+use crate::hand_over::Mailbox;
+use crate::stats::QueueStats;
+use crate::workers::Task;
+
+/// What comes to a queue from other threads.
+pub(crate) enum Letter {
+    /// A worker is done with a piece.
+    Task(Task),
+    /// The accelerator is done with a job, or failed it.
+    Job(Returned),
+    /// The slot's write may touch its sectors now.
+    Granted(u32),
+}
+
+/// One queue's address. Everything that is shared between its thread and others.
+pub(crate) struct Post {
+    mailbox: Mailbox<Letter>,
+    /// Rings in the queue's io_uring.
+    bell: OwnedFd,
+    /// The last version of the settings under which the queue was seen with nothing in flight.
+    quiet_at: AtomicU32,
+    pub(crate) stats: QueueStats,
+}
+
+impl Post {
+    pub(crate) fn new(room: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            mailbox: Mailbox::new(room),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            quiet_at: AtomicU32::new(0),
+            stats: QueueStats::new(),
+        })
+    }
+
+    /// Sends from any thread.
+    pub(crate) fn send(&self, letter: Letter) {
+        if self.mailbox.send(letter) {
+            self.ring();
+        }
+    }
+
+    /// Makes the queue look at the settings.
+    pub(crate) fn rouse(&self) {
+        if self.mailbox.rouse() {
+            self.ring();
+        }
+    }
+
+    fn ring(&self) {
+        // It fails only when 2^64 - 2 rings were not heard, so it is ringing.
+        let _ = write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// What the queue's ring watches.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The bell was heard.
+    pub(crate) fn heard(&self) {
+        let _ = read(&self.bell, &mut [0u8; 8]);
+    }
+
+    pub(crate) fn take(&self, into: &mut VecDeque<Letter>) {
+        self.mailbox.take(into);
+    }
+
+    pub(crate) fn has_letters(&self) -> bool {
+        self.mailbox.has_items()
+    }
+
+    pub(crate) fn may_sleep(&self, ready: impl FnOnce() -> bool) -> bool {
+        self.mailbox.may_sleep(ready)
+    }
+
+    pub(crate) fn awake(&self) {
+        self.mailbox.awake();
+    }
+
+    pub(crate) fn set_quiet(&self, version: u32) {
+        self.quiet_at.store(version, Ordering::Release);
+    }
+
+    pub(crate) fn quiet_at(&self) -> u32 {
+        self.quiet_at.load(Ordering::Acquire)
+    }
+}

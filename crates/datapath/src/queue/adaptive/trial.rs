@@ -1,0 +1,123 @@
+//! Whether sharing pays here and now: tried, not reckoned.
+//!
+//! Idle workers do not mean idle processors: the client that sends the requests may need them, or a neighbour. So while
+//! there is more than the watermark, short epochs with and without sharing are compared by the bytes that moved in them.
+//! The better way is kept, and the other tried again from time to time: the rarer, the longer it has been the worse.
+
+use std::time::{Duration, Instant};
+
+/// Long enough for some hundred large pieces.
+const EPOCH: Duration = Duration::from_millis(4);
+/// So many epochs of the better way for one of the other, at first and at last.
+const FEWEST: u32 = 8;
+const MOST: u32 = 128;
+/// Sharing has to move so much more, for it takes processor time from others.
+const GAIN: f64 = 1.03;
+/// When the better way is so much slower or faster than it was, the load has changed.
+const CHANGE: f64 = 1.5;
+
+pub(super) struct Trial {
+    shares: bool,
+    /// Bytes a second without and with sharing, lately; 0: not tried yet.
+    rates: [f64; 2],
+    began: Option<(Instant, u64)>,
+    /// Epochs until the other way is tried.
+    left: u32,
+    patience: u32,
+}
+
+impl Trial {
+    pub(super) fn new() -> Self {
+        Self { shares: true, rates: [0.0; 2], began: None, left: 1, patience: FEWEST }
+    }
+
+    /// Whether to share now. Called while there is more than the watermark; `moved`: bytes so far.
+    pub(super) fn shares(&mut self, now: Instant, moved: u64) -> bool {
+        let Some((began, from)) = self.began else {
+            self.began = Some((now, moved));
+            return self.shares;
+        };
+        let took = now.saturating_duration_since(began);
+        if took >= EPOCH {
+            // After a pause the epoch says nothing.
+            if took < EPOCH * 4 {
+                #[expect(clippy::cast_precision_loss, reason = "a rate")]
+                self.epoch((moved - from) as f64 / took.as_secs_f64());
+            }
+            self.began = Some((now, moved));
+        }
+        self.shares
+    }
+
+    /// There is less than the watermark: what is measured now would not tell the ways apart.
+    pub(super) fn pause(&mut self) {
+        self.began = None;
+    }
+
+    /// An epoch is over.
+    fn epoch(&mut self, rate: f64) {
+        let best = self.best();
+        let mean = &mut self.rates[usize::from(self.shares)];
+        let before = std::mem::replace(mean, if *mean == 0.0 { rate } else { (*mean + rate) / 2.0 });
+        let changed = before > 0.0 && (rate > before * CHANGE || rate * CHANGE < before);
+        if changed && self.shares == best {
+            (self.left, self.patience) = (self.left.min(1), FEWEST);
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return;
+        }
+        let better = self.best();
+        if self.shares == better && self.patience > 1 {
+            // One epoch of the other way.
+            (self.shares, self.left) = (!better, 1);
+            return;
+        }
+        self.patience = if better == best { (self.patience * 2).min(MOST) } else { FEWEST };
+        (self.shares, self.left) = (better, self.patience);
+    }
+
+    fn best(&self) -> bool {
+        let [alone, shared] = self.rates;
+        alone == 0.0 || (shared > 0.0 && shared > alone * GAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs so many epochs in which the ways move so many bytes, and counts those that shared.
+    fn run(trial: &mut Trial, clock: &mut (Instant, u64), epochs: u32, rate: impl Fn(bool) -> u64) -> u32 {
+        let mut shared = 0;
+        for _ in 0..epochs {
+            let shares = trial.shares(clock.0, clock.1);
+            shared += u32::from(shares);
+            clock.0 += EPOCH;
+            clock.1 += rate(shares);
+        }
+        shared
+    }
+
+    #[test]
+    fn the_better_way_is_kept_and_the_other_is_tried_rarely() {
+        for (alone, shared, few) in [(100, 180, false), (100, 60, true), (100, 100, true)] {
+            let (mut trial, mut clock) = (Trial::new(), (Instant::now(), 0));
+            let rate = |shares| if shares { shared } else { alone };
+            run(&mut trial, &mut clock, 100, rate);
+            let sharing = run(&mut trial, &mut clock, 1000, rate);
+            let wrong = if few { sharing } else { 1000 - sharing };
+            assert!(wrong <= 20, "{alone} {shared}: {wrong} of 1000 epochs went the worse way");
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_load_is_noticed() {
+        let (mut trial, mut clock) = (Trial::new(), (Instant::now(), 0));
+        run(&mut trial, &mut clock, 1000, |shares| if shares { 180 } else { 100 });
+        let after = |shares| if shares { 50 } else { 90 };
+        run(&mut trial, &mut clock, 30, after);
+        let sharing = run(&mut trial, &mut clock, 100, after);
+        assert!(sharing <= 10, "{sharing} of 100 epochs shared");
+    }
+}

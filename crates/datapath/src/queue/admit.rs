@@ -1,0 +1,221 @@
+//! A request comes in: it is checked, gets its slot and memory, and waits for whatever it must not overtake.
+
+use std::ops::Range;
+
+use underseal_device::Buffer;
+use underseal_volume::Volume;
+
+use super::{Family, Job, Kind, Queue, Slot};
+use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result, WriteOrder};
+
+/// Encrypted zeros are made and written in pieces of this many bytes.
+pub(super) const ZEROS: u64 = 1 << 20;
+
+impl Queue {
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
+        let Some((offset, len)) = request.range() else { return Ok(()) };
+        self.check_range(offset, len, request.writes())?;
+        if let Request::WriteZeroes { fast: true, .. } = request
+            && !self.mapping.is_null()
+        {
+            let context = "zeros under a cipher must be encrypted: not faster than a write";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let moves = matches!(request, Request::Read { .. } | Request::Write { .. });
+        if moves && len > self.max_request as u64 {
+            let context = format!("a request of {len} bytes is longer than {}", self.max_request);
+            return Err(Error::new(ErrorKind::TooLarge, context));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_range(&self, offset: u64, len: u64, writes: bool) -> Result<()> {
+        let block = u64::from(self.mapping.block());
+        let fail = |kind, what: &str| Err(Error::new(kind, format!("bytes {offset} + {len}: {what}")));
+        if writes && self.mapping.read_only() {
+            return fail(ErrorKind::ReadOnly, "the volume is read-only");
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.mapping.size()) {
+            return fail(ErrorKind::OutOfRange, &format!("the volume ends at {}", self.mapping.size()));
+        }
+        if len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
+            return fail(ErrorKind::Misaligned, &format!("not on blocks of {block} bytes"));
+        }
+        Ok(())
+    }
+
+    /// Answers a request that does not come in.
+    pub(super) fn refuse(&mut self, tag: u64, error: Error, buffer: Option<Buffer>) {
+        self.post.stats.others.ended(0, false);
+        self.ready.push_back(Completion { tag, result: Err(error), buffer });
+    }
+
+    /// Encrypted zeros' memory.
+    pub(super) fn zeros(&mut self, len: u64) -> Option<Buffer> {
+        self.arena.alloc(usize::try_from(len.min(ZEROS)).ok()?)
+    }
+
+    /// What a request becomes, with all the memory that it will need.
+    ///
+    /// # Errors
+    /// Gives the request back when there is not enough memory now.
+    pub(super) fn slot(&mut self, tag: u64, request: Request) -> std::result::Result<Slot, Request> {
+        let (start, len) = request.range().unwrap_or((0, 0));
+        let (wide, edges) = self.widen(start..start + len);
+        let mut range = start..start + len;
+        let mut spare = [None, None];
+        let partial = request.writes() && edges > 0 && !matches!(request, Request::Discard { .. });
+        if partial {
+            for scratch in &mut spare[..edges] {
+                *scratch = self.arena.alloc(self.mapping.sector() as usize);
+            }
+            if spare[..edges].iter().any(Option::is_none) {
+                spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
+                return Err(request);
+            }
+        }
+        let (job, then_flush, buffer, kind) = match request {
+            Request::Read { len, .. } => {
+                #[expect(clippy::cast_possible_truncation, reason = "reads are no longer than the memory")]
+                let (head, whole) = ((start - wide.start) as usize, (wide.end - wide.start) as usize);
+                range = wide;
+                let Some(buffer) = self.arena.alloc(whole) else { return Err(request) };
+                let view = (whole != len).then_some((head, len));
+                (Job::Read { view }, false, Some(buffer), Kind::Read)
+            }
+            Request::Write { data, durable, .. } => (Job::Write { durable }, false, Some(data), Kind::Write),
+            Request::Flush => (Job::Flush { device: 0 }, false, None, Kind::Flush),
+            Request::Discard { durable, .. } => {
+                // Only whole sectors can go.
+                let sector = u64::from(self.mapping.sector());
+                range = range.start.next_multiple_of(sector)..range.end / sector * sector;
+                range.end = range.end.max(range.start);
+                (Job::Discard, durable, None, Kind::Other)
+            }
+            Request::Prefetch { .. } => {
+                range = wide;
+                (Job::Prefetch, false, None, Kind::Other)
+            }
+            Request::WriteZeroes { durable, punch, fast, .. } if self.mapping.is_null() && !partial => {
+                (Job::ZeroBelow { punch, fast }, durable, None, Kind::Other)
+            }
+            Request::WriteZeroes { durable, .. } => match self.zeros(len) {
+                Some(buffer) => (Job::WriteZeros, durable, Some(buffer), Kind::Other),
+                None => {
+                    spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
+                    return Err(request);
+                }
+            },
+        };
+        Ok(Slot {
+            tag,
+            job,
+            start: range.start,
+            at: range.start,
+            end: range.end,
+            most: u64::MAX,
+            then_flush,
+            device: 0,
+            buffer,
+            spare,
+            dispatch: Dispatch::Inline,
+            order: WriteOrder::AsReady,
+            is_due: false,
+            is_locked: false,
+            jobs_at: 0,
+            jobs_out: 0,
+            family: Family::Alone,
+            kind,
+            arrived: self.now,
+            since: self.now,
+        })
+    }
+
+    /// The sectors that a range covers, if only in part, and how many it does cover in part.
+    pub(super) fn widen(&self, range: Range<u64>) -> (Range<u64>, usize) {
+        let sector = u64::from(self.mapping.sector());
+        let wide = range.start / sector * sector..range.end.next_multiple_of(sector);
+        let (head, tail) = (wide.start != range.start, wide.end != range.end);
+        let one = head && tail && wide.end - wide.start == sector;
+        (wide, if one { 1 } else { usize::from(head) + usize::from(tail) })
+    }
+
+    /// Takes a request in.
+    pub(super) fn admit(&mut self, slot: Slot) {
+        self.requests += 1;
+        self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
+        let index = self.slots.put(slot);
+        if self.settings.suspended {
+            self.paused.push_back(index);
+        } else {
+            self.admit_index(index);
+        }
+    }
+
+    /// Lets a request of a running volume begin, or wait for an earlier write.
+    pub(super) fn admit_index(&mut self, index: u32) {
+        let policy = self.settings.policy;
+        let slot = self.slots.get(index);
+        let (dispatch, most) = match slot.kind {
+            Kind::Read => (policy.read, policy.max_read_size),
+            Kind::Write => (policy.write, policy.max_write_size),
+            Kind::Flush | Kind::Other => (Dispatch::Inline, None),
+        };
+        slot.dispatch = dispatch;
+        slot.order = policy.write_order;
+        if slot.job.changes() {
+            let range = slot.start..slot.end;
+            let range = self.range_to_claim(range);
+            if !self.writes.enter(range, index) {
+                return;
+            }
+        }
+        if let Some(most) = most {
+            // At least a sector is moved at a time.
+            let sector = u64::from(self.mapping.sector());
+            self.slots.get(index).most = u64::from(most).max(sector) / sector * sector;
+        }
+        self.take_lock(index);
+    }
+
+    /// Writes into one sector follow each other where sectors are written in part, and writes into one zone of a zoned
+    /// device always: an io_uring may reorder what is in flight together.
+    fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
+        match &self.volume {
+            Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),
+            _ if self.mapping.modifies() => self.widen(range).0,
+            _ => range,
+        }
+    }
+
+    /// The zones that a range touches, in bytes of the volume.
+    fn zones_of(&self, volume: &Volume, range: Range<u64>) -> Range<u64> {
+        let zone = |at: u64, up: bool| {
+            let segment = &volume.segments()[volume.segment_index(at)?];
+            let zones = self.mapping.devices().get(segment.device)?.geometry().zones?;
+            let lower = segment.lower_offset(at);
+            let begin = lower / zones.size * zones.size;
+            Some(if up {
+                at.saturating_add(begin.saturating_add(zones.size) - lower).min(segment.end())
+            } else {
+                segment.start + begin.saturating_sub(segment.lower)
+            })
+        };
+        let last = range.end.saturating_sub(1).max(range.start);
+        zone(range.start, false).unwrap_or(range.start)..zone(last, true).unwrap_or(range.end)
+    }
+
+    /// Begins, when no other queue writes to the same sectors.
+    pub(super) fn take_lock(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        if self.mapping.modifies() && slot.job.changes() && !slot.is_locked {
+            slot.is_locked = true;
+            let range = slot.start..slot.end;
+            let range = self.widen(range).0;
+            if !self.mapping.locks().claim(range, &self.post, index) {
+                return;
+            }
+        }
+        self.begin(index);
+    }
+}

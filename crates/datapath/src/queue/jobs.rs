@@ -1,0 +1,228 @@
+//! Pieces in the hands of an accelerator.
+//!
+//! A piece becomes one job, or several where the engine takes only so many sectors at a time. A job that fails or stalls
+//! is done again in software. When the engine is full, pieces wait here in the order they came.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use underseal_cipher::InOutBuf;
+
+use super::Queue;
+use super::piece::Piece;
+use super::run::Step;
+use crate::engine::{Job, JobId, Returned};
+use crate::stats::Did;
+
+/// Jobs of one queue at a time.
+const MOST: u32 = 1024;
+/// When others have filled the engine, it is asked again after so long.
+const RETRY: Duration = Duration::from_micros(100);
+/// Of so many failures in a row one is told in the log.
+const TOLD: u64 = 1000;
+
+#[derive(Default)]
+pub(super) struct Jobs {
+    table: Vec<Place>,
+    free: Vec<u32>,
+    /// Slots of which not all jobs are submitted, in order.
+    waiting: VecDeque<u32>,
+    out: usize,
+    failures: u64,
+}
+
+struct Place {
+    use_of: u32,
+    job: Option<Out>,
+}
+
+/// A job at the engine.
+struct Out {
+    slot: u32,
+    range: Range<usize>,
+    deadline: Instant,
+}
+
+impl Jobs {
+    /// When to look after the engine at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.out == 0 {
+            return (!self.waiting.is_empty()).then(|| Instant::now() + RETRY);
+        }
+        self.table.iter().filter_map(|place| Some(place.job.as_ref()?.deadline)).min()
+    }
+
+    fn reserve(&mut self) -> Option<JobId> {
+        if self.free.is_empty() && self.table.len() < MOST as usize {
+            self.free.push(u32::try_from(self.table.len()).ok()?);
+            self.table.push(Place { use_of: 0, job: None });
+        }
+        let number = self.free.pop()?;
+        Some(JobId { number, use_of: self.table[number as usize].use_of })
+    }
+
+    /// Ends a job. None: it has been given up before.
+    fn over(&mut self, id: JobId) -> Option<Out> {
+        let place = self.table.get_mut(id.number as usize).filter(|place| place.use_of == id.use_of)?;
+        let job = place.job.take()?;
+        place.use_of = place.use_of.wrapping_add(1);
+        self.free.push(id.number);
+        self.out -= 1;
+        Some(job)
+    }
+}
+
+impl Queue {
+    /// Hands a piece to the engine.
+    pub(super) fn start_jobs(&mut self, index: u32, piece: &Piece) -> Step {
+        let slot = self.slots.get(index);
+        slot.since = self.now;
+        (slot.jobs_at, slot.jobs_out) = (piece.range.start, 0);
+        self.jobs.waiting.push_back(index);
+        self.feed_engine();
+        Step::Pending
+    }
+
+    /// Submits what the engine takes.
+    fn feed_engine(&mut self) {
+        while let Some(&index) = self.jobs.waiting.front() {
+            let slot = self.slots.get(index);
+            let (Some(volume), Some(engine)) = (&self.volume, self.mapping.engine()) else { return };
+            let Some(piece) = Piece::of(volume, slot) else { return };
+            let segment = piece.segment(volume);
+            let sector = segment.cipher.sector_size().bytes();
+            let from = slot.jobs_at;
+            let most = engine.max_sectors().map_or(usize::MAX, |n| n.max(1).saturating_mul(sector));
+            let range = from..piece.range.end.min(from.saturating_add(most));
+            let number = segment.sector(piece.at + (from - piece.range.start) as u64);
+            let encrypts = !slot.job.reads();
+            let (memory, id) = (self.arena.alloc(range.len()), self.jobs.reserve());
+            let (Some(mut memory), Some(id), Some(buffer)) = (memory, id, &slot.buffer) else {
+                // Jobs that are out bring memory back. If an engine keeps it all, this thread does the crypto.
+                if self.jobs.out > 0 {
+                    return;
+                }
+                self.jobs.waiting.pop_front();
+                let end = piece.range.end;
+                self.redo(index, from..end);
+                self.slots.get(index).jobs_at = end;
+                self.piece_crypted(index);
+                continue;
+            };
+            memory.copy_from_slice(&buffer[range.clone()]);
+            let home = self.post.clone();
+            let job = Job::new(id, encrypts, volume.clone(), (piece.segment, number), memory, home);
+            // Before it is submitted: it may come back at once.
+            let deadline = Instant::now() + engine.patience();
+            self.jobs.table[id.number as usize].job =
+                Some(Out { slot: index, range: range.clone(), deadline });
+            self.jobs.out += 1;
+            if let Err(job) = engine.submit(job) {
+                self.jobs.over(id);
+                if let Some(memory) = job.into_buffer() {
+                    self.arena.free(memory);
+                }
+                return;
+            }
+            let slot = self.slots.get(index);
+            slot.jobs_at = range.end;
+            slot.jobs_out += 1;
+            if range.end == piece.range.end {
+                self.jobs.waiting.pop_front();
+            }
+        }
+    }
+
+    /// The engine has answered.
+    pub(super) fn job_over(&mut self, returned: Returned) {
+        let Returned { id, buffer, result } = returned;
+        let Some(Out { slot: index, range, .. }) = self.jobs.over(id) else {
+            // It came too late; the request went on without it.
+            return self.arena.free(buffer);
+        };
+        match result {
+            Ok(()) => {
+                if let Some(to) = &mut self.slots.get(index).buffer {
+                    to[range].copy_from_slice(&buffer);
+                }
+                self.post.stats.did(Did::Engine);
+                self.jobs.failures = 0;
+            }
+            Err(why) => {
+                self.tell(&why);
+                self.redo(index, range);
+            }
+        }
+        self.arena.free(buffer);
+        self.job_done(index);
+        self.feed_engine();
+    }
+
+    /// Gives up jobs that have stalled, and asks an engine again that was full.
+    pub(super) fn check_jobs(&mut self) {
+        if self.jobs.out == 0 && self.jobs.waiting.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for number in 0..u32::try_from(self.jobs.table.len()).unwrap_or(0) {
+            let place = &self.jobs.table[number as usize];
+            if place.job.as_ref().is_some_and(|job| job.deadline <= now) {
+                let id = JobId { number, use_of: place.use_of };
+                if let Some(Out { slot, range, .. }) = self.jobs.over(id) {
+                    self.tell("it stalled");
+                    self.redo(slot, range);
+                    self.job_done(slot);
+                }
+            }
+        }
+        self.feed_engine();
+    }
+
+    /// Does a job's crypto in this thread.
+    fn redo(&mut self, index: u32, range: Range<usize>) {
+        let slot = self.slots.get(index);
+        let Some(volume) = &self.volume else { return };
+        let (Some(piece), Some(buffer)) = (Piece::of(volume, slot), &mut slot.buffer) else { return };
+        let segment = piece.segment(volume);
+        let sector = segment.sector(piece.at + (range.start - piece.range.start) as u64);
+        let data = InOutBuf::from(&mut buffer[range]);
+        if slot.job.reads() {
+            segment.cipher.decrypt(sector, data)
+        } else {
+            segment.cipher.encrypt(sector, data)
+        }
+        self.post.stats.did(Did::EngineRetry);
+    }
+
+    fn tell(&mut self, why: &str) {
+        if self.jobs.failures.is_multiple_of(TOLD)
+            && let Some(engine) = self.mapping.engine()
+        {
+            log::warn!("{} failed a job: {why}; it is done in software", engine.name());
+        }
+        self.jobs.failures += 1;
+    }
+
+    fn job_done(&mut self, index: u32) {
+        self.slots.get(index).jobs_out -= 1;
+        self.piece_crypted(index);
+    }
+
+    /// Goes on when all jobs of a piece are done.
+    fn piece_crypted(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        let Some(piece) = self.volume.as_ref().and_then(|volume| Piece::of(volume, slot)) else { return };
+        if slot.jobs_out > 0 || slot.jobs_at < piece.range.end {
+            return;
+        }
+        let latency = crate::stats::nanos(slot.since.elapsed());
+        self.post.stats.crypto.record(latency, 1);
+        if slot.job.reads() {
+            self.advance(index, piece.len);
+            self.run(index);
+        } else {
+            self.encrypted(index);
+        }
+    }
+}

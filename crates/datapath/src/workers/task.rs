@@ -1,0 +1,102 @@
+//! A piece of a request in the hands of a worker.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use underseal_cipher::InOutBuf;
+use underseal_device::{Buffer, Channel, Now};
+use underseal_volume::Volume;
+
+use crate::post::{Letter, Post};
+
+/// One call of the cipher, perhaps with the I/O before or after it.
+pub(crate) struct Task {
+    pub(crate) slot: u32,
+    pub(crate) work: Work,
+    /// It may be taken back: it was given away only to be faster.
+    pub(crate) is_surplus: bool,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) segment: usize,
+    /// Where it begins in the volume, in bytes.
+    pub(crate) at: u64,
+    pub(crate) buffer: Buffer,
+    pub(crate) range: Range<usize>,
+    /// Whose it is.
+    pub(crate) home: Arc<Post>,
+    pub(crate) given: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) outcome: Outcome,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Decrypt,
+    Encrypt,
+    ReadAndDecrypt,
+    EncryptAndWrite,
+}
+
+impl Work {
+    pub(crate) fn reads(self) -> bool {
+        matches!(self, Self::Decrypt | Self::ReadAndDecrypt)
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Untouched,
+    /// All that was asked for is done.
+    Done,
+    /// The device would have blocked after so many bytes. What was to be encrypted is.
+    Blocked(usize),
+    Failed(underseal_device::Error),
+    /// The worker panicked.
+    Died,
+}
+
+impl Task {
+    /// Does it, in the calling thread.
+    pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
+        let segment = &self.volume.segments()[self.segment];
+        let (lower, sector) = (segment.lower_offset(self.at), segment.sector(self.at));
+        let bytes = &mut self.buffer[self.range.clone()];
+        let channel = channels.get_mut(segment.device);
+        let now = match (self.work, channel) {
+            (Work::Decrypt, _) => {
+                segment.cipher.decrypt(sector, InOutBuf::from(bytes));
+                Now::Done
+            }
+            (Work::Encrypt, _) => {
+                segment.cipher.encrypt(sector, InOutBuf::from(bytes));
+                Now::Done
+            }
+            (Work::ReadAndDecrypt, None) => Now::Blocked(0),
+            (Work::ReadAndDecrypt, Some(channel)) => {
+                let now = channel.read_now(lower, bytes);
+                if matches!(now, Now::Done) {
+                    segment.cipher.decrypt(sector, InOutBuf::from(bytes));
+                }
+                now
+            }
+            (Work::EncryptAndWrite, channel) => {
+                segment.cipher.encrypt(sector, InOutBuf::from(&mut *bytes));
+                channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, bytes))
+            }
+        };
+        self.ended = Instant::now();
+        self.outcome = match now {
+            Now::Done => Outcome::Done,
+            Now::Blocked(done) => Outcome::Blocked(done),
+            Now::Failed(e) => Outcome::Failed(e),
+        };
+    }
+
+    /// Sends it home.
+    pub(crate) fn send(self) {
+        let home = self.home.clone();
+        home.send(Letter::Task(self));
+    }
+}

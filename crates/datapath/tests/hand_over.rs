@@ -1,0 +1,149 @@
+//! Every interleaving of the two places where threads hand work to each other, by the model checker loom.
+
+// Their names in the crate are used by both.
+#[path = "../src/hand_over.rs"]
+#[expect(dead_code, reason = "the crate uses more of it")]
+mod hand_over;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+}
+
+use std::collections::VecDeque;
+use std::iter;
+
+use hand_over::{Injector, Mailbox};
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// The descriptor that wakes a thread in its ring: rings until it is waited for.
+struct Bell(Mutex<bool>, Condvar);
+
+impl Bell {
+    fn new() -> Self {
+        Self(Mutex::new(false), Condvar::new())
+    }
+
+    fn notify(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rings = self.0.lock().unwrap();
+        while !*rings {
+            rings = self.1.wait(rings).unwrap();
+        }
+        *rings = false;
+    }
+}
+
+/// Tries the interleavings in which no more than three threads are stopped amid their work: all of them take minutes,
+/// and found nothing more.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// The owner as a queue's thread is one: sleeps when it may, and is woken through a descriptor.
+fn receive(mailbox: &Mailbox<u32>, bell: &Bell, count: usize) -> Vec<u32> {
+    let (mut all, mut some) = (Vec::new(), VecDeque::new());
+    while all.len() < count {
+        mailbox.take(&mut some);
+        all.extend(some.drain(..));
+        if all.len() < count && mailbox.may_sleep(|| false) {
+            // Without a wake-up that it can count on, loom finds a deadlock here.
+            bell.wait();
+            mailbox.awake();
+        }
+    }
+    all
+}
+
+#[test]
+fn nothing_that_is_sent_is_lost_or_left_lying() {
+    explore(|| {
+        let (mailbox, bell) = (Arc::new(Mailbox::new(4)), Arc::new(Bell::new()));
+        let senders: Vec<_> = [1, 2]
+            .map(|item| {
+                let (mailbox, bell) = (mailbox.clone(), bell.clone());
+                thread::spawn(move || {
+                    if mailbox.send(item) {
+                        bell.notify();
+                    }
+                })
+            })
+            .into_iter()
+            .collect();
+        let mut all = receive(&mailbox, &bell, 2);
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+        senders.into_iter().for_each(|s| s.join().unwrap());
+    });
+}
+
+#[test]
+fn what_one_sends_arrives_in_order() {
+    explore(|| {
+        let (mailbox, bell) = (Arc::new(Mailbox::new(4)), Arc::new(Bell::new()));
+        let sender = {
+            let (mailbox, bell) = (mailbox.clone(), bell.clone());
+            thread::spawn(move || {
+                for item in [1, 2] {
+                    if mailbox.send(item) {
+                        bell.notify();
+                    }
+                }
+            })
+        };
+        assert_eq!(receive(&mailbox, &bell, 2), [1, 2]);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_change_that_is_announced_is_seen_before_the_owner_sleeps_on() {
+    explore(|| {
+        let (mailbox, bell) = (Arc::new(Mailbox::<u32>::new(1)), Arc::new(Bell::new()));
+        let version = Arc::new(AtomicU32::new(0));
+        let changer = {
+            let (mailbox, bell, version) = (mailbox.clone(), bell.clone(), version.clone());
+            thread::spawn(move || {
+                version.store(1, Ordering::SeqCst);
+                if mailbox.rouse() {
+                    bell.notify();
+                }
+            })
+        };
+        while version.load(Ordering::SeqCst) == 0 {
+            if mailbox.may_sleep(|| version.load(Ordering::SeqCst) != 0) {
+                bell.wait();
+                mailbox.awake();
+            }
+        }
+        changer.join().unwrap();
+    });
+}
+
+#[test]
+fn work_is_done_once_by_a_worker_or_by_who_takes_it_back() {
+    explore(|| {
+        let injector = Arc::new(Injector::new());
+        let worker = {
+            let injector = injector.clone();
+            thread::spawn(move || iter::from_fn(|| injector.pop(iter::empty::<()>())).collect::<Vec<u32>>())
+        };
+        injector.push(1).unwrap();
+        injector.push(2).unwrap();
+        let mut done = Vec::from_iter(injector.take_back(|item| *item == 2));
+        injector.close();
+        assert_eq!(injector.push(3), Err(3));
+        done.extend(worker.join().unwrap());
+        done.sort_unstable();
+        assert_eq!(done, [1, 2]);
+        assert_eq!(injector.idle(), 0);
+    });
+}

@@ -1,0 +1,110 @@
+//! A drive's volatile cache, seen from what it may lose.
+
+use std::collections::BTreeMap;
+
+use super::rule::Dice;
+
+/// The number of a write.
+pub(super) type Write = u64;
+
+/// What each block held before the writes that are not durable yet.
+pub(super) struct Cache {
+    block: u64,
+    /// The device's size: the last block may be shorter.
+    size: u64,
+    /// By block number: what it held, oldest first.
+    blocks: BTreeMap<u64, Vec<Before>>,
+    next: Write,
+    in_flight: Vec<Write>,
+}
+
+/// A block before a write.
+struct Before {
+    write: Write,
+    bytes: Box<[u8]>,
+}
+
+/// The writes that a flush makes durable: those that were over when it began.
+pub(super) struct Covered {
+    below: Write,
+    except: Vec<Write>,
+}
+
+impl Covered {
+    fn has(&self, write: Write) -> bool {
+        write < self.below && !self.except.contains(&write)
+    }
+}
+
+impl Cache {
+    pub(super) fn new(block: u64, size: u64) -> Self {
+        Self { block, size, blocks: BTreeMap::new(), next: 0, in_flight: Vec::new() }
+    }
+
+    /// Blocks that may be lost.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// A write begins.
+    pub(super) fn begin(&mut self) -> Write {
+        self.next += 1;
+        self.in_flight.push(self.next - 1);
+        self.next - 1
+    }
+
+    /// The whole blocks that a range touches: from, to.
+    pub(super) fn around(&self, offset: u64, len: u64) -> (u64, u64) {
+        let end = offset.saturating_add(len).div_ceil(self.block).saturating_mul(self.block);
+        (offset / self.block * self.block, end.min(self.size))
+    }
+
+    /// What lay at `offset`, where a block begins, before `write`.
+    pub(super) fn save(&mut self, write: Write, offset: u64, bytes: &[u8]) {
+        let length = usize::try_from(self.block).unwrap_or(usize::MAX);
+        for (number, bytes) in (offset / self.block..).zip(bytes.chunks(length)) {
+            self.blocks.entry(number).or_default().push(Before { write, bytes: bytes.into() });
+        }
+    }
+
+    /// A write is over; `durable`: its blocks are on the medium.
+    pub(super) fn end(&mut self, write: Write, durable: bool) {
+        self.in_flight.retain(|&w| w != write);
+        if !durable {
+            return;
+        }
+        self.blocks.retain(|_, before| {
+            if let Some(index) = before.iter().position(|b| b.write == write) {
+                before.drain(..=index);
+            }
+            !before.is_empty()
+        });
+    }
+
+    /// A flush begins.
+    pub(super) fn cover(&self) -> Covered {
+        Covered { below: self.next, except: self.in_flight.clone() }
+    }
+
+    /// The flush has succeeded.
+    pub(super) fn flushed(&mut self, covered: &Covered) {
+        self.blocks.retain(|_, before| {
+            let durable = before.iter().take_while(|b| covered.has(b.write)).count();
+            before.drain(..durable);
+            !before.is_empty()
+        });
+    }
+
+    /// The power is cut: what has to be put back, and where. Every state that a block went through is as likely.
+    pub(super) fn lose(&mut self, dice: &mut Dice) -> Vec<(u64, Box<[u8]>)> {
+        self.in_flight.clear();
+        let mut lost = Vec::new();
+        for (number, mut before) in std::mem::take(&mut self.blocks) {
+            let state = usize::try_from(dice.below(before.len() as u64 + 1)).unwrap_or(0);
+            if state < before.len() {
+                lost.push((number * self.block, before.swap_remove(state).bytes));
+            }
+        }
+        lost
+    }
+}

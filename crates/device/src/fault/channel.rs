@@ -1,0 +1,343 @@
+//! One queue's way through the faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::FaultControl;
+use super::cache::{Covered, Write};
+use super::rule::{Decision, NowDecision};
+use crate::{
+    Arena, Buffer, Channel, Error, ErrorKind, Finished, Io, Kind, Now, Result, Ring, Started, Token,
+    monotonic,
+};
+
+/// What is read at a time of what a write overwrites.
+const SAVED: usize = 64 << 10;
+
+pub(super) struct FaultChannel {
+    inner: Box<dyn Channel>,
+    control: Arc<FaultControl>,
+    /// What a transfer can be cut at multiples of.
+    unit: u64,
+    /// Memory to read what is overwritten; none without a cache.
+    arena: Option<Arena>,
+    flights: Vec<Option<Flight>>,
+}
+
+/// A request on its way.
+struct Flight {
+    stage: Stage,
+    kind: Kind,
+    offset: u64,
+    /// In bytes; a flush counts as one.
+    len: u64,
+    durable: bool,
+    punch: bool,
+    /// Its memory, unless the device below has it.
+    buffer: Option<Buffer>,
+    /// Where its bytes begin in the memory.
+    from: usize,
+    /// So much is done.
+    done: u64,
+    decision: Decision,
+    /// The state of the power when it began.
+    power: u64,
+    /// Its number, when it changes a device with a cache.
+    write: Option<Write>,
+    covered: Option<Covered>,
+}
+
+/// What it waits for.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Delay,
+    /// Everything before this is saved, up to there.
+    Save {
+        at: u64,
+        end: u64,
+    },
+    Transfer,
+}
+
+impl FaultChannel {
+    pub(super) fn new(inner: Box<dyn Channel>, control: Arc<FaultControl>, depth: u32) -> Result<Self> {
+        let arena = match control.state().cache {
+            Some(_) => Some(Arena::new(SAVED.saturating_mul(depth as usize))?),
+            None => None,
+        };
+        let unit = u64::from(control.inner.geometry().block.max(512));
+        Ok(Self { inner, control, unit, arena, flights: (0..depth).map(|_| None).collect() })
+    }
+
+    fn flight(&mut self, slot: u32) -> &mut Flight {
+        self.flights[slot as usize].as_mut().expect("only requests in flight are asked for")
+    }
+
+    /// Moves a request on until it is over (which it gives) or has to wait.
+    fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
+        loop {
+            let power = self.control.state().power;
+            let flight = self.flight(slot);
+            if flight.power != power {
+                let error = flight.error("the power was cut", Errno::IO);
+                return Some(self.over(slot, Err(error)));
+            }
+            let io = match flight.stage {
+                Stage::Delay => {
+                    let delay = std::mem::take(&mut flight.decision.delay);
+                    if delay > Duration::ZERO {
+                        match ring.timeout(Token::lower(slot), monotonic().saturating_add(delay)) {
+                            Ok(()) => return None,
+                            Err(e) => {
+                                let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
+                                let error = flight.error("the ring takes no timeout", errno);
+                                return Some(self.over(slot, Err(error)));
+                            }
+                        }
+                    }
+                    self.after_delay(slot);
+                    continue;
+                }
+                Stage::Save { at, end } if at < end => match self.save(at, end) {
+                    Ok(io) => io,
+                    Err(e) => return Some(self.over(slot, Err(e))),
+                },
+                Stage::Save { .. } => {
+                    flight.stage = Stage::Transfer;
+                    continue;
+                }
+                Stage::Transfer => match flight.next() {
+                    Ok(Some(io)) => io,
+                    Ok(None) => return Some(self.over(slot, Ok(()))),
+                    Err(e) => return Some(self.over(slot, Err(e))),
+                },
+            };
+            match ring.nested(0, |ring| self.inner.start(ring, slot, io)) {
+                Started::Pending => return None,
+                Started::Finished(done) => {
+                    if let Some(over) = self.below_done(slot, done) {
+                        return Some(over);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a request does first, when it begins.
+    fn after_delay(&mut self, slot: u32) {
+        let control = self.control.clone();
+        let mut state = control.state();
+        let flight = self.flight(slot);
+        flight.stage = Stage::Transfer;
+        let fails_at_once = flight.decision.fails.is_some_and(|(after, _)| after == 0);
+        let Some(cache) = state.cache.as_mut().filter(|_| !fails_at_once) else { return };
+        if flight.kind.changes() {
+            flight.write = Some(cache.begin());
+            let (at, end) = cache.around(flight.offset, flight.len);
+            flight.stage = Stage::Save { at, end };
+        } else if flight.kind == Kind::Flush {
+            flight.covered = Some(cache.cover());
+        }
+    }
+
+    /// Reads what is overwritten.
+    fn save(&mut self, at: u64, end: u64) -> Result<Io> {
+        let len = usize::try_from(end - at).unwrap_or(SAVED).min(SAVED);
+        let buffer = self.arena.as_mut().and_then(|arena| arena.alloc(SAVED));
+        let no_memory = || Error::new(ErrorKind::Memory, "no memory to save what a write overwrites");
+        Ok(Io::Read { offset: at, buffer: buffer.ok_or_else(no_memory)?, range: 0..len })
+    }
+
+    /// The device below has done its part; gives the request when that failed.
+    fn below_done(&mut self, slot: u32, done: Finished) -> Option<Finished> {
+        let flight = self.flights[slot as usize].as_mut()?;
+        match flight.stage {
+            Stage::Delay => {}
+            Stage::Save { at, end } => {
+                let buffer = done.buffer?;
+                let len = (end - at).min(SAVED as u64);
+                if let (Ok(()), Some(write), Some(cache)) =
+                    (&done.result, flight.write, &mut self.control.state().cache)
+                {
+                    #[expect(clippy::cast_possible_truncation, reason = "at most SAVED")]
+                    cache.save(write, at, &buffer[..len as usize]);
+                }
+                flight.stage = Stage::Save { at: at + len, end };
+                if let Some(arena) = &mut self.arena {
+                    arena.free(buffer);
+                }
+            }
+            Stage::Transfer => {
+                if done.buffer.is_some() {
+                    flight.buffer = done.buffer;
+                }
+                flight.done = flight.limit();
+            }
+        }
+        done.result.err().map(|e| self.over(slot, Err(e)))
+    }
+
+    fn over(&mut self, slot: u32, mut result: Result<()>) -> Finished {
+        let Some(flight) = self.flights[slot as usize].take() else {
+            return Finished { slot, buffer: None, result };
+        };
+        let mut state = self.control.state();
+        if flight.power != state.power && result.is_ok() {
+            result = Err(flight.error("the power was cut", Errno::IO));
+        }
+        if let Some(cache) = &mut state.cache {
+            if let Some(write) = flight.write {
+                cache.end(write, flight.durable && result.is_ok());
+            }
+            if let (Some(covered), Ok(())) = (&flight.covered, &result) {
+                cache.flushed(covered);
+            }
+        }
+        Finished { slot, buffer: flight.buffer, result }
+    }
+
+    /// What happens to a request that may not wait, unless it fails.
+    fn now(&self, kind: Kind, offset: u64, len: usize) -> std::result::Result<NowDecision, Now> {
+        let mut state = self.control.state();
+        if state.is_off() {
+            return Err(Now::Failed(kind.failed(offset, "the power is off", Errno::IO)));
+        }
+        if kind.changes() && state.cache.is_some() {
+            return Ok(NowDecision::Wait);
+        }
+        Ok(state.decide_now(kind, offset, len as u64, self.unit))
+    }
+}
+
+/// What is answered when only the first `cut` bytes were tried.
+fn cut_short(answer: Now, cut: usize) -> Now {
+    match answer {
+        Now::Done => Now::Blocked(cut),
+        other => other,
+    }
+}
+
+impl Channel for FaultChannel {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        match self.now(Kind::Read, offset, data.len()) {
+            Err(failed) => failed,
+            Ok(NowDecision::Pass) => self.inner.read_now(offset, data),
+            Ok(NowDecision::Wait) => Now::Blocked(0),
+            Ok(NowDecision::Cut(cut)) => {
+                let cut = usize::try_from(cut).unwrap_or(0);
+                cut_short(self.inner.read_now(offset, &mut data[..cut]), cut)
+            }
+        }
+    }
+
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        match self.now(Kind::Write, offset, data.len()) {
+            Err(failed) => failed,
+            Ok(NowDecision::Pass) => self.inner.write_now(offset, data),
+            Ok(NowDecision::Wait) => Now::Blocked(0),
+            Ok(NowDecision::Cut(cut)) => {
+                let cut = usize::try_from(cut).unwrap_or(0);
+                cut_short(self.inner.write_now(offset, &data[..cut]), cut)
+            }
+        }
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let (power, decision) = {
+            let mut state = self.control.state();
+            let (offset, len) = io.extent();
+            if state.is_off() {
+                let error = io.kind().failed(offset, "the power is off", Errno::IO);
+                return Started::Finished(Finished { slot, buffer: io.into_buffer(), result: Err(error) });
+            }
+            (state.power, state.decide(io.kind(), offset, len, self.unit))
+        };
+        self.flights[slot as usize] = Some(Flight::new(io, decision, power));
+        self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        let slot = token.as_lower()?;
+        if let Some(below) = token.below(0) {
+            let done = ring.nested(0, |ring| self.inner.finish(ring, below, result))?;
+            if let Some(over) = self.below_done(slot, done) {
+                return Some(over);
+            }
+        }
+        self.advance(ring, slot)
+    }
+}
+
+impl Flight {
+    fn new(io: Io, decision: Decision, power: u64) -> Self {
+        let (kind, (offset, len)) = (io.kind(), io.extent());
+        let durable = matches!(io, Io::Write { durable: true, .. });
+        let punch = matches!(io, Io::Zero { punch: true, .. });
+        let from = match &io {
+            Io::Read { range, .. } | Io::Write { range, .. } => range.start,
+            _ => 0,
+        };
+        Self {
+            stage: Stage::Delay,
+            kind,
+            offset,
+            len: if kind == Kind::Flush { 1 } else { len },
+            durable,
+            punch,
+            buffer: io.into_buffer(),
+            from,
+            done: 0,
+            decision,
+            power,
+            write: None,
+            covered: None,
+        }
+    }
+
+    /// Where the part that is under way ends.
+    fn limit(&self) -> u64 {
+        let cut = self.decision.cut.filter(|&cut| self.done < cut);
+        let fails = self.decision.fails.map(|(after, _)| after);
+        [cut, fails].into_iter().flatten().fold(self.len, u64::min)
+    }
+
+    /// The next part for the device below; nothing when all is done.
+    fn next(&mut self) -> Result<Option<Io>> {
+        if let Some((after, errno)) = self.decision.fails
+            && self.done >= after
+        {
+            return Err(self.error("a fault was injected", Errno::from_raw_os_error(errno)));
+        }
+        let (offset, len) = (self.offset + self.done, self.limit() - self.done);
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut memory = || {
+            let lost = || Error::new(ErrorKind::Memory, "the device below has kept the request's memory");
+            let buffer = self.buffer.take().ok_or_else(lost)?;
+            #[expect(clippy::cast_possible_truncation, reason = "within the buffer")]
+            let (from, len) = (self.from + self.done as usize, len as usize);
+            Ok((buffer, from..from + len))
+        };
+        Ok(Some(match self.kind {
+            Kind::Read => {
+                let (buffer, range) = memory()?;
+                Io::Read { offset, buffer, range }
+            }
+            Kind::Write => {
+                let (buffer, range) = memory()?;
+                Io::Write { offset, buffer, range, durable: self.durable }
+            }
+            Kind::Flush => Io::Flush,
+            Kind::Discard => Io::Discard { offset, len },
+            Kind::Zero => Io::Zero { offset, len, punch: self.punch },
+            Kind::Prefetch => Io::Prefetch { offset, len },
+        }))
+    }
+
+    fn error(&self, why: &str, errno: Errno) -> Error {
+        self.kind.failed(self.offset + self.done, why, errno)
+    }
+}

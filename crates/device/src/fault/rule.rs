@@ -1,0 +1,197 @@
+//! Which request fails, and how.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::Kind;
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this error number and does nothing.
+    Error(i32),
+    /// The transfer is cut short and has to be started again; in the end the request is done.
+    Short,
+    /// A write stops within: a prefix in whole sectors is done, and the request fails with EIO.
+    Torn,
+    /// It begins so much later.
+    Delay(Duration),
+}
+
+impl Fault {
+    /// An input/output error.
+    pub const EIO: Self = Self::Error(libc::EIO);
+}
+
+/// A fault, and the requests that it happens to.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    fault: Fault,
+    kind: Option<Kind>,
+    range: Range<u64>,
+    chance: f64,
+    after: u32,
+    times: u32,
+}
+
+impl Rule {
+    /// A fault of every request; the other functions narrow it down.
+    pub fn new(fault: Fault) -> Self {
+        Self { fault, kind: None, range: 0..u64::MAX, chance: 1.0, after: 0, times: u32::MAX }
+    }
+
+    /// Only requests that do this.
+    #[must_use]
+    pub fn on(self, kind: Kind) -> Self {
+        Self { kind: Some(kind), ..self }
+    }
+
+    /// Only requests that touch these bytes. A flush touches byte 0.
+    #[must_use]
+    pub fn within(self, range: Range<u64>) -> Self {
+        Self { range, ..self }
+    }
+
+    /// Only by chance: 0 is never, 1 always.
+    #[must_use]
+    pub fn chance(self, chance: f64) -> Self {
+        Self { chance, ..self }
+    }
+
+    /// Only after so many requests that it would have applied to.
+    #[must_use]
+    pub fn after(self, requests: u32) -> Self {
+        Self { after: requests, ..self }
+    }
+
+    /// Only so often.
+    #[must_use]
+    pub fn times(self, times: u32) -> Self {
+        Self { times, ..self }
+    }
+
+    fn concerns(&self, kind: Kind, offset: u64, len: u64) -> bool {
+        self.times > 0
+            && self.kind.is_none_or(|k| k == kind)
+            && (self.fault != Fault::Torn || kind.changes())
+            && offset < self.range.end
+            && self.range.start < offset.saturating_add(len.max(1))
+    }
+
+    fn strikes(&mut self, dice: &mut Dice) -> bool {
+        if !dice.falls(self.chance) {
+            return false;
+        }
+        if self.after > 0 {
+            self.after -= 1;
+            return false;
+        }
+        if self.times != u32::MAX {
+            self.times -= 1;
+        }
+        true
+    }
+}
+
+/// What a request has to go through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub(super) delay: Duration,
+    /// The transfer is interrupted after so many bytes.
+    pub(super) cut: Option<u64>,
+    /// It fails with this error number after so many bytes.
+    pub(super) fails: Option<(u64, i32)>,
+    /// How many rules struck.
+    pub(super) faults: u64,
+}
+
+/// What happens to a request that may not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NowDecision {
+    Pass,
+    /// So much of it is done at once, the rest would block.
+    Cut(u64),
+    /// It is decided when it may wait.
+    Wait,
+}
+
+/// `unit`: what a transfer can be cut at multiples of.
+pub(super) fn decide(
+    rules: &mut [Rule],
+    dice: &mut Dice,
+    kind: Kind,
+    offset: u64,
+    len: u64,
+    unit: u64,
+) -> Decision {
+    let mut decision = Decision::default();
+    for rule in rules {
+        if !rule.concerns(kind, offset, len) || !rule.strikes(dice) {
+            continue;
+        }
+        decision.faults += 1;
+        match rule.fault {
+            Fault::Delay(delay) => {
+                decision.delay = decision.delay.saturating_add(delay);
+                continue;
+            }
+            Fault::Error(errno) => decision.fails = Some((0, errno)),
+            Fault::Torn => decision.fails = Some((dice.below(len.div_ceil(unit)) * unit, libc::EIO)),
+            Fault::Short => decision.cut = cut(dice, len, unit),
+        }
+        break;
+    }
+    decision
+}
+
+pub(super) fn decide_now(
+    rules: &mut [Rule],
+    dice: &mut Dice,
+    kind: Kind,
+    offset: u64,
+    len: u64,
+    unit: u64,
+) -> NowDecision {
+    let Some(rule) = rules.iter_mut().find(|rule| rule.concerns(kind, offset, len)) else {
+        return NowDecision::Pass;
+    };
+    if rule.fault == Fault::Short && rule.strikes(dice) {
+        return cut(dice, len, unit).map_or(NowDecision::Wait, NowDecision::Cut);
+    }
+    NowDecision::Wait
+}
+
+/// Somewhere within, if it can be cut at all.
+fn cut(dice: &mut Dice, len: u64, unit: u64) -> Option<u64> {
+    let places = len.div_ceil(unit).saturating_sub(1);
+    (places > 0).then(|| (1 + dice.below(places)) * unit)
+}
+
+/// Chance that a seed decides: the splitmix64 generator (Steele, Lea and Flood, 2014).
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; 0 when that is 0.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        let high = (u128::from(self.next()) * u128::from(bound)) >> 64;
+        u64::try_from(high).unwrap_or(0)
+    }
+
+    fn falls(&mut self, chance: f64) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are chance enough")]
+        let roll = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        roll < chance
+    }
+}

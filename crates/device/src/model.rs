@@ -1,0 +1,122 @@
+//! A device that takes as long as a disk would.
+//!
+//! ```text
+//!   channel of queue 0 ---+                      +-- flash      commands side by side, one interface
+//!   channel of queue 1 ---+--> Disk (one, locked)+
+//!   channel of queue 2 ---+    a timeline        +-- rotating   scheduler, head, platter
+//!
+//!   start: the disk gets the request, the ring a timeout       the timeout: due? then the device below does it,
+//!                                                              else another timeout
+//! ```
+//!
+//! Only time is modelled: the data moves to and from the device below when a request's time has come. Time runs in
+//! the timeline, which is worked off as far as the clock has come whenever somebody asks; no thread is needed for it.
+
+mod channel;
+mod disk;
+mod flash;
+mod profile;
+mod rotating;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::{Channel, Device, Extent, Geometry, Result, monotonic};
+use channel::ModelChannel;
+use disk::Disk;
+pub use profile::{Flash, Medium, Profile, Rotating, Scheduler};
+
+/// A device with the latency and bandwidth of another kind of device.
+pub struct ModelDevice {
+    inner: Arc<dyn Device>,
+    /// Nothing for memory, which takes no time.
+    shared: Option<Arc<Shared>>,
+}
+
+/// What a modelled disk has done. Times are the model's, before [`Profile::time_scale`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests taken in.
+    pub requests: u64,
+    /// Requests that the scheduler appended to another.
+    pub merges: u64,
+    /// How often a rotating disk's head was moved, or had to wait for the platter.
+    pub seeks: u64,
+    /// How long a rotating disk worked, or the interface of flash was in use.
+    pub busy: Duration,
+}
+
+impl ModelDevice {
+    /// A device that keeps its data on `inner` and takes its time from `profile`.
+    pub fn new(inner: Arc<dyn Device>, profile: &Profile) -> Self {
+        let shared = Disk::new(profile, inner.geometry().size).map(|disk| {
+            let scale =
+                if profile.time_scale.is_finite() { profile.time_scale.clamp(1e-3, 1e3) } else { 1.0 };
+            Arc::new(Shared { disk: Mutex::new(disk), opened: monotonic(), scale })
+        });
+        Self { inner, shared }
+    }
+
+    /// What the disk has done so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.as_ref().map_or_else(Counters::default, |shared| shared.disk().counters)
+    }
+}
+
+impl Device for ModelDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        let inner = self.inner.channel(depth)?;
+        Ok(match &self.shared {
+            Some(shared) => Box::new(ModelChannel::new(inner, shared.clone(), depth)),
+            None => inner,
+        })
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        self.inner.extent(offset, len)
+    }
+}
+
+/// The one disk of all channels, and its clock.
+struct Shared {
+    disk: Mutex<Disk>,
+    opened: Duration,
+    scale: f64,
+}
+
+impl Shared {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model's time now, in nanoseconds.
+    fn now(&self) -> u64 {
+        nanos((monotonic().saturating_sub(self.opened)).div_f64(self.scale))
+    }
+
+    /// When the clock will have come to a time of the model's.
+    fn deadline(&self, at: u64) -> Duration {
+        // A little later, so that rounding never makes it early.
+        self.opened + Duration::from_nanos(at).mul_f64(self.scale) + Duration::from_nanos(100)
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long `bytes` take at `rate` bytes a second, in nanoseconds.
+fn transfer(bytes: u64, rate: u64) -> u64 {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    u64::try_from(nanos).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,83 @@
+//! One queue's way to a modelled disk.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::Shared;
+use super::disk::{Progress, Request, Ticket};
+use crate::{Channel, Finished, Io, Now, Ring, Started, Token};
+
+pub(super) struct ModelChannel {
+    inner: Box<dyn Channel>,
+    shared: Arc<Shared>,
+    /// What the disk has not come to yet.
+    waiting: Vec<Option<(Io, Ticket)>>,
+}
+
+impl ModelChannel {
+    pub(super) fn new(inner: Box<dyn Channel>, shared: Arc<Shared>, depth: u32) -> Self {
+        Self { inner, shared, waiting: (0..depth).map(|_| None).collect() }
+    }
+
+    /// Goes on with a request: it is done below when its time has come, else asked for again.
+    fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
+        let (_, ticket) = self.waiting[slot as usize].as_ref()?;
+        let until = {
+            let mut disk = self.shared.disk();
+            match disk.poll(self.shared.now(), *ticket) {
+                Progress::Until(at) => Some((at, *ticket)),
+                Progress::Done => None,
+            }
+        };
+        if let Some((at, ticket)) = until {
+            let armed = ring.timeout(Token::lower(slot), self.shared.deadline(at));
+            let Err(e) = armed else { return None };
+            self.shared.disk().abandon(ticket);
+            let (io, _) = self.waiting[slot as usize].take()?;
+            let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
+            let error = io.kind().failed(io.extent().0, "the ring takes no timeout", errno);
+            return Some(Finished { slot, buffer: io.into_buffer(), result: Err(error) });
+        }
+        let (io, _) = self.waiting[slot as usize].take()?;
+        match ring.nested(0, |ring| self.inner.start(ring, slot, io)) {
+            Started::Finished(done) => Some(done),
+            Started::Pending => None,
+        }
+    }
+}
+
+impl Channel for ModelChannel {
+    /// A disk never answers at once.
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let ticket = {
+            let mut disk = self.shared.disk();
+            // The time is taken under the lock: the timeline's does not run backwards.
+            disk.submit(self.shared.now(), Request::from(&io))
+        };
+        self.waiting[slot as usize] = Some((io, ticket));
+        self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        match token.below(0) {
+            Some(below) => ring.nested(0, |ring| self.inner.finish(ring, below, result)),
+            None => self.advance(ring, token.as_lower()?),
+        }
+    }
+}
+
+impl Drop for ModelChannel {
+    fn drop(&mut self) {
+        let mut disk = self.shared.disk();
+        self.waiting.drain(..).flatten().for_each(|(_, ticket)| disk.abandon(ticket));
+    }
+}

@@ -1,0 +1,140 @@
+//! A disk's timeline: what it was asked for, and when each request is over. It knows no clock and moves no data.
+
+use super::Counters;
+use super::flash::FlashState;
+use super::profile::{Medium, Profile};
+use super::rotating::RotatingState;
+use crate::{Io, Kind};
+
+/// A request, as far as time is concerned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) kind: Kind,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) durable: bool,
+}
+
+impl From<&Io> for Request {
+    fn from(io: &Io) -> Self {
+        let (offset, len) = io.extent();
+        Self { kind: io.kind(), offset, len, durable: matches!(io, Io::Write { durable: true, .. }) }
+    }
+}
+
+/// The number of a request on the timeline.
+pub(super) type Ticket = usize;
+
+/// What is known of a request at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Done,
+    /// Nothing new is known of it before then.
+    Until(u64),
+}
+
+/// When requests end, by their tickets.
+#[derive(Default)]
+pub(super) struct Ends {
+    ends: Vec<End>,
+    free: Vec<Ticket>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It waits for its turn.
+    Unknown,
+    At(u64),
+    /// Nobody asks for it any more.
+    Abandoned,
+}
+
+impl Ends {
+    fn take(&mut self) -> Ticket {
+        if let Some(ticket) = self.free.pop() {
+            self.ends[ticket] = End::Unknown;
+            return ticket;
+        }
+        self.ends.push(End::Unknown);
+        self.ends.len() - 1
+    }
+
+    /// The request ends at `at`.
+    pub(super) fn set(&mut self, ticket: Ticket, at: u64) {
+        match self.ends[ticket] {
+            End::Abandoned => self.free.push(ticket),
+            _ => self.ends[ticket] = End::At(at),
+        }
+    }
+
+    fn abandon(&mut self, ticket: Ticket) {
+        match self.ends[ticket] {
+            End::At(_) => self.free.push(ticket),
+            _ => self.ends[ticket] = End::Abandoned,
+        }
+    }
+}
+
+/// A disk.
+pub(super) struct Disk {
+    mechanism: Mechanism,
+    ends: Ends,
+    pub(super) counters: Counters,
+}
+
+enum Mechanism {
+    Flash(FlashState),
+    Rotating(RotatingState),
+}
+
+impl Disk {
+    /// A disk of `size` bytes, or nothing when it takes no time.
+    pub(super) fn new(profile: &Profile, size: u64) -> Option<Self> {
+        let mechanism = match profile.medium {
+            Medium::Memory => return None,
+            Medium::Flash(flash) => Mechanism::Flash(FlashState::new(flash)),
+            Medium::Rotating(rotating) => Mechanism::Rotating(RotatingState::new(rotating, size)),
+        };
+        Some(Self { mechanism, ends: Ends::default(), counters: Counters::default() })
+    }
+
+    /// Takes a request in. Time does not run backwards from call to call.
+    pub(super) fn submit(&mut self, now: u64, request: Request) -> Ticket {
+        let ticket = self.ends.take();
+        self.counters.requests += 1;
+        match &mut self.mechanism {
+            Mechanism::Flash(flash) => {
+                let end = flash.serve(now, request.kind, request.len, &mut self.counters);
+                self.ends.set(ticket, end);
+            }
+            Mechanism::Rotating(disk) => {
+                disk.submit(now, request, ticket, &mut self.ends, &mut self.counters)
+            }
+        }
+        ticket
+    }
+
+    /// What has become of a request by `now`. When it is done, its ticket is spent.
+    pub(super) fn poll(&mut self, now: u64, ticket: Ticket) -> Progress {
+        let next = match &mut self.mechanism {
+            Mechanism::Flash(_) => now,
+            Mechanism::Rotating(disk) => {
+                disk.advance(now, &mut self.ends, &mut self.counters);
+                disk.next_dispatch().unwrap_or(now)
+            }
+        };
+        match self.ends.ends[ticket] {
+            End::At(end) if end <= now => {
+                self.ends.free.push(ticket);
+                Progress::Done
+            }
+            End::At(end) => Progress::Until(end),
+            End::Unknown | End::Abandoned => Progress::Until(next.max(now + 1)),
+        }
+    }
+
+    /// Nobody will ask for this request again.
+    pub(super) fn abandon(&mut self, ticket: Ticket) {
+        self.ends.abandon(ticket);
+    }
+}

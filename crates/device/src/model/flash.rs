@@ -1,0 +1,49 @@
+//! Flash: commands side by side, and an interface that they share.
+
+use super::profile::Flash;
+use super::{Counters, nanos, transfer};
+use crate::Kind;
+
+/// What is known of a flash drive at a time. A command's end is known when it begins.
+pub(super) struct FlashState {
+    flash: Flash,
+    /// When each of the commands that may run side by side is over.
+    units: Vec<u64>,
+    /// Until when the interface's time is spent.
+    interface: u64,
+    last_write: u64,
+}
+
+impl FlashState {
+    pub(super) fn new(flash: Flash) -> Self {
+        Self {
+            flash,
+            units: vec![0; flash.queue_depth.clamp(1, 1 << 16) as usize],
+            interface: 0,
+            last_write: 0,
+        }
+    }
+
+    /// When a command that comes at `now` is over.
+    pub(super) fn serve(&mut self, now: u64, kind: Kind, len: u64, counters: &mut Counters) -> u64 {
+        let Flash { read_latency, write_latency, flush_latency, read_rate, write_rate, .. } = self.flash;
+        let (latency, bytes) = match kind {
+            Kind::Flush => return now.max(self.last_write).saturating_add(nanos(flush_latency)),
+            Kind::Read => (read_latency, transfer(len, read_rate)),
+            Kind::Write => (write_latency, transfer(len, write_rate)),
+            Kind::Discard | Kind::Zero | Kind::Prefetch => (write_latency, 0),
+        };
+        let cost = nanos(self.flash.per_command).saturating_add(bytes);
+        let Some(unit) = self.units.iter_mut().min() else { return now };
+        let begin = now.max(*unit);
+        // The interface's time is spent in the order of the commands, but none waits for another's latency.
+        self.interface = self.interface.max(begin).saturating_add(cost);
+        let end = begin.saturating_add(nanos(latency)).saturating_add(cost).max(self.interface);
+        *unit = end;
+        if kind.changes() {
+            self.last_write = self.last_write.max(end);
+        }
+        counters.busy += std::time::Duration::from_nanos(cost);
+        end
+    }
+}

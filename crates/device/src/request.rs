@@ -1,0 +1,80 @@
+//! What the devices that stand on others want to know of a request.
+
+use rustix::io::Errno;
+
+use crate::{Buffer, Error, ErrorKind, Io};
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words of `Io`, which explains them")]
+pub enum Kind {
+    Read,
+    Write,
+    Flush,
+    Discard,
+    Zero,
+    Prefetch,
+}
+
+impl Kind {
+    /// True when it changes what is stored.
+    pub fn changes(self) -> bool {
+        matches!(self, Self::Write | Self::Discard | Self::Zero)
+    }
+
+    /// The error of such a request at byte `offset`, as the system would report it.
+    pub(crate) fn failed(self, offset: u64, why: &str, errno: Errno) -> Error {
+        let (kind, what) = match self {
+            Self::Read => (ErrorKind::Read, "read"),
+            Self::Write => (ErrorKind::Write, "write"),
+            Self::Flush => (ErrorKind::Flush, "flush"),
+            Self::Discard => (ErrorKind::Other, "discard"),
+            Self::Zero => (ErrorKind::Other, "zeroing"),
+            Self::Prefetch => (ErrorKind::Other, "prefetch"),
+        };
+        Error::new(kind, format!("{what} at byte {offset}: {why}")).with_source(errno)
+    }
+}
+
+impl Io {
+    /// What it does.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Read { .. } => Kind::Read,
+            Self::Write { .. } => Kind::Write,
+            Self::Flush => Kind::Flush,
+            Self::Discard { .. } => Kind::Discard,
+            Self::Zero { .. } => Kind::Zero,
+            Self::Prefetch { .. } => Kind::Prefetch,
+        }
+    }
+
+    /// The offset and the length of what it does it to; nothing for a flush.
+    pub fn extent(&self) -> (u64, u64) {
+        match self {
+            Self::Read { offset, range, .. } | Self::Write { offset, range, .. } => {
+                (*offset, range.len() as u64)
+            }
+            Self::Flush => (0, 0),
+            Self::Discard { offset, len }
+            | Self::Zero { offset, len, .. }
+            | Self::Prefetch { offset, len } => (*offset, *len),
+        }
+    }
+
+    /// How many bytes a read or write moves.
+    pub(crate) fn moves(&self) -> Option<usize> {
+        match self {
+            Self::Read { range, .. } | Self::Write { range, .. } => Some(range.len()),
+            _ => None,
+        }
+    }
+
+    /// Its memory, when it has any.
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
+            _ => None,
+        }
+    }
+}

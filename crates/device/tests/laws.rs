@@ -1,0 +1,281 @@
+//! Many requests in flight on stacks of devices, against a plain copy in memory.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use underseal_device::{
+    Arena, Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Finished, Io, Kind, Medium,
+    ModelDevice, OpenOptions, Profile, RamDevice, RecorderDevice, Ring, Rule, Started, StripeDevice,
+    ZonedDevice, Zones,
+};
+
+const SIZE: usize = 512 << 10;
+const BLOCK: usize = 4096;
+const DEPTH: u32 = 8;
+
+fn ram() -> Arc<dyn Device> {
+    Arc::new(RamDevice::new(SIZE as u64))
+}
+
+fn file(folder: &Path, name: &str, direct: bool) -> Arc<dyn Device> {
+    let path = folder.join(name);
+    File::create(&path).unwrap().set_len(SIZE as u64).unwrap();
+    Arc::new(FileDevice::open(&path, OpenOptions { direct, ..Default::default() }).unwrap())
+}
+
+fn model(inner: Arc<dyn Device>, profile: Profile) -> Arc<dyn Device> {
+    Arc::new(ModelDevice::new(inner, &profile.scaled(0.001)))
+}
+
+fn short(inner: Arc<dyn Device>) -> Arc<dyn Device> {
+    let device = FaultDevice::with_volatile_cache(inner, 11, 4096);
+    device.control().add(Rule::new(Fault::Delay(Duration::from_micros(100))).chance(0.2));
+    device.control().add(Rule::new(Fault::Short).chance(0.5));
+    Arc::new(device)
+}
+
+fn stripe(members: Vec<Arc<dyn Device>>, chunk: u64) -> Arc<dyn Device> {
+    Arc::new(StripeDevice::new(members, chunk).unwrap())
+}
+
+fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
+    let zones = Zones { size: 65_536, conventional: 64 };
+    let rotating = |name| model(file(folder, name, true), Profile::rotating_disk());
+    let quick = || model(ram(), Profile::nvme());
+    vec![
+        ("rotating", rotating("rotating")),
+        ("rotating, plain", model(ram(), Profile::rotating_disk().without_scheduler())),
+        ("SSD", model(ram(), Profile::sata_ssd())),
+        (
+            "stripe of files",
+            stripe((0..3).map(|i| file(folder, &format!("member {i}"), true)).collect(), 4096),
+        ),
+        (
+            "stripe of stripes",
+            stripe(vec![stripe(vec![quick(), short(ram())], 8192), rotating("striped")], 16_384),
+        ),
+        ("short", short(file(folder, "short", false))),
+        ("zoned", Arc::new(ZonedDevice::new(short(ram()), zones, true).unwrap())),
+        ("recorder", Arc::new(RecorderDevice::new(stripe(vec![short(quick()), quick()], 4096), 1 << 10))),
+    ]
+}
+
+/// A queue as the data path has one.
+struct Queue {
+    channel: Box<dyn Channel>,
+    ring: Ring,
+    arena: Arena,
+    over: Vec<Finished>,
+    in_flight: usize,
+}
+
+impl Queue {
+    fn new(device: &dyn Device) -> Self {
+        let ring = Ring::new(DEPTH).unwrap();
+        let arena = Arena::new(DEPTH as usize * SIZE).unwrap();
+        Self { channel: device.channel(DEPTH).unwrap(), ring, arena, over: Vec::new(), in_flight: 0 }
+    }
+
+    fn start(&mut self, slot: u32, io: Io) {
+        match self.channel.start(&mut self.ring, slot, io) {
+            Started::Finished(done) => {
+                assert_eq!(done.slot, slot);
+                self.over.push(done);
+            }
+            Started::Pending => self.in_flight += 1,
+        }
+    }
+
+    fn drain(&mut self) -> Vec<Finished> {
+        while self.in_flight > 0 {
+            self.ring.wait().unwrap();
+            while let Some(completion) = self.ring.next_completion() {
+                let slot = completion.token.as_lower().expect("only requests");
+                if let Some(done) = self.channel.finish(&mut self.ring, completion.token, completion.result) {
+                    assert_eq!(done.slot, slot, "the token tells the slot");
+                    self.in_flight -= 1;
+                    self.over.push(done);
+                }
+            }
+        }
+        std::mem::take(&mut self.over)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Read,
+    Write { durable: bool },
+    Zero,
+    Flush,
+    Prefetch,
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        4 => Just(What::Read),
+        6 => any::<bool>().prop_map(|durable| What::Write { durable }),
+        1 => Just(What::Zero),
+        1 => Just(What::Flush),
+        1 => Just(What::Prefetch),
+    ]
+}
+
+/// Requests that are in flight together; each has a part of the device for itself.
+fn batch() -> impl Strategy<Value = Vec<(What, usize, usize)>> {
+    prop::collection::vec((what(), 0usize..15, 1usize..16), DEPTH as usize).prop_map(|requests| {
+        let part = SIZE / BLOCK / DEPTH as usize;
+        let place = |(i, (what, at, len)): (usize, (What, usize, usize))| {
+            (what, (i * part + at) * BLOCK, len.min(part - at) * BLOCK)
+        };
+        requests.into_iter().enumerate().map(place).collect()
+    })
+}
+
+fn play(device: &dyn Device, batches: &[Vec<(What, usize, usize)>], name: &str) {
+    let mut queue = Queue::new(device);
+    let mut model = vec![0u8; SIZE];
+    for (number, batch) in (1u8..).zip(batches) {
+        // What is in the buffer before and behind the range stays.
+        let around = BLOCK;
+        for (slot, &(what, at, len)) in (0u32..).zip(batch) {
+            let offset = at as u64;
+            let mut buffer = || {
+                let mut buffer = queue.arena.alloc(len + 2 * around).unwrap();
+                buffer.fill(number);
+                (buffer, around..around + len)
+            };
+            let io = match what {
+                What::Read => {
+                    let (buffer, range) = buffer();
+                    Io::Read { offset, buffer, range }
+                }
+                What::Write { durable } => {
+                    let (mut buffer, range) = buffer();
+                    buffer[range.clone()]
+                        .iter_mut()
+                        .zip(0u32..)
+                        .for_each(|(b, i)| *b = number ^ i.to_le_bytes()[1]);
+                    model[at..at + len].copy_from_slice(&buffer[range.clone()]);
+                    Io::Write { offset, buffer, range, durable }
+                }
+                What::Zero => {
+                    model[at..at + len].fill(0);
+                    Io::Zero { offset, len: len as u64, punch: true }
+                }
+                What::Flush => Io::Flush,
+                What::Prefetch => Io::Prefetch { offset, len: len as u64 },
+            };
+            queue.start(slot, io);
+        }
+        let mut over = queue.drain();
+        over.sort_by_key(|done| done.slot);
+        assert!(over.iter().map(|done| done.slot).eq(0..DEPTH), "{name}: each request ends once");
+        for (done, &(what, at, len)) in over.into_iter().zip(batch) {
+            done.result.unwrap();
+            assert_eq!(done.buffer.is_some(), matches!(what, What::Read | What::Write { .. }), "{name}");
+            let Some(buffer) = done.buffer else { continue };
+            let (before, rest) = buffer.split_at(around);
+            let (inside, behind) = rest.split_at(len);
+            assert!(inside == &model[at..at + len], "{name}: {what:?} at {at} + {len}");
+            assert!(before.iter().chain(behind).all(|&b| b == number), "{name}: {what:?} at {at} + {len}");
+            queue.arena.free(buffer);
+        }
+    }
+    let mut now = vec![0; SIZE];
+    Blocking::new(device).unwrap().read(0, &mut now).unwrap();
+    assert!(now == model, "{name}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn requests_in_flight_together_are_each_done_once(batches in prop::collection::vec(batch(), 1..8)) {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for (name, device) in devices(folder.path()) {
+            play(&*device, &batches, name);
+        }
+    }
+}
+
+#[test]
+fn several_queues_share_a_device() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (name, device) in devices(folder.path()) {
+        std::thread::scope(|scope| {
+            for part in 0..4usize {
+                let device = &device;
+                scope.spawn(move || {
+                    let mut io = Blocking::new(&**device).unwrap();
+                    let quarter = SIZE / 4;
+                    let at = |i: usize| (part * quarter + i * 8192 % quarter) as u64;
+                    for i in 0..24usize {
+                        let fill = i.to_le_bytes()[0] + 1;
+                        io.write(at(i), &[fill; 8192], i % 5 == 0).unwrap();
+                        let mut back = [0; 8192];
+                        io.read(at(i), &mut back).unwrap();
+                        assert_eq!(back, [fill; 8192], "{name}");
+                        if i % 7 == 0 {
+                            io.flush().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_stripes_request_fails_with_its_first_error_and_gives_its_memory_back() {
+    let faults = FaultDevice::new(ram(), 1);
+    let control = faults.control();
+    let device = stripe(vec![ram(), model(Arc::new(faults), Profile::nvme())], 4096);
+    let mut queue = Queue::new(&*device);
+    control.add(Rule::new(Fault::Error(28)).on(Kind::Write).within(8192..12_288));
+    for durable in [false, true] {
+        let mut buffer = queue.arena.alloc(128 << 10).unwrap();
+        buffer.fill(5);
+        queue.start(3, Io::Write { offset: 0, buffer, range: 0..128 << 10, durable });
+        let done = queue.drain().pop().unwrap();
+        assert_eq!(done.result.unwrap_err().errno(), Some(28));
+        let buffer = done.buffer.expect("the memory comes back");
+        assert_eq!(&buffer[..], vec![5; 128 << 10]);
+        queue.arena.free(buffer);
+    }
+    control.clear();
+    control.add(Rule::new(Fault::EIO).on(Kind::Flush));
+    assert!(Blocking::new(&*device).unwrap().flush().is_err(), "every member is flushed");
+}
+
+#[test]
+fn what_is_in_flight_when_the_power_is_cut_fails() {
+    // Longer than a busy machine keeps this thread from going on.
+    let mut profile = Profile::nvme();
+    if let Medium::Flash(flash) = &mut profile.medium {
+        flash.read_latency = Duration::from_secs(2);
+    }
+    let slow = ModelDevice::new(ram(), &profile);
+    let faults = FaultDevice::with_volatile_cache(Arc::new(slow), 3, 4096);
+    let control = faults.control();
+    let mut queue = Queue::new(&faults);
+    for slot in 0..4 {
+        let mut buffer = queue.arena.alloc(4096).unwrap();
+        buffer.fill(1);
+        let offset = u64::from(slot) * 4096;
+        queue.start(slot, Io::Write { offset, buffer, range: 0..4096, durable: false });
+    }
+    assert_eq!(queue.in_flight, 4);
+    control.power_cut().unwrap();
+    let over = queue.drain();
+    assert_eq!(over.len(), 4);
+    for done in over {
+        assert_eq!(done.result.unwrap_err().errno(), Some(5));
+        queue.arena.free(done.buffer.expect("the memory comes back"));
+    }
+    control.power_on();
+    Blocking::new(&faults).unwrap().flush().unwrap();
+    assert_eq!(control.unflushed(), 0);
+}

@@ -1,0 +1,74 @@
+//! The processor's own cipher over sectors of 4 and of 64 KiB.
+
+use std::sync::Arc;
+
+use underseal_bench::{Effort, Subject, rates};
+use underseal_datapath::Policy;
+use underseal_device::{Device, ModelDevice, Profile};
+
+use super::{Part, sectors, times};
+use crate::load::{Load, Target, Until};
+use crate::rounds::Ways;
+use crate::volumes::{self, XTS};
+use crate::{Cell, Finding, Lab, Panel, Range, Result, Unit};
+
+const SMALL: u32 = 4 << 10;
+const LARGE: u32 = 64 << 10;
+const JOBS: usize = 32;
+
+pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
+    (lab.progress)("sectors: the processor's cipher");
+    let alone = alone(lab, rounds)?;
+    let gain = Range::of_ratios(&alone[1], &alone[0]);
+    let rate = |nth: usize| Range::of(alone[nth].iter().map(|gb| gb * 1e3));
+
+    let ssd: Arc<dyn Device> =
+        Arc::new(ModelDevice::new(volumes::ram(lab.bytes(256 << 20))?, &Profile::nvme()));
+    let volume = |sector| -> Result<Target> {
+        Ok(Target::Volume(volumes::mapping(XTS, sector, &ssd)?, Policy::INLINE))
+    };
+    let ways = Ways(vec![("4 KiB sectors", volume(SMALL)?), ("64 KiB sectors", volume(LARGE)?)]);
+    let load = |reads| Load::new(LARGE as usize, reads, Until::Time(lab.slice(300))).random().threads(JOBS);
+    let loads = [("random read".to_owned(), load(100)), ("random write".to_owned(), load(0))];
+    let grid = ways.measure(lab, rounds, "sectors: 32 jobs on an SSD", &loads)?;
+    let ratio = |load| grid.ratio("64 KiB sectors", "4 KiB sectors", load, |seen| seen.mb_per_s());
+    let small = Finding::new("tcrypt's operation of 4 KiB", Unit::MbPerS, rate(0)).published(657.0);
+    let large = Finding::new("tcrypt's operation of 64 KiB", Unit::MbPerS, rate(1)).published(832.0);
+    Ok(Part {
+        setup: vec![
+            "processor: xts(aes) with a key of 256 bits, decryption, an operation is one sector, in cache; 32 threads with a \
+             random request of 64 KiB each on a model of an NVMe SSD"
+                .into(),
+        ],
+        answer: format!("A processor's own AES gains {} from them.", Unit::Times.show(gain.median)),
+        findings: vec![
+            times("processor: an operation of 64 KiB over one of 4 KiB", gain).published(832.0 / 657.0),
+            times("32 random readers, 64 KiB over 4 KiB sectors", ratio(0)).published(1.09),
+            times("32 random writers, 64 KiB over 4 KiB sectors", ratio(1)).published(1.16),
+            small,
+            large,
+        ],
+        panels: vec![
+            Panel::new("Decryption by the processor, one sector an operation", Unit::MbPerS, ["cipher"])
+                .row(sectors(SMALL), [Cell::from(rate(0))])
+                .row(sectors(LARGE), [Cell::from(rate(1))]),
+            grid.panel("Random requests of 64 KiB, 32 threads, NVMe SSD (model)", Unit::MbPerS, |seen| {
+                seen.mb_per_s()
+            }),
+        ],
+    })
+}
+
+/// tcrypt: an operation is one sector. Throughput of every round, in GB/s, of small and of large ones.
+fn alone(lab: &Lab<'_>, rounds: usize) -> Result<Vec<Vec<f64>>> {
+    let spec = XTS.parse()?;
+    let mut subjects = Vec::new();
+    for sector in [SMALL, LARGE] {
+        let cipher = volumes::keyed(&spec, 32, 0, sector)?;
+        let bytes = sector as usize;
+        let call = move |buffer: &mut [u8]| cipher.decrypt(0, (&mut buffer[..bytes]).into());
+        subjects.push(Subject { bytes, call: Box::new(call) });
+    }
+    let effort = Effort { rounds: lab.rounds(rounds * 3), slice: lab.slice(20) };
+    Ok(rates(effort, &mut subjects, &mut vec![0x5a; LARGE as usize]))
+}

@@ -1,0 +1,76 @@
+//! Published experiments about encrypted storage, measured again on this machine.
+//!
+//! ```text
+//!   experiments/   one file each: the question, what was published, what is measured, the answer
+//!      |   |
+//!      |  rounds     every subject in every round, so that a noisy neighbour meets all alike
+//!      |   |
+//!      |  load       threads that keep requests in flight, through a ...
+//!      |   |           stream   Queue (a volume under a policy) or the bare Channel of a device
+//!      |   +--------- hogs      processes that keep every processor busy
+//!      |              volumes   memory to run over, ciphers, mappings
+//!      v
+//!   Outcome  ------>  JSON      kept, compared, read back
+//!      |  \
+//!      |   +------->  text      for the terminal
+//!      v
+//!   page/  one self-contained HTML file: plots (SVG), goals, figures
+//! ```
+//!
+//! No figure is a constant of the code: what was published stands in the experiments as text and as the figure to set
+//! ours beside; everything else is measured when the experiment runs.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod experiments;
+mod hogs;
+mod load;
+mod outcome;
+mod page;
+mod rounds;
+mod stream;
+mod text;
+mod volumes;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use error::{Error, ErrorKind};
+pub use experiments::{Experiment, all, find};
+pub use hogs::spin;
+pub use outcome::{Cell, Finding, Goal, Outcome, Panel, PanelRow, Published, Shape, Unit};
+pub use page::page;
+pub use underseal_bench::{Machine, Range};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What experiments run with.
+pub struct Lab<'a> {
+    /// This program: it calls [`spin`] when it is run with `lab spin`.
+    pub program: PathBuf,
+    /// How often everything is measured; none: as often as each experiment wants.
+    pub rounds: Option<usize>,
+    /// Seconds instead of minutes: to see that everything runs. Not for figures.
+    pub quick: bool,
+    /// Hears what is being done.
+    pub progress: &'a (dyn Fn(&str) + 'a),
+}
+
+impl Lab<'_> {
+    /// How often something is measured that is measured `usual` times.
+    pub(crate) fn rounds(&self, usual: usize) -> usize {
+        self.rounds.unwrap_or(if self.quick { 2 } else { usual }).max(1)
+    }
+
+    /// How long each time.
+    pub(crate) fn slice(&self, millis: u64) -> Duration {
+        Duration::from_millis(if self.quick { (millis / 20).max(2) } else { millis })
+    }
+
+    /// Bytes of a device or a load.
+    pub(crate) fn bytes(&self, usual: u64) -> u64 {
+        if self.quick { (usual / 16).max(4 << 20) } else { usual }
+    }
+}

@@ -1,0 +1,406 @@
+//! The load generator: threads, each with a stream of its own, that keep so many requests in flight.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use underseal_datapath::{Histogram, Mapping, Policy};
+use underseal_device::{Buffer, Device};
+
+use crate::stream::{Bare, Done, Stream, queue};
+use crate::{Error, ErrorKind, Result};
+
+/// Which requests, how many at a time, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// Threads, each with a stream of its own.
+    pub(crate) threads: usize,
+    /// Requests that each keeps in flight.
+    pub(crate) depth: usize,
+    /// Bytes of each request.
+    pub(crate) size: usize,
+    pub(crate) pattern: Pattern,
+    /// How many of a hundred requests are reads.
+    pub(crate) reads: u8,
+    pub(crate) until: Until,
+    /// Requests of a thread begin at least so far apart; zero: as fast as they are answered.
+    pub(crate) pace: Duration,
+}
+
+/// Where requests go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// Each thread goes through its own part of the volume, again and again.
+    Sequential,
+    /// Anywhere.
+    Random,
+}
+
+/// When a load ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    /// After so long.
+    Time(Duration),
+    /// When each thread has moved so many bytes.
+    Bytes(u64),
+}
+
+impl Load {
+    /// One thread, one request at a time, sequential.
+    pub(crate) fn new(size: usize, reads: u8, until: Until) -> Self {
+        let pattern = Pattern::Sequential;
+        Self { threads: 1, depth: 1, size, pattern, reads, until, pace: Duration::ZERO }
+    }
+
+    pub(crate) fn depth(self, depth: usize) -> Self {
+        Self { depth, ..self }
+    }
+
+    pub(crate) fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    pub(crate) fn random(self) -> Self {
+        Self { pattern: Pattern::Random, ..self }
+    }
+
+    pub(crate) fn pace(self, pace: Duration) -> Self {
+        Self { pace, ..self }
+    }
+}
+
+/// What a load goes through.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// The device alone.
+    Bare(Arc<dyn Device>),
+    /// A volume under a policy.
+    Volume(Arc<Mapping>, Policy),
+}
+
+impl Target {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Bare(device) => device.geometry().size,
+            Self::Volume(mapping, _) => mapping.size(),
+        }
+    }
+}
+
+/// What came of a load.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) bytes: u64,
+    pub(crate) requests: u64,
+    /// Requests that failed; they are not among the others.
+    pub(crate) errors: u64,
+    pub(crate) elapsed: Duration,
+    /// The whole process's.
+    pub(crate) cpu: Duration,
+    pub(crate) latency: Histogram,
+}
+
+impl Seen {
+    /// 10^6 bytes a second.
+    pub(crate) fn mb_per_s(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
+    }
+
+    pub(crate) fn iops(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// A quantile of the latency, in microseconds.
+    pub(crate) fn micros(&self, share: f64) -> f64 {
+        self.latency.quantile(share).as_secs_f64() * 1e6
+    }
+}
+
+/// Runs a load; the first request that fails ends it.
+pub(crate) fn run(target: &Target, load: &Load) -> Result<Seen> {
+    let seen = run_with_errors(target, load)?;
+    match seen.1 {
+        Some(error) => Err(error),
+        None => Ok(seen.0),
+    }
+}
+
+/// Runs a load whose requests may fail; what the first of them failed with is beside the rest.
+pub(crate) fn run_with_errors(target: &Target, load: &Load) -> Result<(Seen, Option<Error>)> {
+    if let Target::Volume(mapping, policy) = target {
+        mapping.set_policy(*policy)?;
+    }
+    let barrier = Barrier::new(load.threads);
+    let results: Vec<Result<Ran>> = thread::scope(|scope| {
+        let start = |nth| {
+            let barrier = &barrier;
+            scope.spawn(move || thread(nth, target, load, barrier))
+        };
+        let threads: Vec<_> = (0..load.threads).map(start).collect();
+        let died = || Err(Error::new(ErrorKind::Wrong, "a thread of the load panicked"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| died())).collect()
+    });
+    let mut seen = Seen {
+        bytes: 0,
+        requests: 0,
+        errors: 0,
+        elapsed: Duration::ZERO,
+        cpu: Duration::ZERO,
+        latency: Histogram::default(),
+    };
+    let mut error = None;
+    for ran in results {
+        let ran = ran?;
+        seen.bytes += ran.bytes;
+        seen.requests += ran.requests;
+        seen.errors += ran.errors;
+        seen.elapsed = seen.elapsed.max(ran.elapsed);
+        // All threads count the same process's time.
+        seen.cpu = seen.cpu.max(ran.cpu);
+        seen.latency.merge(&ran.latency);
+        error = error.or(ran.first_error);
+    }
+    Ok((seen, error))
+}
+
+/// What one thread did.
+#[derive(Default)]
+struct Ran {
+    bytes: u64,
+    requests: u64,
+    errors: u64,
+    first_error: Option<Error>,
+    elapsed: Duration,
+    cpu: Duration,
+    latency: Histogram,
+}
+
+fn thread(nth: usize, target: &Target, load: &Load, barrier: &Barrier) -> Result<Ran> {
+    // Every thread comes to the barrier, also one whose stream does not open.
+    match target {
+        Target::Bare(device) => {
+            let stream = Bare::open(&**device, load.depth, load.size);
+            both(stream, nth, target.size(), load, barrier)
+        }
+        Target::Volume(mapping, _) => {
+            let stream = queue(mapping, load.depth, load.size);
+            both(stream, nth, target.size(), load, barrier)
+        }
+    }
+}
+
+/// A part that does not count, so that memory, caches and workers are awake; then the load.
+fn both<S: Stream>(stream: Result<S>, nth: usize, size: u64, load: &Load, barrier: &Barrier) -> Result<Ran> {
+    let mut generator = stream.and_then(|stream| Generator::new(stream, nth, size, load));
+    let warm = match (load.until, &mut generator) {
+        (Until::Time(time), Ok(generator)) => generator.run(Until::Time(time / 8)).map(|_| ()),
+        // What is counted in bytes is counted from the first.
+        _ => Ok(()),
+    };
+    barrier.wait();
+    let mut generator = generator?;
+    warm?;
+    let cpu = process_time();
+    let mut ran = generator.run(load.until)?;
+    ran.cpu = process_time() - cpu;
+    Ok(ran)
+}
+
+/// One thread's load.
+struct Generator<'a, S> {
+    stream: S,
+    load: &'a Load,
+    random: fastrand::Rng,
+    /// The part of the volume that it goes through, in requests.
+    from: u64,
+    count: u64,
+    at: u64,
+    /// When the request of each tag began.
+    began: Vec<Instant>,
+    free: Vec<u32>,
+    /// Memory of writes that are over, to be used again.
+    buffers: Vec<Buffer>,
+}
+
+impl<'a, S: Stream> Generator<'a, S> {
+    fn new(stream: S, nth: usize, size: u64, load: &'a Load) -> Result<Self> {
+        let all = size / load.size as u64;
+        let (from, count) = match load.pattern {
+            Pattern::Random => (0, all),
+            Pattern::Sequential => {
+                let each = all / load.threads as u64;
+                (each * nth as u64, each)
+            }
+        };
+        if count == 0 {
+            let context = format!("a volume of {size} bytes is too small for requests of {}", load.size);
+            return Err(Error::new(ErrorKind::Wrong, context));
+        }
+        let depth = u32::try_from(load.depth).unwrap_or(u32::MAX);
+        Ok(Self {
+            stream,
+            load,
+            random: fastrand::Rng::with_seed(nth as u64 + 1),
+            from,
+            count,
+            at: 0,
+            began: vec![Instant::now(); load.depth],
+            free: (0..depth).rev().collect(),
+            buffers: Vec::with_capacity(load.depth),
+        })
+    }
+
+    fn run(&mut self, until: Until) -> Result<Ran> {
+        let mut ran = Ran::default();
+        let start = Instant::now();
+        let mut now = start;
+        let mut next = start;
+        let mut left = match until {
+            Until::Time(_) => u64::MAX,
+            Until::Bytes(bytes) => bytes / self.load.size as u64,
+        };
+        loop {
+            let over = left == 0 || matches!(until, Until::Time(time) if now - start >= time);
+            if over && self.free.len() == self.load.depth {
+                break;
+            }
+            let idle = self.free.len() == self.load.depth;
+            if !over && now >= next && !self.free.is_empty() {
+                if self.submit(now)? {
+                    left -= 1;
+                    if self.load.pace > Duration::ZERO {
+                        // What was late does not come in a burst afterwards.
+                        next = now + self.load.pace;
+                    }
+                } else if idle {
+                    return Err(Error::new(ErrorKind::Wrong, "an idle stream takes no request"));
+                } else {
+                    self.stream.wait()?;
+                }
+            } else if idle {
+                thread::sleep(next.saturating_duration_since(now));
+                now = Instant::now();
+            } else if self.load.pace > Duration::ZERO && !over && !self.free.is_empty() {
+                self.stream.poll()?;
+                now = Instant::now();
+            } else {
+                self.stream.wait()?;
+            }
+            while let Some(done) = self.stream.next() {
+                now = Instant::now();
+                self.count(done, now, &mut ran)?;
+            }
+        }
+        ran.elapsed = now - start;
+        Ok(ran)
+    }
+
+    /// Begins the next request; false when the stream takes none now.
+    fn submit(&mut self, now: Instant) -> Result<bool> {
+        let Some(&tag) = self.free.last() else { return Ok(false) };
+        let len = self.load.size;
+        let nth = match self.load.pattern {
+            Pattern::Sequential => self.at % self.count,
+            Pattern::Random => self.random.u64(0..self.count),
+        };
+        let offset = (self.from + nth) * len as u64;
+        // Taken before the request goes out: it may be over when `submit` returns.
+        self.began[tag as usize] = now;
+        let reads =
+            self.load.reads == 100 || (self.load.reads > 0 && self.random.u8(0..100) < self.load.reads);
+        let taken = if reads {
+            self.stream.read(tag, offset, len)
+        } else {
+            let buffer = self.buffers.pop().or_else(|| self.stream.alloc(len));
+            let no_memory = || Error::new(ErrorKind::Wrong, "the stream has no memory for a write");
+            let back = self.stream.write(tag, offset, buffer.ok_or_else(no_memory)?);
+            let taken = back.is_none();
+            self.buffers.extend(back);
+            taken
+        };
+        if taken {
+            self.free.pop();
+            self.at += 1;
+        }
+        Ok(taken)
+    }
+
+    fn count(&mut self, done: Done, now: Instant, ran: &mut Ran) -> Result<()> {
+        let began = self.began.get(done.tag as usize);
+        let began = began.ok_or_else(|| Error::new(ErrorKind::Wrong, "an answer without a request"))?;
+        match done.result {
+            Ok(()) => {
+                ran.bytes += self.load.size as u64;
+                ran.requests += 1;
+                ran.latency.record(now - *began);
+            }
+            Err(e) => {
+                ran.errors += 1;
+                ran.first_error.get_or_insert(e);
+            }
+        }
+        self.free.push(done.tag);
+        if let Some(buffer) = done.buffer {
+            if self.load.reads == 0 {
+                self.buffers.push(buffer);
+            } else {
+                self.stream.free(buffer);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The processor time of all threads.
+pub(crate) fn process_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volumes;
+    use underseal_device::RamDevice;
+
+    fn targets() -> Vec<Target> {
+        let device: Arc<dyn Device> = Arc::new(RamDevice::new(1 << 20));
+        let mapping = volumes::mapping(volumes::XTS, 4096, &device).unwrap();
+        vec![Target::Bare(device), Target::Volume(mapping, Policy::INLINE)]
+    }
+
+    #[test]
+    fn every_request_is_counted_once() {
+        for target in targets() {
+            for (depth, reads) in [(1, 100), (7, 0), (3, 50)] {
+                let load = Load::new(8192, reads, Until::Bytes(8192 * 100)).depth(depth).threads(2);
+                let seen = run(&target, &load).unwrap();
+                assert_eq!((seen.requests, seen.bytes, seen.errors), (200, 200 * 8192, 0));
+                assert_eq!(seen.latency.count(), 200);
+                assert!(seen.mb_per_s() > 0.0 && seen.elapsed > Duration::ZERO);
+            }
+        }
+    }
+
+    #[test]
+    fn a_load_that_is_paced_is_not_faster() {
+        for target in targets() {
+            for depth in [1, 4] {
+                let pace = Duration::from_millis(2);
+                let load = Load::new(4096, 100, Until::Bytes(4096 * 10)).random().depth(depth).pace(pace);
+                let seen = run(&target, &load).unwrap();
+                assert_eq!(seen.requests, 10);
+                assert!(seen.elapsed >= pace * 9, "{:?}", seen.elapsed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_volume_that_is_too_small_is_refused() {
+        for target in targets() {
+            let load = Load::new(1 << 20, 100, Until::Bytes(1 << 20)).threads(2);
+            assert_eq!(run(&target, &load).unwrap_err().kind(), ErrorKind::Wrong);
+        }
+    }
+}

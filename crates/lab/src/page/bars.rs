@@ -1,0 +1,211 @@
+//! A panel as horizontal bars, or as dots on a logarithmic scale.
+//!
+//! ```text
+//!   4k   plain       |##########-+--|  202 MB/s
+//!        work queue  |####-+-|         80.7 MB/s      -+-  whisker: least to most     <>  published
+//!   64k  plain       |...
+//! ```
+
+use super::xml::{At, Xml};
+use super::{name, told};
+use crate::{Cell, Panel, Shape};
+
+const WIDTH: f64 = 760.0;
+/// Where names of series end and bars begin.
+const LEFT: f64 = 250.0;
+/// Where the scale ends: what is right of it is for the figures.
+const RIGHT: f64 = 640.0;
+const LINE: f64 = 19.0;
+const BAR: f64 = 12.0;
+const GAP: f64 = 9.0;
+
+pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
+    let scale = Scale::of(panel);
+    let lines: usize = panel.rows.iter().map(|row| row.cells.iter().flatten().count()).sum();
+    let bottom = lines as f64 * LINE + panel.rows.len() as f64 * GAP + 4.0;
+    let height = bottom + 22.0;
+    let view = format!("0 0 {WIDTH} {height}");
+    xml.element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &panel.title)], |xml| {
+        for (value, x) in scale.ticks() {
+            xml.leaf(
+                "line",
+                &[("class", &"grid"), ("x1", &At(x)), ("x2", &At(x)), ("y1", &0), ("y2", &At(bottom))],
+            );
+            let place: [(&'static str, &dyn std::fmt::Display); 4] =
+                [("class", &"tick"), ("x", &At(x)), ("y", &At(bottom + 15.0)), ("text-anchor", &"middle")];
+            xml.line("text", &place, &panel.unit.number(value));
+        }
+        let mut y = GAP / 2.0;
+        for row in &panel.rows {
+            if panel.rows.len() > 1 || !row.label.is_empty() {
+                xml.line("text", &[("class", &"row"), ("x", &4), ("y", &At(y + LINE - 6.0))], &row.label);
+            }
+            for (nth, (series, cell)) in panel.series.iter().zip(&row.cells).enumerate() {
+                let Some(cell) = cell else { continue };
+                let tone = tone(series, nth);
+                xml.element("g", &[("class", &tone)], |xml| {
+                    let title = format!(
+                        "{series}, {}: {}",
+                        name(row.group.as_deref(), &row.label),
+                        told(panel.unit, *cell)
+                    );
+                    xml.line("title", &[], &title);
+                    let place: [(&'static str, &dyn std::fmt::Display); 4] = [
+                        ("class", &"series"),
+                        ("x", &At(LEFT - 8.0)),
+                        ("y", &At(y + LINE - 6.0)),
+                        ("text-anchor", &"end"),
+                    ];
+                    xml.line("text", &place, series);
+                    figure(xml, panel, &scale, *cell, y + LINE / 2.0);
+                });
+                y += LINE;
+            }
+            y += GAP;
+        }
+    });
+}
+
+fn figure(xml: &mut Xml, panel: &Panel, scale: &Scale, cell: Cell, y: f64) {
+    let range = cell.measured;
+    let x = scale.x(range.median);
+    let (least, most) = (scale.x(range.least), scale.x(range.most));
+    match panel.shape {
+        Shape::Dots => xml.leaf("circle", &[("class", &"mark"), ("cx", &At(x)), ("cy", &At(y)), ("r", &5)]),
+        _ => xml.leaf(
+            "rect",
+            &[
+                ("class", &"mark"),
+                ("x", &At(LEFT)),
+                ("y", &At(y - BAR / 2.0)),
+                ("width", &At((x - LEFT).max(0.5))),
+                ("height", &At(BAR)),
+            ],
+        ),
+    }
+    let whisker = format!(
+        "M{a} {top}V{low}M{a} {y}H{b}M{b} {top}V{low}",
+        a = At(least),
+        b = At(most),
+        y = At(y),
+        top = At(y - 4.0),
+        low = At(y + 4.0)
+    );
+    xml.leaf("path", &[("class", &"whisker"), ("d", &whisker)]);
+    let mut end = most.max(x);
+    if let Some(published) = cell.published {
+        let at = scale.x(published);
+        let diamond = format!(
+            "M{} {y}L{x} {}L{} {y}L{x} {}Z",
+            At(at - 6.0),
+            At(y - 6.0),
+            At(at + 6.0),
+            At(y + 6.0),
+            x = At(at),
+            y = At(y)
+        );
+        xml.leaf("path", &[("class", &"published"), ("d", &diamond)]);
+        end = end.max(at + 6.0);
+    }
+    let place: [(&'static str, &dyn std::fmt::Display); 3] =
+        [("class", &"value"), ("x", &At(end + 7.0)), ("y", &At(y + 4.0))];
+    xml.line("text", &place, &panel.unit.show(range.median));
+}
+
+/// The same way has the same colour on the whole page.
+fn tone(series: &str, nth: usize) -> String {
+    let known = ["plain", "work queue", "inline", "adaptive"];
+    let tone = known.iter().position(|name| *name == series).unwrap_or(4 + nth % 4);
+    format!("tone{tone}")
+}
+
+/// From figures to places.
+struct Scale {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn of(panel: &Panel) -> Self {
+        let cells = panel.rows.iter().flat_map(|row| row.cells.iter().flatten());
+        let values: Vec<f64> = cells
+            .flat_map(|cell| [Some(cell.measured.least), Some(cell.measured.most), cell.published])
+            .flatten()
+            .filter(|v| v.is_finite())
+            .collect();
+        let high = values.iter().copied().fold(0.0, f64::max);
+        let logarithmic = panel.shape == Shape::Dots && high > 0.0;
+        if !logarithmic {
+            return Self { low: 0.0, high: if high > 0.0 { high } else { 1.0 }, logarithmic };
+        }
+        let low = values.iter().copied().filter(|v| *v > 0.0).fold(high, f64::min);
+        Self { low: low / 1.2, high: high * 1.05, logarithmic }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let part = if self.logarithmic {
+            (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            value / self.high
+        };
+        LEFT + (RIGHT - LEFT) * part.clamp(0.0, 1.0)
+    }
+
+    /// Round values and their places, not too many.
+    fn ticks(&self) -> Vec<(f64, f64)> {
+        let values: Vec<f64> = if self.logarithmic {
+            let (from, to) = (self.low.log10().floor(), self.high.log10().ceil());
+            let few = to - from <= 3.0;
+            let steps: &[f64] = if few { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            // Five decades fit a page; more than forty no measurement has.
+            let decades = (0..40).map(|i| from + f64::from(i)).take_while(|d| *d <= to);
+            decades.flat_map(|d| steps.iter().map(move |s| s * 10f64.powf(d))).collect()
+        } else {
+            let rough = self.high / 5.0;
+            let power = 10f64.powf(rough.log10().floor());
+            let step = [1.0, 2.0, 5.0, 10.0].map(|s| s * power);
+            let step = step.into_iter().find(|s| *s >= rough).unwrap_or(rough);
+            (0..=5).map(|i| f64::from(i) * step).collect()
+        };
+        let inside = values.into_iter().filter(|v| (self.low..=self.high).contains(v));
+        inside.map(|v| (v, self.x(v))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Range, Unit};
+
+    fn panel(shape: Shape, values: &[f64]) -> Panel {
+        let range = |v: f64| Range { median: v, least: v, most: v };
+        let names = values.iter().map(ToString::to_string);
+        Panel::new("x", Unit::Micros, names).shape(shape).row("", values.iter().map(|v| range(*v)))
+    }
+
+    #[test]
+    fn figures_lie_on_the_scale_in_their_order() {
+        for shape in [Shape::Bars, Shape::Dots] {
+            for values in [&[0.0, 1.0, 7.0, 9.99][..], &[1e-3, 5.0, 3e4], &[0.0], &[2.0]] {
+                let scale = Scale::of(&panel(shape, values));
+                let places: Vec<f64> = values.iter().map(|v| scale.x(*v)).collect();
+                assert!(
+                    places.is_sorted() && places.iter().all(|x| (LEFT..=RIGHT).contains(x)),
+                    "{places:?}"
+                );
+                let ticks = scale.ticks();
+                assert!(
+                    ticks.len() <= 12 && ticks.iter().all(|(_, x)| (LEFT..=RIGHT).contains(x)),
+                    "{ticks:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_figure() {
+        let scale = Scale::of(&panel(Shape::Bars, &[50.0, 100.0]));
+        assert!(((scale.x(50.0) - LEFT) * 2.0 - (scale.x(100.0) - LEFT)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,149 @@
+//! Every subject in every round, in turn: what is compared was measured side by side.
+
+use underseal_bench::Range;
+
+use crate::load::{self, Load, Seen, Target};
+use crate::{Cell, Lab, Panel, Result, Unit};
+
+/// Runs every subject once in each round; each round begins with another, so that none always follows the same one.
+///
+/// The rounds of each subject, in its order.
+pub(crate) fn interleaved<T>(
+    lab: &Lab<'_>,
+    rounds: usize,
+    what: &str,
+    subjects: usize,
+    mut run: impl FnMut(usize) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let rounds = lab.rounds(rounds);
+    let mut seen: Vec<Vec<T>> = (0..subjects).map(|_| Vec::with_capacity(rounds)).collect();
+    for round in 0..rounds {
+        (lab.progress)(&format!("{what}: round {} of {rounds}", round + 1));
+        for i in 0..subjects {
+            let turn = (i + round) % subjects;
+            seen[turn].push(run(turn)?);
+        }
+    }
+    Ok(seen)
+}
+
+/// Ways to the data, by name.
+pub(crate) struct Ways(pub(crate) Vec<(&'static str, Target)>);
+
+/// Several ways under several loads: what was seen in every round.
+pub(crate) struct Grid {
+    ways: Vec<&'static str>,
+    loads: Vec<String>,
+    /// By way, then by load, then by round.
+    seen: Vec<Vec<Vec<Seen>>>,
+}
+
+impl Ways {
+    /// Measures each way under each load.
+    pub(crate) fn measure(
+        &self,
+        lab: &Lab<'_>,
+        rounds: usize,
+        what: &str,
+        loads: &[(String, Load)],
+    ) -> Result<Grid> {
+        let count = loads.len();
+        // The ways under one load follow each other closely: they are what is compared.
+        let pairs: Vec<(usize, usize)> =
+            (0..count).flat_map(|load| (0..self.0.len()).map(move |way| (way, load))).collect();
+        let rounds = interleaved(lab, rounds, what, pairs.len(), |nth| {
+            let (way, load) = pairs[nth];
+            load::run(&self.0[way].1, &loads[load].1)
+        })?;
+        let mut seen: Vec<Vec<Vec<Seen>>> = self.0.iter().map(|_| Vec::with_capacity(count)).collect();
+        for ((way, _), rounds) in pairs.iter().zip(rounds) {
+            seen[*way].push(rounds);
+        }
+        Ok(Grid {
+            ways: self.0.iter().map(|(name, _)| *name).collect(),
+            loads: loads.iter().map(|(name, _)| name.clone()).collect(),
+            seen,
+        })
+    }
+}
+
+impl Grid {
+    /// A way's number.
+    ///
+    /// # Panics
+    /// When the experiment did not name that way.
+    pub(crate) fn way(&self, name: &str) -> usize {
+        self.ways.iter().position(|way| *way == name).expect("an experiment asks for its own ways")
+    }
+
+    /// What a load is called.
+    pub(crate) fn load(&self, load: usize) -> &str {
+        &self.loads[load]
+    }
+
+    /// All rounds of a way under a load.
+    pub(crate) fn all(&self, way: &str, load: usize) -> &[Seen] {
+        &self.seen[self.way(way)][load]
+    }
+
+    /// What each round of a way under a load came to.
+    pub(crate) fn each(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Vec<f64> {
+        self.all(way, load).iter().map(of).collect()
+    }
+
+    pub(crate) fn range(&self, way: &str, load: usize, of: impl Fn(&Seen) -> f64) -> Range {
+        Range::of(self.each(way, load, of))
+    }
+
+    /// One way over another, round by round.
+    pub(crate) fn ratio(
+        &self,
+        over: &str,
+        under: &str,
+        load: usize,
+        of: impl Fn(&Seen) -> f64 + Copy,
+    ) -> Range {
+        Range::of_ratios(&self.each(over, load, of), &self.each(under, load, of))
+    }
+
+    /// All of it: a row for each load, a series for each way.
+    pub(crate) fn panel(&self, title: &str, unit: Unit, of: impl Fn(&Seen) -> f64 + Copy) -> Panel {
+        let mut panel = Panel::new(title, unit, self.ways.iter().copied());
+        for (load, name) in self.loads.iter().enumerate() {
+            let cells = self.ways.iter().map(|way| Cell::from(self.range(way, load, of)));
+            panel = panel.row(name, cells);
+        }
+        panel
+    }
+
+    /// The load where `of` one way over another is least, with that quotient.
+    pub(crate) fn worst(
+        &self,
+        over: &str,
+        under: impl Fn(usize) -> Vec<f64>,
+        of: impl Fn(&Seen) -> f64 + Copy,
+    ) -> (&str, Range) {
+        let ratios = (0..self.loads.len()).map(|load| {
+            (self.loads[load].as_str(), Range::of_ratios(&self.each(over, load, of), &under(load)))
+        });
+        let nothing = ("", Range::of([]));
+        ratios.min_by(|a, b| a.1.median.total_cmp(&b.1.median)).unwrap_or(nothing)
+    }
+
+    /// Round by round, the best of these ways under a load.
+    pub(crate) fn best(&self, ways: &[&str], load: usize, of: impl Fn(&Seen) -> f64 + Copy) -> Vec<f64> {
+        let best = ways.iter().map(|way| (Range::of(self.each(way, load, of)).median, *way));
+        // The best by its median: the best of each round alone would be luck.
+        let best = best.max_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or_else(Vec::new, |(_, way)| self.each(way, load, of))
+    }
+}
+
+/// A number of bytes as titles say it.
+pub(crate) fn size(bytes: usize) -> String {
+    match bytes {
+        0x10_0000.. => format!("{}M", bytes >> 20),
+        0x400.. => format!("{}k", bytes >> 10),
+        _ => format!("{bytes}"),
+    }
+}

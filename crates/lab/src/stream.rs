@@ -1,0 +1,181 @@
+//! Two ways to the same device, asked in the same words.
+//!
+//! ```text
+//!   load ---> Stream ---> Queue (a volume: segments, cipher, policy) ---> Channel ---> device
+//!                \
+//!                 +-----> Bare ----------------------------------------> Channel ---> device
+//! ```
+//! What the second costs less than the first is what the path costs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
+use underseal_device::{Arena, Buffer, Channel, Device, Finished, Io, Now, Ring, Started};
+
+use crate::{Error, Result};
+
+/// A request that is over.
+pub(crate) struct Done {
+    pub(crate) tag: u32,
+    pub(crate) result: Result<()>,
+    /// What was read, or the memory of what was written.
+    pub(crate) buffer: Option<Buffer>,
+}
+
+/// One thread's stream of requests. Tags are below the depth it was opened with, and one is used once at a time.
+pub(crate) trait Stream {
+    /// Memory for a write.
+    fn alloc(&mut self, len: usize) -> Option<Buffer>;
+    /// Takes memory back.
+    fn free(&mut self, buffer: Buffer);
+    /// False when it is full.
+    fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool;
+    /// Gives the memory back when it is full.
+    fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer>;
+    /// What is over.
+    fn next(&mut self) -> Option<Done>;
+    /// Hands over what was started, and takes what has come back.
+    fn poll(&mut self) -> Result<()>;
+    /// Waits until something moves on.
+    fn wait(&mut self) -> Result<()>;
+}
+
+/// A queue with room for `depth` requests of `size` bytes.
+pub(crate) fn queue(mapping: &Arc<Mapping>, depth: usize, size: usize) -> Result<Queue> {
+    // Its memory is twice the longest request: enough for all of them. A part of a sector needs the sectors at both of its
+    // ends besides.
+    let sector = mapping.preferred_block() as usize;
+    let each = if size < sector { sector * 2 } else { size };
+    let max_request = each.next_power_of_two().max(4096) * depth;
+    let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+    Ok(Queue::open(mapping.clone(), QueueOptions { depth, max_request })?)
+}
+
+impl Stream for Queue {
+    fn alloc(&mut self, len: usize) -> Option<Buffer> {
+        Queue::alloc(self, len)
+    }
+
+    fn free(&mut self, buffer: Buffer) {
+        Queue::free(self, buffer);
+    }
+
+    fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool {
+        self.submit(tag.into(), Request::Read { offset, len }).is_ok()
+    }
+
+    fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer> {
+        match self.submit(tag.into(), Request::Write { offset, data, durable: false }) {
+            Err(Request::Write { data, .. }) => Some(data),
+            _ => None,
+        }
+    }
+
+    fn next(&mut self) -> Option<Done> {
+        let done = self.next_completion()?;
+        // Tags are the ones given in `read` and `write`.
+        let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
+        Some(Done { tag, result: done.result.map_err(Error::from), buffer: done.buffer })
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        Queue::poll(self).map_err(Error::system("the queue cannot hand over its requests"))
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Queue::wait(self).map_err(Error::system("the queue cannot wait"))
+    }
+}
+
+/// A device's channel without anything above it.
+pub(crate) struct Bare {
+    channel: Box<dyn Channel>,
+    ring: Ring,
+    arena: Arena,
+    ready: VecDeque<Done>,
+}
+
+impl Bare {
+    /// A way for `depth` requests of `size` bytes.
+    pub(crate) fn open(device: &dyn Device, depth: usize, size: usize) -> Result<Self> {
+        let entries = u32::try_from(depth).unwrap_or(u32::MAX);
+        Ok(Self {
+            channel: device.channel(entries)?,
+            ring: Ring::new(entries.saturating_add(8))?,
+            arena: Arena::new(size.next_power_of_two().max(4096) * depth * 2)?,
+            ready: VecDeque::with_capacity(depth),
+        })
+    }
+
+    fn done(&mut self, tag: u32, result: underseal_device::Result<()>, buffer: Option<Buffer>) {
+        self.ready.push_back(Done { tag, result: result.map_err(Error::from), buffer });
+    }
+
+    fn start(&mut self, tag: u32, io: Io) {
+        if let Started::Finished(Finished { slot, buffer, result }) =
+            self.channel.start(&mut self.ring, tag, io)
+        {
+            self.done(slot, result, buffer);
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some(completion) = self.ring.next_completion() {
+            let finished = self.channel.finish(&mut self.ring, completion.token, completion.result);
+            if let Some(Finished { slot, buffer, result }) = finished {
+                self.done(slot, result, buffer);
+            }
+        }
+    }
+}
+
+impl Stream for Bare {
+    fn alloc(&mut self, len: usize) -> Option<Buffer> {
+        self.arena.alloc(len)
+    }
+
+    fn free(&mut self, buffer: Buffer) {
+        self.arena.free(buffer);
+    }
+
+    fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool {
+        let Some(mut buffer) = self.arena.alloc(len) else { return false };
+        match self.channel.read_now(offset, &mut buffer) {
+            Now::Done => self.done(tag, Ok(()), Some(buffer)),
+            Now::Failed(e) => self.done(tag, Err(e), Some(buffer)),
+            Now::Blocked(done) => {
+                self.start(tag, Io::Read { offset: offset + done as u64, buffer, range: done..len })
+            }
+        }
+        true
+    }
+
+    fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer> {
+        match self.channel.write_now(offset, &data) {
+            Now::Done => self.done(tag, Ok(()), Some(data)),
+            Now::Failed(e) => self.done(tag, Err(e), Some(data)),
+            Now::Blocked(done) => {
+                let (offset, range) = (offset + done as u64, done..data.len());
+                self.start(tag, Io::Write { offset, buffer: data, range, durable: false });
+            }
+        }
+        None
+    }
+
+    fn next(&mut self) -> Option<Done> {
+        self.ready.pop_front()
+    }
+
+    fn poll(&mut self) -> Result<()> {
+        self.ring.submit().map_err(Error::system("the ring takes nothing"))?;
+        self.reap();
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        self.ring.wait().map_err(Error::system("the ring cannot wait"))?;
+        self.reap();
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! `underseal lab`: what it says and keeps. Never how fast anything is.
+
+use serde_json::Value;
+
+use crate::common::Place;
+
+#[test]
+fn experiments_are_listed_with_their_questions() {
+    let place = Place::new();
+    let text = place.run(&["lab", "list"]).succeeds();
+    let json: Value = serde_json::from_str(&place.run(&["lab", "list", "--json"]).succeeds()).unwrap();
+    let listed = json.as_array().unwrap();
+    assert_eq!(text.lines().count(), listed.len());
+    for (line, experiment) in text.lines().zip(listed) {
+        let field = |name: &str| experiment[name].as_str().unwrap();
+        assert!(line.starts_with(field("name")) && line.ends_with(field("question")), "{line}");
+    }
+    for name in ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies"] {
+        assert!(listed.iter().any(|experiment| experiment["name"] == name), "{name}");
+    }
+}
+
+#[test]
+fn what_is_run_is_kept_and_reported() {
+    let place = Place::new();
+    let json = place.run(&["lab", "run", "zoned", "inline", "--quick", "--rounds", "1", "--json", "-"]);
+    let outcomes: Value = serde_json::from_str(&json.succeeds()).unwrap();
+    let names: Vec<_> = outcomes.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["zoned", "inline"]);
+    for outcome in outcomes.as_array().unwrap() {
+        let name = outcome["name"].as_str().unwrap();
+        assert_eq!((outcome["quick"].as_bool(), outcome["rounds"].as_u64()), (Some(true), Some(1)), "{name}");
+        assert!(!outcome["answer"].as_str().unwrap().is_empty(), "{name}");
+        for finding in outcome["findings"].as_array().unwrap() {
+            let value = |key: &str| finding["measured"][key].as_f64().unwrap();
+            assert!(value("least") <= value("median") && value("median") <= value("most"), "{finding}");
+        }
+        let kept = place.read(&format!("lab-results/{name}.json"));
+        assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), *outcome);
+    }
+
+    let page = place.run(&["lab", "report"]).succeeds();
+    place.run(&["lab", "report", "-o", "lab.html"]).succeeds();
+    assert_eq!(place.read("lab.html"), page.as_bytes());
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    for outcome in outcomes.as_array().unwrap() {
+        let name = outcome["name"].as_str().unwrap();
+        assert!(page.contains(&format!("<section id=\"{name}\">")), "{name}");
+    }
+    assert!(!page.contains("<section id=\"tail\">"), "what was not measured is not reported");
+    assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("url("));
+}
+
+#[test]
+fn results_go_where_they_are_wanted() {
+    let place = Place::new();
+    let args = ["lab", "run", "zoned", "--quick", "--rounds", "1", "--results", "kept", "--json", "all.json"];
+    let text = place.run(&args).succeeds();
+    for word in ["published", "measured", "spread", "goal", "zoned: "] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let all: Value = serde_json::from_slice(&place.read("all.json")).unwrap();
+    let kept: Value = serde_json::from_slice(&place.read("kept/zoned.json")).unwrap();
+    assert_eq!(all[0], kept);
+    place.run(&["lab", "report", "--from", "kept", "-o", "lab.html"]).succeeds();
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let place = Place::new();
+    place.run(&["lab", "run", "alchemy"]).fails(2, "no experiment \"alchemy\"");
+    place.run(&["lab", "report"]).fails(1, "there are no results");
+    std::fs::create_dir(place.path("bad")).unwrap();
+    std::fs::write(place.path("bad/tail.json"), "{\"name\": 1}").unwrap();
+    place.run(&["lab", "report", "--from", "bad"]).fails(1, "bad/tail.json");
+    place.run(&["lab", "run", "zoned", "--quick", "--results", "pass"]).fails(1, "pass");
+}
+
+#[test]
+fn a_busy_process_ends_with_the_one_that_started_it() {
+    let place = Place::new();
+    // Its stdin is at its end: nobody is there.
+    place.run(&["lab", "spin"]).succeeds();
+}
