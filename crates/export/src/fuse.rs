@@ -9,6 +9,7 @@
 //!   Worker         one thread, one queue, one descriptor: requests in, completions out
 //!        |- files.rs      names and attributes
 //!        |- protocol.rs   requests and replies as bytes
+//!        |- turns.rs      which of the idle threads listens
 //!        +- transport.rs  the descriptor: the part that FUSE over io_uring would replace
 //! ```
 //!
@@ -25,6 +26,7 @@ mod mount;
 mod protocol;
 mod server;
 mod transport;
+mod turns;
 mod worker;
 
 pub use mount::MountPoint;

@@ -13,6 +13,7 @@ use underseal_datapath::Mapping;
 use super::files::Files;
 use super::mount::{MountPoint, Mounted, unmount};
 use super::transport::Transport;
+use super::turns::Turns;
 use super::worker::Worker;
 use crate::{Error, ErrorKind, Result};
 
@@ -57,6 +58,7 @@ pub(super) struct Shared {
     pub(super) mapping: Arc<Mapping>,
     pub(super) files: Files,
     pub(super) cache: bool,
+    pub(super) turns: Turns,
     /// Taken for writes of parts of sectors: two such parts may be of one sector.
     pub(super) patches: Mutex<()>,
     /// No more requests are to be taken.
@@ -94,6 +96,7 @@ impl FuseServer {
             mapping,
             files,
             cache: config.cache,
+            turns: Turns::new().map_err(no_thread)?,
             patches: Mutex::new(()),
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),

@@ -30,8 +30,9 @@ const HAND_OVER: usize = 128 << 10;
 /// How many of a thread's failures are logged one by one; then every thousandth.
 const LOGGED: u64 = 20;
 
-/// The ring's number for the descriptor.
+/// The ring's numbers for the descriptor and for the bell of those that rest.
 const READABLE: u32 = 0;
+const WANTED: u32 = 1;
 
 /// The queue's number for the one request that its thread waits for, which no ticket has.
 const AWAITED: u64 = u64::MAX;
@@ -49,6 +50,7 @@ pub(super) struct Worker {
     inbox: Buffer,
     tickets: Tickets<Ticket>,
     watching: bool,
+    resting: bool,
     failures: u64,
 }
 
@@ -91,6 +93,7 @@ impl Worker {
             inbox,
             tickets: Tickets::new(DEPTH),
             watching: false,
+            resting: false,
             failures: 0,
         })
     }
@@ -100,13 +103,18 @@ impl Worker {
     /// # Errors
     /// When the kernel refuses to go on.
     pub(super) fn run(mut self) -> Result<()> {
-        let mut taken = 0;
+        let (mut taken, mut busy) = (0, false);
         loop {
             while self.tickets.is_full() {
                 self.wait(false)?;
             }
             match self.transport.receive(&mut self.head, &mut self.inbox)? {
                 Received::Request(len) => {
+                    if busy {
+                        // It was there already: this thread is not enough.
+                        self.shared.turns.call();
+                    }
+                    busy = true;
                     self.take(len)?;
                     self.answer_completions()?;
                     taken += len;
@@ -117,7 +125,7 @@ impl Worker {
                     }
                 }
                 Received::Nothing => {
-                    taken = 0;
+                    (taken, busy) = (0, false);
                     self.wait(true)?;
                 }
                 Received::Ended => break,
@@ -134,24 +142,55 @@ impl Worker {
 
     /// Waits for the lower device, and for requests if it says so.
     fn wait(&mut self, requests: bool) -> io::Result<()> {
-        const POLLIN: i16 = 1;
         // What came while the thread was at work has changed what there is to do.
-        if !(self.take_event() && requests) {
-            if requests && !self.watching {
-                self.queue.watch(self.transport.as_fd(), POLLIN, READABLE)?;
-                self.watching = true;
+        if !(self.take_events() && requests) {
+            if requests {
+                self.listen_or_rest()?;
             }
             self.queue.wait()?;
-            self.take_event();
+            self.take_events();
         }
         self.answer_completions()
     }
 
-    /// Notes that the descriptor has become readable. True when it has.
-    fn take_event(&mut self) -> bool {
-        let came = self.queue.next_event() == Some(READABLE);
-        self.watching &= !came;
-        came
+    /// Sees to it that the next request wakes this thread, or another that listens already.
+    fn listen_or_rest(&mut self) -> io::Result<()> {
+        const POLLIN: i16 = 1;
+        let turns = &self.shared.turns;
+        if self.watching {
+            return Ok(());
+        }
+        if self.tickets.is_empty() && turns.somebody_listens() {
+            if !self.resting {
+                self.queue.watch(turns.as_fd(), POLLIN, WANTED)?;
+                self.resting = true;
+                turns.rests();
+            }
+            // The other may have taken a request since, without seeing this one.
+            if turns.somebody_listens() {
+                return Ok(());
+            }
+        }
+        self.queue.watch(self.transport.as_fd(), POLLIN, READABLE)?;
+        self.watching = true;
+        turns.listens();
+        Ok(())
+    }
+
+    /// Notes what the ring has seen for this thread. True when there may be a request.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.queue.next_event() {
+            any = true;
+            if event == READABLE {
+                self.watching = false;
+                self.shared.turns.has_heard();
+            } else {
+                self.resting = false;
+                self.shared.turns.is_up();
+            }
+        }
+        any
     }
 
     /// Takes in the request of `len` bytes that has arrived.
@@ -262,6 +301,8 @@ impl Worker {
     /// Writes a part of a sector: reads the whole, changes it and writes it back, one at a time of all threads.
     fn patch(&mut self, offset: u64, len: usize, durable: bool) -> Answered {
         let shared = self.shared.clone();
+        // This can take a while.
+        shared.turns.call();
         let _turn = shared.patches.lock().unwrap_or_else(PoisonError::into_inner);
         let (start, end) = self.whole_sectors(offset, len as u64);
         let skip = to_usize(offset - start);
@@ -299,6 +340,8 @@ impl Worker {
             // Then the caller writes zeros.
             return Err(Errno::OPNOTSUPP);
         }
+        // This can take long.
+        self.shared.turns.call();
         let zero = Job::WriteZeroes { offset, len, durable: false, punch, fast: false };
         self.start(unique, Answer::Done, zero)
     }
@@ -391,6 +434,16 @@ impl Worker {
             let causes: String = causes.map(|cause| format!(": {cause}")).collect();
             log::error!("{what}: {failure}{causes} (failure {} of this thread)", self.failures);
         }
+    }
+}
+
+impl Drop for Worker {
+    /// What this thread has listened for, another must.
+    fn drop(&mut self) {
+        if self.watching {
+            self.shared.turns.has_heard();
+        }
+        self.shared.turns.call_all();
     }
 }
 
