@@ -30,6 +30,13 @@ const HAND_OVER: usize = 128 << 10;
 /// How many of a thread's failures are logged one by one; then every thousandth.
 const LOGGED: u64 = 20;
 
+/// Requests that were there one after the other and show that one thread is not enough. A lone client that is quick can
+/// send a few.
+const STREAM: u32 = 16;
+
+/// After a request of so many bytes another one that is there already has waited.
+const LONG: usize = 32 << 10;
+
 /// The ring's numbers for the descriptor and for the bell of those that rest.
 const READABLE: u32 = 0;
 const WANTED: u32 = 1;
@@ -51,6 +58,8 @@ pub(super) struct Worker {
     tickets: Tickets<Ticket>,
     watching: bool,
     resting: bool,
+    /// The bytes of the last read or write.
+    last: usize,
     failures: u64,
 }
 
@@ -94,6 +103,7 @@ impl Worker {
             tickets: Tickets::new(DEPTH),
             watching: false,
             resting: false,
+            last: 0,
             failures: 0,
         })
     }
@@ -103,18 +113,17 @@ impl Worker {
     /// # Errors
     /// When the kernel refuses to go on.
     pub(super) fn run(mut self) -> Result<()> {
-        let (mut taken, mut busy) = (0, false);
+        let (mut taken, mut row) = (0, 0);
         loop {
             while self.tickets.is_full() {
                 self.wait(false)?;
             }
             match self.transport.receive(&mut self.head, &mut self.inbox)? {
                 Received::Request(len) => {
-                    if busy {
-                        // It was there already: this thread is not enough.
+                    row += 1;
+                    if row > STREAM || (row > 1 && self.last >= LONG) {
                         self.shared.turns.call();
                     }
-                    busy = true;
                     self.take(len)?;
                     self.answer_completions()?;
                     taken += len;
@@ -125,7 +134,7 @@ impl Worker {
                     }
                 }
                 Received::Nothing => {
-                    (taken, busy) = (0, false);
+                    (taken, row) = (0, 0);
                     self.wait(true)?;
                 }
                 Received::Ended => break,
@@ -263,6 +272,7 @@ impl Worker {
         if len == 0 {
             return Ok(Some(Body::EMPTY));
         }
+        self.last = to_usize(len);
         let (start, end) = self.whole_sectors(file.start + offset, len);
         let skip = to_usize(file.start + offset - start);
         let read = Job::Read { offset: start, len: to_usize(end - start) };
@@ -278,6 +288,7 @@ impl Worker {
         if len == 0 {
             return Ok(Some(Body::written(0)));
         }
+        self.last = len;
         let offset = file.start + offset;
         let durable = flags & O_DSYNC != 0;
         if self.whole_sectors(offset, size.into()) != (offset, offset + u64::from(size)) {
