@@ -1,4 +1,4 @@
-//! Ranges that are claimed, first come, first served.
+//! Ranges that are claimed, first come, first served; by one alone, or by several that share them.
 
 use std::ops::Range;
 
@@ -10,7 +10,14 @@ pub(crate) struct Claims<T> {
 struct Claim<T> {
     range: Range<u64>,
     of: T,
+    shared: bool,
     holds: bool,
+}
+
+impl<T> Claim<T> {
+    fn excludes(&self, range: &Range<u64>, shared: bool) -> bool {
+        overlap(&self.range, range) && !(self.shared && shared)
+    }
 }
 
 impl<T: PartialEq + Clone> Claims<T> {
@@ -18,10 +25,11 @@ impl<T: PartialEq + Clone> Claims<T> {
         Self { all: Vec::with_capacity(room) }
     }
 
-    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come.
-    pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
-        let holds = !self.all.iter().any(|other| overlap(&other.range, &range));
-        self.all.push(Claim { range, of, holds });
+    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come. Those
+    /// that are shared do not wait for each other.
+    pub(crate) fn enter(&mut self, range: Range<u64>, of: T, shared: bool) -> bool {
+        let holds = !self.all.iter().any(|other| other.excludes(&range, shared));
+        self.all.push(Claim { range, of, shared, holds });
         holds
     }
 
@@ -38,7 +46,7 @@ impl<T: PartialEq + Clone> Claims<T> {
             let (before, rest) = self.all.split_at_mut(next);
             let claim = &mut rest[0];
             let waited = !claim.holds && overlap(&claim.range, &freed);
-            if waited && !before.iter().any(|other| overlap(&other.range, &claim.range)) {
+            if waited && !before.iter().any(|other| other.excludes(&claim.range, claim.shared)) {
                 claim.holds = true;
                 turn(&claim.of);
             }
@@ -58,24 +66,29 @@ mod tests {
     proptest! {
         #[test]
         fn no_two_that_hold_overlap_and_all_get_their_turn_in_order(
-            ranges in prop::collection::vec((0u64..50, 1u64..20), 1..40),
+            ranges in prop::collection::vec((0u64..50, 1u64..20, any::<bool>()), 1..40),
             picks in prop::collection::vec(0usize..1000, 40),
         ) {
-            let ranges: Vec<_> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
+            let all: Vec<_> = ranges.into_iter().map(|(start, len, shared)| (start..start + len, shared)).collect();
+            let excludes = |a: usize, b: usize| overlap(&all[a].0, &all[b].0) && !(all[a].1 && all[b].1);
             let mut claims = Claims::new(4);
             let mut holding: Vec<usize> =
-                (0..ranges.len()).filter(|i| claims.enter(ranges[*i].clone(), *i)).collect();
+                (0..all.len()).filter(|i| claims.enter(all[*i].0.clone(), *i, all[*i].1)).collect();
             let mut over = vec![];
-            for pick in picks.into_iter().take(ranges.len()) {
+            for pick in picks.into_iter().take(all.len()) {
                 for (n, a) in holding.iter().enumerate() {
-                    prop_assert!(holding[..n].iter().all(|b| !overlap(&ranges[*a], &ranges[*b])));
+                    prop_assert!(holding[..n].iter().all(|b| !excludes(*a, *b)));
+                }
+                let waits = |i: usize| !over.contains(&i) && !holding.contains(&i);
+                for i in (0..all.len()).filter(|i| waits(*i)) {
+                    prop_assert!((0..i).any(|j| !over.contains(&j) && excludes(i, j)), "nobody waits for nothing");
                 }
                 let done = holding.swap_remove(pick % holding.len());
-                prop_assert!((0..done).all(|i| over.contains(&i) || !overlap(&ranges[i], &ranges[done])), "in order");
+                prop_assert!((0..done).all(|i| over.contains(&i) || !excludes(i, done)), "in order");
                 over.push(done);
                 claims.leave(&done, |next| holding.push(*next));
             }
-            prop_assert_eq!(over.len(), ranges.len());
+            prop_assert_eq!(over.len(), all.len());
         }
     }
 }

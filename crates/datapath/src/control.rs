@@ -12,6 +12,9 @@ use underseal_volume::Volume;
 use crate::post::Post;
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
+/// Queues have nothing else to do when they are to let go of a key.
+const LET_GO: Duration = Duration::from_secs(10);
+
 pub(crate) struct Control {
     version: AtomicU32,
     state: Mutex<State>,
@@ -87,27 +90,38 @@ impl Control {
         self.change(|settings| settings.policy = policy);
     }
 
-    /// Stops new requests and waits for those in flight.
+    /// Stops new requests and waits for those in flight. False: it was suspended already.
     ///
     /// # Errors
     /// `Busy` when they do not end in time; the volume runs on.
-    pub(crate) fn suspend(&self, limit: Duration) -> Result<()> {
+    pub(crate) fn suspend(&self, limit: Duration) -> Result<bool> {
         let _changing = self.changing();
+        if self.state().settings.suspended {
+            return Ok(false);
+        }
         let version = self.change(|settings| settings.suspended = true);
-        let deadline = Instant::now() + limit;
+        if !self.wait_until_quiet(version, limit) {
+            self.change(|settings| settings.suspended = false);
+            let context = format!("requests in flight did not end within {limit:?}");
+            return Err(Error::new(ErrorKind::Busy, context));
+        }
+        Ok(true)
+    }
+
+    /// Waits until every queue has seen this version, which is suspended, and has nothing in flight. False: that takes
+    /// longer than `limit`.
+    fn wait_until_quiet(&self, version: u32, limit: Duration) -> bool {
+        let begun = Instant::now();
         let mut state = self.state();
         while state.queues.iter().any(|post| post.quiet_at() != version) {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                drop(state);
-                self.change(|settings| settings.suspended = false);
-                let context = format!("requests in flight did not end within {limit:?}");
-                return Err(Error::new(ErrorKind::Busy, context));
+                return false;
             }
             let waited = self.quiet.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(())
+        true
     }
 
     pub(crate) fn resume(&self) -> Result<()> {
@@ -119,13 +133,24 @@ impl Control {
         Ok(())
     }
 
-    /// Puts another volume, or none, in the place of a suspended one.
+    /// Lets requests go on, with a key or without.
+    pub(crate) fn release(&self) {
+        let _changing = self.changing();
+        self.change(|settings| settings.suspended = false);
+    }
+
+    /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
     pub(crate) fn replace(&self, volume: Option<Arc<Volume>>) -> Result<()> {
         let _changing = self.changing();
         if !self.state().settings.suspended {
             return Err(Error::new(ErrorKind::NotSuspended, "not suspended during key manipulation"));
         }
-        self.change(|settings| settings.volume = volume);
+        let version = self.change(|settings| settings.volume = volume);
+        if !self.wait_until_quiet(version, LET_GO) {
+            let context =
+                format!("a queue did not let go of the old key within {LET_GO:?}; it will when it is used");
+            return Err(Error::new(ErrorKind::Busy, context));
+        }
         Ok(())
     }
 

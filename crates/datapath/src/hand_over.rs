@@ -171,6 +171,11 @@ impl<T> Injector<T> {
         self.idle.load(Ordering::Relaxed).saturating_sub(self.waiting.load(Ordering::Relaxed))
     }
 
+    /// Work that nobody has taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Lets the threads end when the work is done; no more is taken.
     pub(crate) fn close(&self) {
         lock(&self.state).closed = true;

@@ -157,17 +157,18 @@ impl Mapping {
         Ok(())
     }
 
-    /// Holds new requests back, waits for those in flight, and flushes the devices.
+    /// Holds new requests back, waits for those in flight, and flushes the devices. Not for a thread that has a queue:
+    /// every queue's thread has to see it.
     ///
     /// # Errors
     /// `Busy` when they do not end within `limit`, and the flush's: the volume runs on then.
     pub fn suspend(&self, limit: Duration) -> Result<()> {
-        self.control.suspend(limit)?;
+        let was_running = self.control.suspend(limit)?;
         if self.read_only() {
             return Ok(());
         }
         let flushed = self.devices.iter().try_for_each(|device| flush(&**device));
-        if flushed.is_err() {
+        if flushed.is_err() && was_running {
             self.control.resume()?;
         }
         flushed
@@ -179,6 +180,12 @@ impl Mapping {
     /// `NoKey` after the key was wiped.
     pub fn resume(&self) -> Result<()> {
         self.control.resume()
+    }
+
+    /// Lets the requests go on even when the key is wiped: those that need it fail. For a volume that is being closed, so
+    /// that nobody waits for ever.
+    pub fn release(&self) {
+        self.control.release();
     }
 
     /// True while requests are held back.
@@ -194,11 +201,14 @@ impl Mapping {
     /// Puts the same volume under another key.
     ///
     /// # Errors
-    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors.
+    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` when the thread of a queue
+    /// does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
         let shape = Shape::of(&volume, &self.devices);
         let same = shape.size == self.shape.size
             && shape.sector == self.shape.sector
+            // Zeros below are written as zeros above, or are not.
+            && shape.is_null == self.shape.is_null
             && volume.segments().iter().all(|segment| {
                 let device = self.devices.get(segment.device);
                 segment.kind != SegmentKind::Stored || device.is_some_and(|d| fits(segment, &**d).is_ok())
@@ -211,8 +221,10 @@ impl Mapping {
 
     /// Forgets the key. The volume stays suspended until it has one again.
     ///
+    /// No queue has it afterwards. A job that an engine has never given back still does.
+    ///
     /// # Errors
-    /// `NotSuspended`.
+    /// `NotSuspended`; `Busy` when the thread of a queue does not come to see it.
     pub fn wipe_key(&self) -> Result<()> {
         self.control.replace(None)
     }
@@ -274,7 +286,7 @@ impl Mapping {
     }
 
     /// True when a device has zones that are written in sequence.
-    pub(crate) fn is_zoned(&self) -> bool {
+    pub fn is_zoned(&self) -> bool {
         self.shape.zoned
     }
 

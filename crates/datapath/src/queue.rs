@@ -116,8 +116,14 @@ impl Queue {
         let mut ring = Ring::new(options.depth + 8).map_err(lower)?;
         let channels = mapping.devices().iter().map(|device| device.channel(count));
         let channels = channels.collect::<std::result::Result<_, _>>().map_err(lower)?;
-        // The longest request and as much again, so one large request never waits for another.
-        let arena = Arena::new(options.max_request.saturating_mul(2)).map_err(lower)?;
+        // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
+        // whole sectors need room too, however short requests are.
+        let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
+        let longest =
+            options.max_request.max(admit::ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
+        let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
+        let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
+        let arena = arena()?;
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
         let post = Arc::new(Post::new(count as usize).map_err(no_bell)?);
@@ -142,7 +148,7 @@ impl Queue {
             runnable: VecDeque::with_capacity(depth),
             order: Order::new(count as usize),
             adaptive: Adaptive::new(count as usize),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(for_jobs),
             ready: VecDeque::with_capacity(depth * 2),
             events: VecDeque::with_capacity(8),
             max_request: options.max_request,
@@ -189,7 +195,8 @@ impl Queue {
         data: &mut [u8],
         durable: bool,
     ) -> std::result::Result<(), Full> {
-        if let Err(error) = self.check_range(offset, data.len() as u64, true) {
+        let checked = self.check_range(offset, data.len() as u64, true);
+        if let Err(error) = checked.and_then(|()| self.check_length(data.len() as u64)) {
             self.refuse(tag, error, None);
             return Ok(());
         }
@@ -289,8 +296,10 @@ impl Queue {
     /// # Errors
     /// When the kernel refuses.
     pub fn wait(&mut self) -> std::io::Result<()> {
+        let ended = self.ready.len();
         self.refresh();
-        if self.work_on_backlog() || self.take_surplus_back() {
+        // What a resumed volume lets go on may be over at once.
+        if self.ready.len() != ended || self.work_on_backlog() || self.take_surplus_back() {
             return self.poll();
         }
         let (control, version) = (self.mapping.control(), self.settings.version);
@@ -349,13 +358,17 @@ impl Queue {
                 Letter::Granted(index) => self.begin(index),
             }
         }
-        self.write_sorted();
     }
 
     /// Lets go on what was waiting for what has ended.
     fn settle(&mut self) {
-        while let Some(index) = self.runnable.pop_front() {
-            self.take_lock(index);
+        loop {
+            while let Some(index) = self.runnable.pop_front() {
+                self.take_lock(index);
+            }
+            if !self.write_in_order() {
+                break;
+            }
         }
         self.report_quiet();
     }
@@ -403,12 +416,16 @@ pub struct Full;
 impl Drop for Queue {
     /// Waits for what the lower device and other threads have, so that nothing writes to memory that is gone. What waits
     /// for a suspended volume is given up.
+    ///
+    /// When this thread panics, it may be amid a request that will never end: then nothing is waited for. The channels
+    /// see to it that memory which the kernel may write to stays.
     fn drop(&mut self) {
-        while self.requests as usize > self.paused.len() && self.wait().is_ok() {
+        let panics = std::thread::panicking();
+        while !panics && self.requests as usize > self.paused.len() && self.wait().is_ok() {
             self.ready.clear();
         }
-        for index in std::mem::take(&mut self.paused) {
-            self.slots.take(index);
+        for index in self.slots.locked() {
+            self.mapping.locks().release(&self.post, index);
         }
         self.mapping.control().unregister(&self.post);
     }

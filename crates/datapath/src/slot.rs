@@ -32,11 +32,13 @@ pub(crate) struct Slot {
     pub(crate) order: WriteOrder,
     /// Its next piece's bytes are there, or encrypted, and wait for their turn.
     pub(crate) is_due: bool,
-    /// It is written to sectors that other queues may write too.
+    /// It has its place in the line for its sectors, which other queues may write too.
     pub(crate) is_locked: bool,
     /// Where the next job of its piece for the accelerator begins, and how many are out.
     pub(crate) jobs_at: usize,
     pub(crate) jobs_out: u32,
+    /// What this thread will take for its next piece, in nanoseconds, as the backlog counts it.
+    pub(crate) cost: u64,
     pub(crate) family: Family,
     pub(crate) kind: Kind,
     /// When it came.
@@ -150,6 +152,12 @@ impl Slots {
         let slot = self.slots[index as usize].take().expect("only requests in flight are taken");
         self.free.push(index);
         slot
+    }
+
+    /// Those that have, or wait for, their sectors.
+    pub(crate) fn locked(&self) -> impl Iterator<Item = u32> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(index, slot)| slot.as_ref()?.is_locked.then_some(index))
     }
 
     /// # Panics

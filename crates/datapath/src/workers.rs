@@ -29,7 +29,7 @@ use crate::hand_over::Injector;
 const MOST: usize = 64;
 
 /// A worker without work looks for so long before it sleeps: waking it costs as much.
-const PATIENCE: Duration = Duration::from_micros(20);
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// A volume's workers.
 pub(crate) struct Workers {
@@ -76,9 +76,13 @@ impl Workers {
         group.injector.push(task)
     }
 
-    /// Workers that have nothing to do, leaving the processor of the caller to the caller.
-    pub(crate) fn idle(&self) -> usize {
-        self.any().injector.idle().saturating_sub(1)
+    /// Whether a worker can take one more of a queue's tasks, of which `away` are with workers: one is idle, or is at work
+    /// and will come to it next. One processor is left to the caller.
+    pub(crate) fn has_room(&self, away: usize) -> bool {
+        let any = self.any();
+        let others = any.threads.len().saturating_sub(1);
+        let nobody_waits = any.injector.waiting() == 0;
+        others > 0 && nobody_waits && (any.injector.idle() > 1 || (away > 0 && away < 2 * others))
     }
 
     /// Takes back a task of a queue's that no worker has come to.

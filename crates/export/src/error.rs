@@ -10,6 +10,16 @@ pub enum ErrorKind {
     BadEndpoint,
     /// An export's description breaks a rule of the protocol.
     BadExport,
+    /// The text is no name for a volume.
+    BadName,
+    /// The directory of control sockets cannot be made, or is not the user's own.
+    Directory,
+    /// Another server listens there.
+    InUse,
+    /// No open volume listens there.
+    NotOpen,
+    /// It belongs to another user.
+    Forbidden,
     /// A socket could not be bound, listened on or taken over.
     Listen,
     /// The listener would carry plain text over a network, and nobody asked for that.

@@ -1,14 +1,19 @@
 //! How a plain volume is reached from outside.
 //!
 //! ```text
-//!   nbd/    Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
-//!   fuse/   a file: mounted over a file, or one for each segment in a folder
+//!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//!   fuse/     a file: mounted over a file, or one for each segment in a folder
+//!   control/  status, policies, suspension and keys of a volume while it is open
+//!   metrics/  the same figures for Prometheus
 //! ```
 //!
 //! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
 
+mod attendant;
+pub mod control;
 mod error;
 pub mod fuse;
+pub mod metrics;
 pub mod nbd;
 mod tickets;
 

@@ -28,13 +28,14 @@ pub mod protocol;
 mod server;
 mod tls;
 mod transmission;
-mod transport;
+pub(crate) mod transport;
 
 pub use activation::activated;
 pub use endpoint::Endpoint;
 pub use exports::{ExportInfo, Exports};
 pub use handshake::{Admission, Handshake, Negotiated, Refusal, Step, TlsUse};
 pub use listen::{Listener, listen};
+pub(crate) use logging::{Printable, RateLimit};
 pub use peer::Peer;
 pub use server::{Connection, ConnectionHandler, Server, ServerConfig, StopSignal, Stopper};
 pub use tls::{TlsConfig, TlsFiles, TlsMode};

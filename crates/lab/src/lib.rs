@@ -4,6 +4,7 @@
 //!   experiments/   one file each: the question, what was published, what is measured, the answer
 //!      |   |
 //!      |  rounds     every subject in every round, so that a noisy neighbour meets all alike
+//!      |    stalls   what was measured while the machine stood still is measured again
 //!      |   |
 //!      |  load       threads that keep requests in flight, through a ...
 //!      |   |           stream   Queue (a volume under a policy) or the bare Channel of a device
@@ -29,6 +30,7 @@ mod load;
 mod outcome;
 mod page;
 mod rounds;
+mod stalls;
 mod stream;
 mod text;
 mod volumes;

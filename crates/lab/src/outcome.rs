@@ -249,6 +249,14 @@ impl Unit {
         }
     }
 
+    /// What stands over a column of numbers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            unit => unit.suffix().trim_start(),
+        }
+    }
+
     /// A number as people write it: three digits that count.
     pub fn number(self, value: f64) -> String {
         let value = if self == Self::Part { value * 100.0 } else { value };

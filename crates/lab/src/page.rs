@@ -117,7 +117,8 @@ fn section(xml: &mut Xml, outcome: &Outcome) {
             xml.element("dd", &[], |xml| outcome.setup.iter().for_each(|line| xml.line("p", &[], line)));
             xml.line("dt", &[], "Rounds");
             let text = format!(
-                "{}, interleaved, in {:.0} seconds; medians; spreads are from the least to the most of the rounds",
+                "{}, interleaved, in {:.0} seconds; medians; spreads are from the least to the most of the rounds; what was measured while the \
+                 machine itself stood still (a paused virtual processor) was measured again",
                 outcome.rounds, outcome.seconds
             );
             xml.line("dd", &[], &text);
@@ -176,16 +177,12 @@ fn figure(xml: &mut Xml, panel: &Panel) {
 }
 
 fn how_to_read(panel: &Panel) -> String {
-    let unit = match panel.unit {
-        Unit::Count => "count",
-        unit => unit.suffix().trim(),
-    };
     let scale = match panel.shape {
         Shape::Bars => "",
         Shape::Dots => ", logarithmic",
         Shape::Heat => ", as part of the best of its group",
     };
-    format!("{unit}{scale}; {} is better", if panel.more_is_better { "more" } else { "less" })
+    format!("{}{scale}; {} is better", panel.unit.name(), if panel.more_is_better { "more" } else { "less" })
 }
 
 fn figures(xml: &mut Xml, panel: &Panel) {

@@ -3,11 +3,16 @@
 use underseal_bench::Range;
 
 use crate::load::{self, Load, Seen, Target};
+use crate::stalls::Stalls;
 use crate::{Cell, Lab, Panel, Result, Unit};
+
+/// How often something is measured again on a machine that stands still.
+const AGAIN: usize = 3;
 
 /// Runs every subject once in each round; each round begins with another, so that none always follows the same one.
 ///
-/// The rounds of each subject, in its order.
+/// What was measured while the machine stood still is measured again, a few times at most. The rounds of each subject, in
+/// its order.
 pub(crate) fn interleaved<T>(
     lab: &Lab<'_>,
     rounds: usize,
@@ -17,11 +22,23 @@ pub(crate) fn interleaved<T>(
 ) -> Result<Vec<Vec<T>>> {
     let rounds = lab.rounds(rounds);
     let mut seen: Vec<Vec<T>> = (0..subjects).map(|_| Vec::with_capacity(rounds)).collect();
+    let stalls = Stalls::watch();
     for round in 0..rounds {
         (lab.progress)(&format!("{what}: round {} of {rounds}", round + 1));
         for i in 0..subjects {
             let turn = (i + round) % subjects;
-            seen[turn].push(run(turn)?);
+            let mut before = stalls.seen();
+            let mut result = run(turn)?;
+            for _ in 0..AGAIN {
+                let now = stalls.seen();
+                if now == before {
+                    break;
+                }
+                (lab.progress)(&format!("{what}: the machine stood still; that part once more"));
+                before = now;
+                result = run(turn)?;
+            }
+            seen[turn].push(result);
         }
     }
     Ok(seen)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Cell, Finding, Outcome, Panel, Shape, Unit};
+use crate::{Cell, Finding, Outcome, Panel, Shape};
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,12 +40,7 @@ fn finding_row(finding: &Finding) -> [String; 6] {
 }
 
 fn panel_text(f: &mut fmt::Formatter<'_>, panel: &Panel) -> fmt::Result {
-    writeln!(
-        f,
-        "  {} ({})",
-        panel.title,
-        if panel.unit == Unit::Part { "%" } else { panel.unit.suffix().trim() }
-    )?;
+    writeln!(f, "  {} ({})", panel.title, panel.unit.name())?;
     if let Some(note) = &panel.note {
         writeln!(f, "  {note}")?;
     }

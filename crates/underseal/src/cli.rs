@@ -1,6 +1,7 @@
 //! What the command takes. The help and the manual pages come out of these types.
 
 mod bench;
+mod control;
 mod format;
 mod lab;
 mod open;
@@ -14,9 +15,12 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 
 pub(crate) use bench::{Bench, BenchArgs};
+pub(crate) use control::{
+    CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
+};
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
-pub(crate) use open::{Nbd, OpenArgs, ServeArgs};
+pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
@@ -42,11 +46,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Format(FormatArgs),
-    Open(OpenArgs),
+    Open(Box<OpenArgs>),
     Info(InfoArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    #[command(flatten)]
+    Control(Control),
     Bench(BenchArgs),
     Lab(LabArgs),
     Completions(CompletionsArgs),

@@ -63,6 +63,11 @@ impl Error {
         self
     }
 
+    /// What happened, without what to do about it.
+    pub(crate) fn what(&self) -> String {
+        self.what.clone()
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }
@@ -153,6 +158,8 @@ impl From<datapath::Error> for Error {
             Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge | Kind::ReadOnly => (Exit::Usage, ""),
             Kind::Unsupported => (Exit::Unsupported, ""),
             Kind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
+            Kind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
+            Kind::NoKey => (Exit::NoKey, ""),
             Kind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
             _ => (Exit::Failed, ""),
         };
@@ -164,7 +171,12 @@ impl From<export::Error> for Error {
     fn from(error: export::Error) -> Self {
         use export::ErrorKind as Kind;
         let (exit, remedy) = match error.kind() {
-            Kind::BadEndpoint | Kind::BadExport => (Exit::Usage, ""),
+            Kind::BadEndpoint | Kind::BadExport | Kind::BadName => (Exit::Usage, ""),
+            Kind::Directory => (
+                Exit::Failed,
+                "UNDERSEAL_RUNTIME_DIR with a directory of your own that others cannot write to",
+            ),
+            Kind::NotOpen => (Exit::Usage, "`underseal list` shows the open volumes"),
             Kind::Plaintext => (
                 Exit::Usage,
                 "--tls-certificates DIR, tcp:localhost:PORT, or --allow-plaintext-tcp on a network you trust",

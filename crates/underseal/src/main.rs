@@ -4,7 +4,7 @@
 //!   cli/         arguments and their help      man, completions: out of the same definition
 //!     |
 //!   commands/    format  open  info  read  write  table  bench  lab
-//!     |             |      |           |
+//!     |             |      |           |               control/  list  status  policy  suspend  message  close  top
 //!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
 //!     |          volume       image and key -> a mapping that is ready for requests
 //!     |          daemon, pid_file, logging      what runs in the background
@@ -22,6 +22,7 @@ mod logging;
 mod output;
 mod passphrase;
 mod pid_file;
+mod policy;
 mod progress;
 mod signals;
 mod size;

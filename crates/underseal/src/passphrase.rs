@@ -11,8 +11,8 @@ use crate::cli::SecretArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-pub(crate) use source::key_file as secret_file;
-pub(crate) use terminal::confirm;
+pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
+pub(crate) use terminal::{ask as ask_hidden, confirm};
 
 /// Where a passphrase comes from.
 #[derive(Debug)]

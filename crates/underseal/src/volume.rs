@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::SectorSize;
-use underseal_datapath::Mapping;
+use underseal_datapath::{Flags, Mapping};
 use underseal_device::{Device, FileDevice, OpenOptions};
 use underseal_volume::plain::{self, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, UnlockOptions, Volume};
@@ -14,6 +14,7 @@ use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::Secret;
+use crate::policy;
 
 /// What may be done with the volume.
 #[derive(Debug, Clone, Copy)]
@@ -22,17 +23,24 @@ pub(crate) struct Access {
     pub(crate) allow_discards: bool,
 }
 
+/// A volume that takes requests.
+pub(crate) struct Opened {
+    pub(crate) mapping: Arc<Mapping>,
+    /// What its header or table says about dispatch.
+    pub(crate) flags: Flags,
+}
+
 /// Locks the image, gets the secret and unlocks the volume.
 ///
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
-pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Arc<Mapping>> {
+pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let options = OpenOptions { read_only: access.read_only, direct: args.direct, unlocked: false };
     let device = FileDevice::open(&args.image, options)?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
-    let volume = match (args.kind, &args.header) {
-        (VolumeType::Plain, _) => plain_volume(args, access, size, &secret)?,
+    let (volume, flags) = match (args.kind, &args.header) {
+        (VolumeType::Plain, _) => (plain_volume(args, access, size, &secret)?, Flags::default()),
         // Headers lie on no blocks of direct I/O.
         (_, None) if args.direct => {
             luks_volume(args, access, size, &open_file(&args.image, access)?, &secret)?
@@ -40,7 +48,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Arc<Mapping>> {
         (_, None) => luks_volume(args, access, size, device.file(), &secret)?,
         (_, Some(header)) => luks_volume(args, access, size, &open_file(header, access)?, &secret)?,
     };
-    Ok(Arc::new(Mapping::new(volume, Arc::new(device))?))
+    Ok(Opened { mapping: Arc::new(Mapping::new(volume, Arc::new(device))?), flags })
 }
 
 fn luks_volume(
@@ -49,7 +57,7 @@ fn luks_volume(
     data_size: u64,
     file: &File,
     secret: &Secret<'_>,
-) -> Result<Volume> {
+) -> Result<(Volume, Flags)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let mut header = Header::read(file, name)?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
@@ -68,8 +76,9 @@ fn luks_volume(
     let volume = header.activate(&unlocked.key, data_size, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
+    let flags = policy::of_header(&header.flags());
     mend(&mut header, file, name, access);
-    Ok(volume)
+    Ok((volume, flags))
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {

@@ -45,6 +45,11 @@ pub(crate) fn build(
     underseal_cipher::build(spec, key, sector_size).map_err(|e| cipher_error(spec, e))
 }
 
+/// What [`build`] made a cipher from, but for the key.
+pub(crate) fn recipe(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> crate::Recipe {
+    crate::Recipe { cipher: spec.clone(), sector_size, iv_large_sectors: false, key_size: key.len() }
+}
+
 /// A cipher's refusal, in this crate's error.
 pub(crate) fn cipher_error(spec: &CipherSpec, e: underseal_cipher::Error) -> Error {
     use underseal_cipher::ErrorKind as Cipher;

@@ -122,6 +122,7 @@ impl Header {
         let cipher = area::build(&self.phdr.cipher, &key.key, SectorSize::S512)?;
         let len = volume::data_length(data_size, lower, None, SectorSize::S512)?;
         let segment = Segment::stored(0, len, lower, 0, cipher);
+        let segment = segment.with_recipe(area::recipe(&self.phdr.cipher, &key.key, SectorSize::S512));
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 

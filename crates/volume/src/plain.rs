@@ -133,6 +133,7 @@ pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Vol
         ErrorKind::BadHeader => bad("the key or sector size does not fit the cipher").with_source(e),
         _ => e,
     })?;
-    let segment = Segment::stored(0, len, options.offset, options.iv_offset, cipher);
+    let segment = Segment::stored(0, len, options.offset, options.iv_offset, cipher)
+        .with_recipe(area::recipe(&options.cipher, key, unit));
     Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
 }

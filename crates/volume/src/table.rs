@@ -22,6 +22,7 @@ pub use key::TableKey;
 pub use options::{CryptOptions, Integrity};
 
 use std::fmt;
+use std::sync::Arc;
 
 use words::Words;
 
@@ -241,8 +242,12 @@ impl Line {
             let why = format!("start={offset}, len={len}, dev_size={} sectors of 512 bytes", size >> 9);
             return Err(Error::new(ErrorKind::TooSmall, format!("{name} too small for target: {why}")));
         }
+        let recipe = match &self.target {
+            Target::Crypt(crypt) => Some(Arc::new(crypt.recipe())),
+            _ => None,
+        };
         let (start, len, lower) = (self.start << 9, self.len << 9, offset << 9);
-        Ok(Segment { start, len, kind, device, lower, iv_offset, cipher })
+        Ok(Segment { start, len, kind, device, lower, iv_offset, cipher, recipe })
     }
 
     /// The line's text; with zeros for the key unless it is asked for.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Recipe, Result};
 
 /// A run of the volume that lies in one piece on one lower device, under one cipher and key; or on none.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ pub struct Segment {
     pub iv_offset: u64,
     /// The cipher with its key; the null cipher where nothing is stored.
     pub cipher: Arc<dyn SectorCipher>,
+    /// How to make that cipher from another key; none where there is no key.
+    pub recipe: Option<Arc<Recipe>>,
 }
 
 /// What a segment is made of.
@@ -40,7 +42,14 @@ pub enum SegmentKind {
 impl Segment {
     /// A segment that lies on the first lower device; fields as in [`Segment`].
     pub fn stored(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Self {
-        Self { start, len, kind: SegmentKind::Stored, device: 0, lower, iv_offset, cipher }
+        Self { start, len, kind: SegmentKind::Stored, device: 0, lower, iv_offset, cipher, recipe: None }
+    }
+
+    /// The same segment, which takes another key.
+    #[must_use]
+    pub fn with_recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = Some(Arc::new(recipe));
+        self
     }
 
     /// dm-crypt's sector number of the byte `offset` of the volume, which lies in this segment.

@@ -7,9 +7,9 @@
 //!                             what none of them came to is taken back
 //! ```
 //!
-//! The watermark is twice the time by which workers were late, as measured: work that this thread would reach sooner is
-//! not worth handing over. On a busy machine workers come late, so little is handed over; on an idle one they come soon.
-//! Whether sharing pays beyond it is [tried](trial).
+//! The watermark is twice the time that a worker takes to come to a task, as measured: work that this thread would reach
+//! sooner is not worth waking one for. On a busy machine workers come late, so little is handed over; on an idle one they
+//! come soon. Whether sharing pays beyond it is [tried](trial).
 
 mod trial;
 
@@ -31,6 +31,8 @@ const MOST: u64 = 10_000_000;
 /// After so many decisions that the watermark alone has made, it is lowered, lest it stays high after the machine has
 /// become idle.
 const DOUBT: u32 = 64;
+/// Of so many small pieces one is measured.
+const MEASURED: u32 = 16;
 /// The smallest part of a request that is shared, in bytes.
 const SMALLEST_PART: u64 = 64 << 10;
 /// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
@@ -48,12 +50,14 @@ pub(super) struct Adaptive {
     reads_block: bool,
     reads: Costs,
     writes: Costs,
-    /// How much later than this thread workers are done with a task, had this thread begun at once; in nanoseconds.
+    /// How long workers that have nothing to do take to come to a task, in nanoseconds.
     reaction: u64,
     trial: Trial,
     doubts: u32,
     /// Tasks at workers.
     away: usize,
+    /// Pieces of the backlog that this thread has done.
+    pieces: u32,
 }
 
 /// Powers of two of lengths, up to 4 GiB.
@@ -76,6 +80,7 @@ impl Adaptive {
             trial: Trial::new(),
             doubts: 0,
             away: 0,
+            pieces: 0,
         }
     }
 
@@ -87,6 +92,11 @@ impl Adaptive {
         self.running == Some(index)
     }
 
+    /// True when workers have more than one task: the last one given waits for another.
+    pub(super) fn is_away(&self) -> bool {
+        self.away > 1
+    }
+
     /// Notes how the lower device answered a read.
     pub(super) fn saw_read(&mut self, blocked: bool) {
         self.reads_block = blocked;
@@ -95,10 +105,11 @@ impl Adaptive {
     /// Notes that a task is back.
     pub(super) fn surplus_over(&mut self, task: &Task) {
         self.away -= 1;
-        let kind = if task.work.reads() { Kind::Read } else { Kind::Write };
-        let cost = self.costs(kind).of(task.range.len() as u64);
-        let took = nanos(task.ended.saturating_duration_since(task.given));
-        self.reacted(took.saturating_sub(cost));
+        if task.follows {
+            // It waited for the task before it, which says nothing about the worker.
+            return;
+        }
+        self.reacted(nanos(task.started.saturating_duration_since(task.given)));
     }
 
     fn reacted(&mut self, time: u64) {
@@ -163,10 +174,13 @@ impl Queue {
         let (kind, len) = (slot.kind, slot.end - slot.at);
         slot.since = self.now;
         let cost = self.adaptive.costs(kind).of(len);
+        slot.cost = cost;
         self.adaptive.backlog.push_back(index);
         self.adaptive.bytes += len;
         self.adaptive.cost += cost;
-        self.show_backlog();
+        if self.adaptive.cost > LEAST {
+            self.show_backlog();
+        }
     }
 
     /// Does the next piece of the backlog, and hands over what is too much. False when there is none.
@@ -174,10 +188,24 @@ impl Queue {
         if self.adaptive.backlog.is_empty() {
             return false;
         }
-        self.share();
-        let Some(index) = self.adaptive.backlog.pop_front() else { return true };
+        if self.adaptive.away > 0 && self.post.has_letters() {
+            // A worker that is done can have more.
+            self.read_letters();
+        }
+        let is_small = self.adaptive.cost <= LEAST;
+        if !is_small {
+            self.share();
+        }
+        let Some(index) = self.adaptive.backlog.pop_front() else {
+            // All is with workers. The letters may have let others go on.
+            self.settle();
+            return true;
+        };
         let (kind, len) = self.leave_backlog(index);
-        let began = self.tick();
+        self.adaptive.pieces = self.adaptive.pieces.wrapping_add(1);
+        // Looking at the clock costs a small piece dearly: one in some is measured.
+        let measured = !is_small || self.adaptive.pieces.is_multiple_of(MEASURED);
+        let began = if measured { self.tick() } else { self.now };
         let slot = self.slots.get(index);
         slot.since = began;
         self.adaptive.running = Some(index);
@@ -193,11 +221,13 @@ impl Queue {
             self.run(index);
         }
         self.adaptive.running = None;
-        if self.moved - moved == len {
-            let took = nanos(self.tick().saturating_duration_since(began));
-            self.adaptive.costs(kind).took(len, took);
+        if measured {
+            if self.moved - moved == len {
+                let took = nanos(self.now.saturating_duration_since(began));
+                self.adaptive.costs(kind).took(len, took);
+            }
+            self.show_backlog();
         }
-        self.show_backlog();
         self.settle();
         true
     }
@@ -208,7 +238,8 @@ impl Queue {
             let Some(&first) = self.adaptive.backlog.front() else { return };
             let (kind, len) = self.size_of(first);
             let ours = self.adaptive.costs(kind).of(len);
-            let watermark = self.adaptive.watermark();
+            // A worker that is at it already comes to the next task at once.
+            let watermark = if self.adaptive.away > 0 { LEAST } else { self.adaptive.watermark() };
             if self.adaptive.cost.saturating_sub(ours) <= watermark {
                 let alone = self.adaptive.backlog.len() == 1;
                 let divides = alone && ours > watermark && self.can_divide(first);
@@ -230,10 +261,10 @@ impl Queue {
             self.leave_backlog(last);
             if !self.give_surplus(last) {
                 // It is for this thread alone.
-                let (kind, len) = self.size_of(last);
+                let (_, len) = self.size_of(last);
                 self.adaptive.backlog.push_front(last);
                 self.adaptive.bytes += len;
-                self.adaptive.cost += self.adaptive.costs(kind).of(len);
+                self.adaptive.cost += self.slots.get(last).cost;
                 return;
             }
         }
@@ -241,7 +272,8 @@ impl Queue {
 
     /// There is more than the watermark: whether handing over is better than going on alone.
     fn pays(&mut self) -> bool {
-        self.adaptive.trial.shares(self.now, self.moved) && self.mapping.workers().idle() > 0
+        self.adaptive.trial.shares(self.now, self.moved)
+            && self.mapping.workers().has_room(self.adaptive.away)
     }
 
     fn can_divide(&mut self, index: u32) -> bool {
@@ -249,6 +281,8 @@ impl Queue {
         let whole = slot.at == slot.start && slot.end - slot.start >= 2 * SMALLEST_PART && !slot.is_due;
         whole
             && self.spare_parts > 1
+            // A write that has its place in the line keeps it as a whole.
+            && !(slot.order == WriteOrder::Arrival && slot.job.changes())
             && matches!(slot.family, super::Family::Alone)
             && matches!(slot.job, Job::Read { .. } | Job::Write { .. })
     }
@@ -320,13 +354,9 @@ impl Queue {
 
     fn leave_backlog(&mut self, index: u32) -> (Kind, u64) {
         let (kind, len) = self.size_of(index);
-        let cost = self.adaptive.costs(kind).of(len);
-        self.adaptive.bytes = self.adaptive.bytes.saturating_sub(len);
-        self.adaptive.cost = self.adaptive.cost.saturating_sub(cost);
-        if self.adaptive.backlog.is_empty() {
-            // What was estimated when they came may have changed since.
-            (self.adaptive.bytes, self.adaptive.cost) = (0, 0);
-        }
+        let cost = self.slots.get(index).cost;
+        self.adaptive.bytes -= len;
+        self.adaptive.cost -= cost;
         (kind, len)
     }
 

@@ -22,7 +22,11 @@ impl Queue {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let moves = matches!(request, Request::Read { .. } | Request::Write { .. });
-        if moves && len > self.max_request as u64 {
+        if moves { self.check_length(len) } else { Ok(()) }
+    }
+
+    pub(super) fn check_length(&self, len: u64) -> Result<()> {
+        if len > self.max_request as u64 {
             let context = format!("a request of {len} bytes is longer than {}", self.max_request);
             return Err(Error::new(ErrorKind::TooLarge, context));
         }
@@ -124,6 +128,7 @@ impl Queue {
             is_locked: false,
             jobs_at: 0,
             jobs_out: 0,
+            cost: 0,
             family: Family::Alone,
             kind,
             arrived: self.now,
@@ -166,7 +171,7 @@ impl Queue {
         if slot.job.changes() {
             let range = slot.start..slot.end;
             let range = self.range_to_claim(range);
-            if !self.writes.enter(range, index) {
+            if !self.writes.enter(range, index, false) {
                 return;
             }
         }
@@ -205,14 +210,15 @@ impl Queue {
         zone(range.start, false).unwrap_or(range.start)..zone(last, true).unwrap_or(range.end)
     }
 
-    /// Begins, when no other queue writes to the same sectors.
+    /// Begins, when nobody writes to the same sectors.
     pub(super) fn take_lock(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        if self.mapping.modifies() && slot.job.changes() && !slot.is_locked {
+        let reads = slot.job.reads();
+        if self.mapping.modifies() && (reads || slot.job.changes()) && !slot.is_locked {
             slot.is_locked = true;
             let range = slot.start..slot.end;
             let range = self.widen(range).0;
-            if !self.mapping.locks().claim(range, &self.post, index) {
+            if !self.mapping.locks().claim(range, &self.post, index, reads) {
                 return;
             }
         }

@@ -71,14 +71,15 @@ impl Queue {
         let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
         piece.encrypt(volume, &mut buffer[piece.range.clone()]);
         let device = piece.segment(volume).device;
-        let (durable, waits) = (slot.job.is_durable(), slot.order == WriteOrder::Arrival);
-        if waits {
-            slot.buffer = Some(buffer);
-            self.crypto_over(index, Did::Inline);
-            self.encrypted(index);
-            return Step::Pending;
-        }
+        let (durable, in_line) = (slot.job.is_durable(), slot.order == WriteOrder::Arrival);
         self.crypto_over(index, Did::Inline);
+        if in_line {
+            if !self.is_its_turn(index) {
+                self.slots.get(index).buffer = Some(buffer);
+                return Step::Pending;
+            }
+            self.leave_line(index);
+        }
         self.write(index, device, buffer, piece, durable)
     }
 
@@ -100,6 +101,7 @@ impl Queue {
             slot: index,
             work,
             is_surplus,
+            follows: self.adaptive.is_away(),
             volume,
             segment: piece.segment,
             at: piece.at,
@@ -107,7 +109,7 @@ impl Queue {
             range: piece.range.clone(),
             home: self.post.clone(),
             given,
-            ended: given,
+            started: given,
             outcome: Outcome::Untouched,
         };
         match self.mapping.workers().give(task, affinity) {
@@ -131,28 +133,19 @@ impl Queue {
     }
 
     pub(super) fn task_result(&mut self, task: Task) -> Step {
-        let Task { slot: index, work, buffer, range, outcome, .. } = task;
+        let Task { slot: index, work, volume, segment, buffer, range, outcome, .. } = task;
         self.slots.get(index).buffer = Some(buffer);
         self.tick();
         self.crypto_over(index, Did::Worker);
         match (outcome, work) {
-            (Outcome::Done, Work::Encrypt) => {
-                self.encrypted(index);
-                Step::Pending
-            }
+            (Outcome::Done, Work::Encrypt) => self.encrypted(index),
             (Outcome::Done, _) => {
                 self.slots.get(index).is_due = false;
                 self.advance(index, range.len() as u64);
                 Step::Done
             }
-            (Outcome::Blocked(done), _) => {
-                self.start_rest(index, done);
-                Step::Pending
-            }
-            (Outcome::Failed(e), _) => {
-                let device = self.slots.get(index).device;
-                Step::Failed(self.lower(device, e))
-            }
+            (Outcome::Blocked(done), _) => self.start_rest(index, done),
+            (Outcome::Failed(e), _) => Step::Failed(self.lower(volume.segments()[segment].device, e)),
             (Outcome::Untouched | Outcome::Died, _) => {
                 let context = "a worker failed amid the request; the log tells more";
                 Step::Failed(Error::new(ErrorKind::Worker, context))

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::InOutBuf;
+use underseal_device::{Arena, Buffer};
 
 use super::Queue;
 use super::piece::Piece;
@@ -24,11 +25,19 @@ const TOLD: u64 = 1000;
 
 #[derive(Default)]
 pub(super) struct Jobs {
+    /// Their memory. It is not the requests': an engine may never give it back.
+    arena: Option<Arena>,
     table: Vec<Place>,
-    free: Vec<u32>,
+    unused: Vec<u32>,
     /// Slots of which not all jobs are submitted, in order.
     waiting: VecDeque<u32>,
+    /// [`Queue::feed_engine`] is at work further up.
+    feeding: bool,
     out: usize,
+    /// When the engine last took or answered a job, or began to be waited for.
+    moved: Option<Instant>,
+    /// It has been given up until it takes a job again.
+    stuck: bool,
     failures: u64,
 }
 
@@ -45,6 +54,20 @@ struct Out {
 }
 
 impl Jobs {
+    pub(super) fn new(arena: Option<Arena>) -> Self {
+        Self { arena, ..Self::default() }
+    }
+
+    fn alloc(&mut self, len: usize) -> Option<Buffer> {
+        self.arena.as_mut()?.alloc(len)
+    }
+
+    fn free(&mut self, memory: Buffer) {
+        if let Some(arena) = &mut self.arena {
+            arena.free(memory);
+        }
+    }
+
     /// When to look after the engine at the latest.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.out == 0 {
@@ -54,12 +77,18 @@ impl Jobs {
     }
 
     fn reserve(&mut self) -> Option<JobId> {
-        if self.free.is_empty() && self.table.len() < MOST as usize {
-            self.free.push(u32::try_from(self.table.len()).ok()?);
+        if self.unused.is_empty() && self.table.len() < MOST as usize {
+            self.unused.push(u32::try_from(self.table.len()).ok()?);
             self.table.push(Place { use_of: 0, job: None });
         }
-        let number = self.free.pop()?;
+        let number = self.unused.pop()?;
         Some(JobId { number, use_of: self.table[number as usize].use_of })
+    }
+
+    /// True when an engine that has none of our jobs has refused all for too long, and since.
+    fn is_stuck(&self, patience: Duration) -> bool {
+        let waited = || self.moved.is_some_and(|moved| moved.elapsed() >= patience);
+        self.out == 0 && (self.stuck || waited())
     }
 
     /// Ends a job. None: it has been given up before.
@@ -67,7 +96,7 @@ impl Jobs {
         let place = self.table.get_mut(id.number as usize).filter(|place| place.use_of == id.use_of)?;
         let job = place.job.take()?;
         place.use_of = place.use_of.wrapping_add(1);
-        self.free.push(id.number);
+        self.unused.push(id.number);
         self.out -= 1;
         Some(job)
     }
@@ -79,6 +108,9 @@ impl Queue {
         let slot = self.slots.get(index);
         slot.since = self.now;
         (slot.jobs_at, slot.jobs_out) = (piece.range.start, 0);
+        if self.jobs.waiting.is_empty() && !self.jobs.feeding {
+            self.jobs.moved = Some(Instant::now());
+        }
         self.jobs.waiting.push_back(index);
         self.feed_engine();
         Step::Pending
@@ -86,60 +118,93 @@ impl Queue {
 
     /// Submits what the engine takes.
     fn feed_engine(&mut self) {
-        while let Some(&index) = self.jobs.waiting.front() {
-            let slot = self.slots.get(index);
-            let (Some(volume), Some(engine)) = (&self.volume, self.mapping.engine()) else { return };
-            let Some(piece) = Piece::of(volume, slot) else { return };
-            let segment = piece.segment(volume);
-            let sector = segment.cipher.sector_size().bytes();
-            let from = slot.jobs_at;
-            let most = engine.max_sectors().map_or(usize::MAX, |n| n.max(1).saturating_mul(sector));
-            let range = from..piece.range.end.min(from.saturating_add(most));
-            let number = segment.sector(piece.at + (from - piece.range.start) as u64);
-            let encrypts = !slot.job.reads();
-            let (memory, id) = (self.arena.alloc(range.len()), self.jobs.reserve());
-            let (Some(mut memory), Some(id), Some(buffer)) = (memory, id, &slot.buffer) else {
-                // Jobs that are out bring memory back. If an engine keeps it all, this thread does the crypto.
-                if self.jobs.out > 0 {
-                    return;
+        // What is done here for the engine goes on at once, perhaps to its next piece: that comes back to this loop.
+        if !std::mem::replace(&mut self.jobs.feeding, true) {
+            while let Some(&index) = self.jobs.waiting.front() {
+                if !self.feed(index) {
+                    break;
                 }
-                self.jobs.waiting.pop_front();
-                let end = piece.range.end;
-                self.redo(index, from..end);
-                self.slots.get(index).jobs_at = end;
-                self.piece_crypted(index);
-                continue;
-            };
-            memory.copy_from_slice(&buffer[range.clone()]);
-            let home = self.post.clone();
-            let job = Job::new(id, encrypts, volume.clone(), (piece.segment, number), memory, home);
-            // Before it is submitted: it may come back at once.
-            let deadline = Instant::now() + engine.patience();
-            self.jobs.table[id.number as usize].job =
-                Some(Out { slot: index, range: range.clone(), deadline });
-            self.jobs.out += 1;
-            if let Err(job) = engine.submit(job) {
-                self.jobs.over(id);
-                if let Some(memory) = job.into_buffer() {
-                    self.arena.free(memory);
-                }
-                return;
             }
-            let slot = self.slots.get(index);
-            slot.jobs_at = range.end;
-            slot.jobs_out += 1;
-            if range.end == piece.range.end {
-                self.jobs.waiting.pop_front();
-            }
+            self.jobs.feeding = false;
         }
+    }
+
+    /// Submits the next job of the slot that is first in line. False when it has to wait.
+    fn feed(&mut self, index: u32) -> bool {
+        let slot = self.slots.get(index);
+        let (Some(volume), Some(engine)) = (&self.volume, self.mapping.engine()) else { return false };
+        let Some(piece) = Piece::of(volume, slot) else { return false };
+        let segment = piece.segment(volume);
+        let sector = segment.cipher.sector_size().bytes();
+        let from = slot.jobs_at;
+        let most = engine.max_sectors().map_or(usize::MAX, |n| n.max(1).saturating_mul(sector));
+        let range = from..piece.range.end.min(from.saturating_add(most));
+        let number = segment.sector(piece.at + (from - piece.range.start) as u64);
+        let encrypts = !slot.job.reads();
+        let is_stuck = self.jobs.is_stuck(engine.patience());
+        let Some(mut memory) = self.jobs.alloc(range.len()) else { return self.no_room(index, &piece) };
+        let Some(id) = self.jobs.reserve() else {
+            self.jobs.free(memory);
+            return self.no_room(index, &piece);
+        };
+        if let Some(buffer) = &slot.buffer {
+            memory.copy_from_slice(&buffer[range.clone()]);
+        }
+        let home = self.post.clone();
+        let job = Job::new(id, encrypts, volume.clone(), (piece.segment, number), memory, home);
+        // Before it is submitted: it may come back at once.
+        let now = Instant::now();
+        let out = Out { slot: index, range: range.clone(), deadline: now + engine.patience() };
+        self.jobs.table[id.number as usize].job = Some(out);
+        self.jobs.out += 1;
+        if let Err(job) = engine.submit(job) {
+            self.jobs.over(id);
+            if let Some(memory) = job.into_buffer() {
+                self.jobs.free(memory);
+            }
+            self.jobs.stuck = is_stuck;
+            if is_stuck {
+                self.tell("it takes no jobs");
+                self.do_without_engine(index, &piece);
+            }
+            return is_stuck;
+        }
+        (self.jobs.moved, self.jobs.stuck) = (Some(now), false);
+        let slot = self.slots.get(index);
+        slot.jobs_at = range.end;
+        slot.jobs_out += 1;
+        if range.end == piece.range.end {
+            self.jobs.waiting.pop_front();
+        }
+        true
+    }
+
+    /// Jobs that are out bring memory back. If an engine keeps it all for ever, this thread does the crypto.
+    fn no_room(&mut self, index: u32, piece: &Piece) -> bool {
+        let alone = self.jobs.out == 0;
+        if alone {
+            self.do_without_engine(index, piece);
+        }
+        alone
+    }
+
+    /// Does in this thread what the engine has not taken of a piece. Nothing of it is out.
+    fn do_without_engine(&mut self, index: u32, piece: &Piece) {
+        self.jobs.waiting.pop_front();
+        let slot = self.slots.get(index);
+        let rest = slot.jobs_at..piece.range.end;
+        slot.jobs_at = piece.range.end;
+        self.redo(index, rest);
+        self.piece_crypted(index);
     }
 
     /// The engine has answered.
     pub(super) fn job_over(&mut self, returned: Returned) {
         let Returned { id, buffer, result } = returned;
+        self.jobs.moved = Some(Instant::now());
         let Some(Out { slot: index, range, .. }) = self.jobs.over(id) else {
             // It came too late; the request went on without it.
-            return self.arena.free(buffer);
+            return self.jobs.free(buffer);
         };
         match result {
             Ok(()) => {
@@ -154,7 +219,7 @@ impl Queue {
                 self.redo(index, range);
             }
         }
-        self.arena.free(buffer);
+        self.jobs.free(buffer);
         self.job_done(index);
         self.feed_engine();
     }
@@ -222,7 +287,8 @@ impl Queue {
             self.advance(index, piece.len);
             self.run(index);
         } else {
-            self.encrypted(index);
+            let step = self.encrypted(index);
+            self.went_on(index, step);
         }
     }
 }

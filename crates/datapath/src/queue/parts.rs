@@ -17,7 +17,9 @@ impl Queue {
         if slot.spare[0].is_some() {
             return self.begin_edges(index);
         }
-        let data = matches!(slot.job, Job::Read { .. } | Job::Write { .. });
+        // The parts of a write to a zone would be in flight together.
+        let in_sequence = self.mapping.is_zoned() && slot.job.changes();
+        let data = matches!(slot.job, Job::Read { .. } | Job::Write { .. }) && !in_sequence;
         if data && slot.end - slot.start > slot.most && slot.dispatch != Dispatch::Inline {
             let most = slot.most;
             return self.divide(index, most);
@@ -137,6 +139,7 @@ impl Queue {
             is_locked: false,
             jobs_at: 0,
             jobs_out: 0,
+            cost: 0,
             family,
             kind,
             arrived: now,

@@ -61,13 +61,18 @@ impl Queue {
                 if let (true, Some(buffer)) = (job.reads(), &mut slot.buffer) {
                     buffer[piece.range.clone()].fill(0);
                 }
-                self.order.forget(index);
                 self.advance(index, piece.len);
                 return Step::Done;
             }
             Place::Error => return Step::Failed(piece.error()),
         };
         let (offset, len) = (piece.lower(volume), piece.len);
+        let zeroes = matches!(job, Job::WriteZeros | Job::ZeroBelow { .. });
+        if zeroes && slot.order == WriteOrder::Arrival && !self.is_its_turn(index) {
+            return Step::Pending;
+        }
+        let Some(volume) = &self.volume else { return no_key() };
+        let slot = self.slots.get(index);
         match job {
             _ if job.reads() => self.read(index, device, &piece),
             _ if job.writes_data() => self.encrypt(index, &piece),
@@ -115,11 +120,11 @@ impl Queue {
     }
 
     /// Writes the next piece, whose bytes are encrypted.
-    pub(super) fn write_encrypted(&mut self, index: u32) {
+    pub(super) fn write_encrypted(&mut self, index: u32) -> Step {
         let slot = self.slots.get(index);
         slot.is_due = false;
         let durable = slot.job.is_durable();
-        let step = match (&self.volume, slot.buffer.take()) {
+        match (&self.volume, slot.buffer.take()) {
             (Some(volume), Some(buffer)) => match Piece::of(volume, slot) {
                 Some(piece) => {
                     // Only what lies on a device is encrypted.
@@ -130,8 +135,7 @@ impl Queue {
             },
             (None, _) => no_key(),
             (_, None) => lost_memory(),
-        };
-        self.went_on(index, step);
+        }
     }
 
     /// Writes a piece whose bytes are encrypted.
@@ -236,8 +240,9 @@ impl Queue {
         self.requests += 1;
         let index = self.slots.put(slot);
         // Nothing overlaps: it was asked before.
-        self.writes.enter(offset..end, index);
-        self.write_encrypted(index);
+        self.writes.enter(offset..end, index, false);
+        let step = self.write_encrypted(index);
+        self.went_on(index, step);
     }
 
     fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
@@ -249,12 +254,11 @@ impl Queue {
     }
 
     /// Starts what is left of a piece of which a worker has done so many bytes.
-    pub(super) fn start_rest(&mut self, index: u32, done: usize) {
+    pub(super) fn start_rest(&mut self, index: u32, done: usize) -> Step {
         let slot = self.slots.get(index);
-        let (job, Some(volume), Some(buffer)) = (slot.job, &self.volume, slot.buffer.take()) else {
-            return self.complete(index, Err(Error::new(ErrorKind::Lower, "the request's memory is gone")));
-        };
-        let Some(piece) = Piece::of(volume, slot) else { return };
+        let Some(volume) = &self.volume else { return no_key() };
+        let Some(piece) = Piece::of(volume, slot) else { return lost_memory() };
+        let (job, Some(buffer)) = (slot.job, slot.buffer.take()) else { return lost_memory() };
         let offset = piece.lower(volume) + done as u64;
         let range = piece.range.start + done..piece.range.end;
         let device = piece.segment(volume).device;
@@ -263,8 +267,7 @@ impl Queue {
         } else {
             Io::Write { offset, buffer, range, durable: job.is_durable() }
         };
-        let step = self.start(index, device, io);
-        self.went_on(index, step);
+        self.start(index, device, io)
     }
 
     /// A request came back from the lower device.

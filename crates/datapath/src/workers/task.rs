@@ -16,6 +16,8 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// It may be taken back: it was given away only to be faster.
     pub(crate) is_surplus: bool,
+    /// Another surplus task was with workers when it was given.
+    pub(crate) follows: bool,
     pub(crate) volume: Arc<Volume>,
     pub(crate) segment: usize,
     /// Where it begins in the volume, in bytes.
@@ -25,7 +27,7 @@ pub(crate) struct Task {
     /// Whose it is.
     pub(crate) home: Arc<Post>,
     pub(crate) given: Instant,
-    pub(crate) ended: Instant,
+    pub(crate) started: Instant,
     pub(crate) outcome: Outcome,
 }
 
@@ -36,12 +38,6 @@ pub(crate) enum Work {
     Encrypt,
     ReadAndDecrypt,
     EncryptAndWrite,
-}
-
-impl Work {
-    pub(crate) fn reads(self) -> bool {
-        matches!(self, Self::Decrypt | Self::ReadAndDecrypt)
-    }
 }
 
 /// What came of it.
@@ -60,6 +56,7 @@ pub(crate) enum Outcome {
 impl Task {
     /// Does it, in the calling thread.
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
+        self.started = Instant::now();
         let segment = &self.volume.segments()[self.segment];
         let (lower, sector) = (segment.lower_offset(self.at), segment.sector(self.at));
         let bytes = &mut self.buffer[self.range.clone()];
@@ -86,7 +83,6 @@ impl Task {
                 channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, bytes))
             }
         };
-        self.ended = Instant::now();
         self.outcome = match now {
             Now::Done => Outcome::Done,
             Now::Blocked(done) => Outcome::Blocked(done),

@@ -100,12 +100,12 @@ impl Listener {
     }
 
     /// Whether what travels here leaves the machine.
-    pub(super) fn is_remote(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.tcp_address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
     /// A waiting client, if one is still there.
-    pub(super) fn accept(&self) -> rustix::io::Result<Socket> {
+    pub(crate) fn accept(&self) -> rustix::io::Result<Socket> {
         let socket = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC)?;
         if let Address::Tcp(_) = self.address {
             // These fail only for a client that is gone again, as its thread will see.

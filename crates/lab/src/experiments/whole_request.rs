@@ -5,11 +5,13 @@ use std::sync::Arc;
 use underseal_bench::{Effort, Subject, rates};
 use underseal_cipher::{InOutBuf, SectorCipher, SectorSize};
 use underseal_datapath::Policy;
+use underseal_datapath::engine::{Accelerator, Job, SoftwarePool};
+use underseal_device::Device;
 
 use super::{Experiment, Measured};
 use crate::load::{Load, Pattern, Target, Until};
 use crate::rounds::Ways;
-use crate::volumes;
+use crate::volumes::{self, XTS};
 use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Unit};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -79,6 +81,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         cipher_panel = cipher_panel.row(name, alone.map(Cell::from));
         path_panel = path_panel.row(name, path.map(Cell::from));
     }
+    let engine = through_an_engine(lab, rounds, &device)?;
     let [decrypt, encrypt] = alone[0];
     let essiv = path[1];
     let published = |what: &str, range: Range, percent: f64| {
@@ -92,6 +95,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
                 REQUEST >> 10
             ),
             "64 keys: loop-AES, a key for each sector number modulo 64, chosen inside the call".into(),
+            "an engine in software: one thread that is handed jobs, as the asynchronous ciphers of the RFC".into(),
             "one call makes the IVs of all sectors together and has several sectors in the processor's pipeline at a time"
                 .into(),
         ],
@@ -103,6 +107,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         findings: vec![
             Finding::new("XTS decryption, 512 B sectors", Unit::Times, decrypt).goal(Goal::AtLeast(3.0)),
             Finding::new("XTS encryption, 512 B sectors", Unit::Times, encrypt).goal(Goal::AtLeast(3.0)),
+            Finding::new("XTS reads through an engine in software, a job a request over a job a sector", Unit::Times, engine),
             published("essiv, sequential read", essiv[0], -0.134),
             published("essiv, random read", essiv[1], 0.358),
             published("essiv, sequential write", essiv[2], 0.091),
@@ -110,6 +115,42 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         ],
         panels: vec![cipher_panel, path_panel],
     })
+}
+
+/// Crypto that is handed over: what a job for each sector costs there.
+fn through_an_engine(lab: &Lab<'_>, rounds: usize, device: &Arc<dyn Device>) -> Result<Range> {
+    let volume = |most| {
+        let mapping = volumes::bare_mapping(volumes::cipher(XTS, 512)?, device)?;
+        let engine = Pool { pool: SoftwarePool::new(1, 256)?, most };
+        Ok::<_, crate::Error>(Target::Volume(
+            Arc::new(mapping.with_accelerator(Arc::new(engine))),
+            Policy::ENGINE,
+        ))
+    };
+    let ways = Ways(vec![(EACH, volume(Some(1))?), (WHOLE, volume(None)?)]);
+    let load = Load::new(REQUEST, 100, Until::Time(lab.slice(60)));
+    let grid = ways.measure(lab, rounds, "whole-request: through an engine", &[("engine".into(), load)])?;
+    Ok(grid.ratio(WHOLE, EACH, 0, |seen| seen.mb_per_s()))
+}
+
+/// An engine in software whose jobs have no more than so many sectors.
+struct Pool {
+    pool: SoftwarePool,
+    most: Option<usize>,
+}
+
+impl Accelerator for Pool {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn submit(&self, job: Job) -> std::result::Result<(), Job> {
+        self.pool.submit(job)
+    }
+
+    fn max_sectors(&self) -> Option<usize> {
+        self.most
+    }
 }
 
 /// One call's throughput over many calls', round by round, in the processor's cache.

@@ -18,11 +18,15 @@ const RIGHT: f64 = 640.0;
 const LINE: f64 = 19.0;
 const BAR: f64 = 12.0;
 const GAP: f64 = 9.0;
+/// A row's name of more characters has a line of its own.
+const SHORT: usize = 12;
 
 pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
     let scale = Scale::of(panel);
     let lines: usize = panel.rows.iter().map(|row| row.cells.iter().flatten().count()).sum();
-    let bottom = lines as f64 * LINE + panel.rows.len() as f64 * GAP + 4.0;
+    let above = panel.rows.iter().any(|row| row.label.chars().count() > SHORT);
+    let names = if above { panel.rows.len() } else { 0 };
+    let bottom = (lines + names) as f64 * LINE + panel.rows.len() as f64 * GAP + 4.0;
     let height = bottom + 22.0;
     let view = format!("0 0 {WIDTH} {height}");
     xml.element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &panel.title)], |xml| {
@@ -33,13 +37,12 @@ pub(super) fn draw(xml: &mut Xml, panel: &Panel) {
             );
             let place: [(&'static str, &dyn std::fmt::Display); 4] =
                 [("class", &"tick"), ("x", &At(x)), ("y", &At(bottom + 15.0)), ("text-anchor", &"middle")];
-            xml.line("text", &place, &panel.unit.number(value));
+            xml.line("text", &place, &tick(panel, value));
         }
         let mut y = GAP / 2.0;
         for row in &panel.rows {
-            if panel.rows.len() > 1 || !row.label.is_empty() {
-                xml.line("text", &[("class", &"row"), ("x", &4), ("y", &At(y + LINE - 6.0))], &row.label);
-            }
+            xml.line("text", &[("class", &"row"), ("x", &4), ("y", &At(y + LINE - 6.0))], &row.label);
+            y += if above { LINE } else { 0.0 };
             for (nth, (series, cell)) in panel.series.iter().zip(&row.cells).enumerate() {
                 let Some(cell) = cell else { continue };
                 let tone = tone(series, nth);
@@ -110,6 +113,12 @@ fn figure(xml: &mut Xml, panel: &Panel, scale: &Scale, cell: Cell, y: f64) {
     let place: [(&'static str, &dyn std::fmt::Display); 3] =
         [("class", &"value"), ("x", &At(end + 7.0)), ("y", &At(y + 4.0))];
     xml.line("text", &place, &panel.unit.show(range.median));
+}
+
+/// A round number without the digits that tell nothing.
+fn tick(panel: &Panel, value: f64) -> String {
+    let text = panel.unit.number(value);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
 /// The same way has the same colour on the whole page.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use underseal_datapath::Policy;
+use underseal_export::control::Name;
 use underseal_export::nbd::Endpoint;
 
 use super::VolumeArgs;
@@ -78,6 +80,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_cache: bool,
 
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
+
     /// Go on in the background once clients can connect
     #[arg(long, help_heading = PROCESS)]
     pub(crate) daemon: bool,
@@ -87,6 +92,37 @@ pub(crate) struct ServeArgs {
     /// Append messages to this file; by default they go to stderr, in the background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
+}
+
+/// What a volume lets its operator see and do.
+#[derive(Debug, Args)]
+#[command(next_help_heading = CONTROL)]
+pub(crate) struct ControlArgs {
+    /// Who encrypts and decrypts: inline, workers, same-cpu, adaptive, engine, kernel, or a mixture (`underseal help
+    /// policy`); by default what the flags of the table or header ask for, else adaptive
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<Policy>,
+    /// What `underseal list` and the commands beside it call the volume; by default the image's file name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<Name>,
+    /// Serve metrics for Prometheus there, at /metrics
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics: Option<MetricsAddress>,
+    /// Let other machines read the metrics, which tell how busy the volume is
+    #[arg(long, requires = "metrics")]
+    pub(crate) allow_public_metrics: bool,
+}
+
+/// Where metrics are served: an endpoint of TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MetricsAddress(pub(crate) Endpoint);
+
+impl FromStr for MetricsAddress {
+    type Err = underseal_export::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        format!("tcp:{text}").parse().map(Self)
+    }
 }
 
 /// Where NBD is served.
@@ -108,6 +144,7 @@ impl FromStr for Nbd {
 
 const NBD: &str = "NBD";
 const FUSE: &str = "FUSE";
+const CONTROL: &str = "Control and metrics";
 const PROCESS: &str = "Process";
 
 const EXAMPLES: &str = "\
@@ -115,6 +152,7 @@ Examples:
   underseal open disk.img --nbd unix:disk.sock
   underseal open disk.img --nbd unix:/run/disk.sock --daemon --pid-file /run/disk.pid
   underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer
+  underseal open disk.img --nbd unix:disk.sock --name work --policy adaptive --metrics localhost:9533
   underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
   touch disk; underseal open disk.img --fuse disk      the plain bytes are the file \"disk\" until Ctrl-C
 

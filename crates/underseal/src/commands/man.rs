@@ -16,6 +16,8 @@ const PASSPHRASES: &str = include_str!("man/passphrases.roff");
 const FORMATS: &str = include_str!("man/formats.roff");
 const TABLES: &str = include_str!("man/tables.roff");
 const SERVING: &str = include_str!("man/serving.roff");
+const CONTROL: &str = include_str!("man/control.roff");
+const STATUS: &str = include_str!("man/status.roff");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut top = Cli::command();
@@ -57,9 +59,10 @@ fn write(directory: &Path, name: &str, page: &io::Result<Vec<u8>>) -> Result<()>
 
 /// A page: what clap knows, then what was written by hand, examples, statuses, and where to read on.
 fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<u8>> {
-    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let (details, examples) = after.split_once("Examples:\n").unwrap_or((&after, ""));
     let title = name(words);
-    // The text after the help is examples, which get a section of their own.
+    // The text after the help is details and examples, which get sections of their own.
     let command = command.clone().name(title.clone()).after_help("").after_long_help("");
     let has_commands = command.has_subcommands();
     let man = Man::new(command.bin_name(words.join(" "))).manual("Underseal").title(title);
@@ -74,15 +77,19 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
     man.render_options_section(&mut out)?;
     let by_hand = match words[1..] {
         [] | ["format"] => vec![FORMATS, PASSPHRASES],
-        ["open"] => vec![SERVING, PASSPHRASES],
-        ["table", "open"] => vec![TABLES, SERVING],
+        ["open"] => vec![SERVING, CONTROL, PASSPHRASES],
+        ["table", "open"] => vec![TABLES, SERVING, CONTROL],
         ["table", ..] => vec![TABLES],
         ["read" | "write"] => vec![PASSPHRASES],
+        ["list" | "status"] => vec![STATUS, CONTROL],
+        ["policy" | "suspend" | "resume" | "message" | "close" | "top"] => vec![CONTROL],
         _ => vec![],
     };
     out.extend(by_hand.concat().bytes());
-    if !examples.is_empty() {
-        out.extend(section("EXAMPLES", &verbatim(examples.trim_start_matches("Examples:\n"))).bytes());
+    for (name, text) in [("DETAILS", details), ("EXAMPLES", examples)] {
+        if !text.is_empty() {
+            out.extend(section(name, &verbatim(text.trim_end())).bytes());
+        }
     }
     let statuses: String =
         exit::STATUSES.iter().map(|(code, text)| format!(".TP\n{code}\n{text}\n")).collect();

@@ -1,5 +1,6 @@
 //! `underseal open`.
 
+mod control;
 mod listen;
 mod serve;
 mod uri;
@@ -25,7 +26,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
-use crate::volume::{self, Access};
+use crate::policy;
+use crate::volume::{self, Access, Opened};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
@@ -38,17 +40,19 @@ pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
     quiet: bool,
-    open: impl FnOnce() -> Result<Arc<Mapping>>,
+    open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
+    let metrics = control::plan_metrics(&args.control)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
     let tls = tls(args)?;
-    let mapping = open()?;
+    let Opened { mapping, flags } = open()?;
+    control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
     // From here on there is something to put in order at the end.
@@ -61,8 +65,18 @@ pub(super) fn serve(
         }
         None => None,
     };
-    let ready = uri::ready_text(args, name, &listeners, mount_point.as_ref().map(MountPoint::path));
+    let mount = mount_point.as_ref().map(MountPoint::path);
+    let mut addresses = uri::uris(args, &listeners);
+    let ready = uri::ready_text(name, &addresses, mount);
+    addresses.extend(mount.map(|path| path.display().to_string()));
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
+    let ways = Ways { nbd, fuse };
+    let stoppers = ways.stoppers(&mapping);
+    let stop = {
+        let stoppers = stoppers.clone();
+        move || stoppers.stop()
+    };
+    let sides = control::start(&args.control, metrics, name, addresses, &mapping, stop)?;
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
@@ -74,7 +88,7 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(Ways { nbd, fuse }, &mapping, taken, pid_file)
+    until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
 }
 
 fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {

@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::print;
 use crate::passphrase::secret_file;
+use crate::policy;
+use crate::volume::Opened;
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -24,7 +26,8 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
             let options = OpenOptions { read_only: args.read_only, direct: args.direct, unlocked: false };
-            activate(&parse(&args.file)?, options)
+            let table = parse(&args.file)?;
+            Ok(Opened { mapping: activate(&table, options)?, flags: policy::of_table(&table) })
         }),
     }
 }

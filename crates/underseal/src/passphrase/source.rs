@@ -14,13 +14,20 @@ use underseal_cipher::Key;
 use crate::error::{Error, Result};
 use crate::size;
 
-pub(super) fn first_line_of_file(path: &Path) -> Result<Key> {
+/// The first line of a file.
+///
+/// # Errors
+/// `Usage` when it is empty or too long; `Failed`.
+pub(crate) fn first_line_of_file(path: &Path) -> Result<Key> {
     let file = File::open(path).map_err(|e| Error::io(path, "cannot open the passphrase file", e))?;
     first_line(file.as_fd(), &path.display().to_string())
 }
 
 /// Reads no further than the newline, so that whoever reads next from the descriptor finds what follows.
-pub(super) fn first_line_of_descriptor(number: u32) -> Result<Key> {
+///
+/// # Errors
+/// As [`first_line_of_file`].
+pub(crate) fn first_line_of_descriptor(number: u32) -> Result<Key> {
     let name = format!("descriptor {number}");
     let not_open = || {
         let remedy = format!("{number}< FILE after the command opens it");

@@ -28,6 +28,14 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-table-encrypt",
         "-table-decrypt",
         "-table-open",
+        "-list",
+        "-status",
+        "-policy",
+        "-suspend",
+        "-resume",
+        "-message",
+        "-close",
+        "-top",
     ];
     assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
     for command in commands {
@@ -55,6 +63,9 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         ("format", "FORMATS"),
         ("table", "TABLES"),
         ("table-open", "SERVING"),
+        ("table-open", "CONTROL"),
+        ("status", "JSON"),
+        ("policy", "DETAILS"),
     ] {
         let text = String::from_utf8(place.read(&format!("man/underseal-{page}.1"))).unwrap();
         assert!(text.contains(&format!(".SH {section}\n")), "{page}: {section}");

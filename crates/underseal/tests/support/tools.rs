@@ -36,6 +36,8 @@ const PACKAGES: &[(&str, &str)] = &[
 pub(crate) fn tool(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
+    // Control sockets of the tests are not among those of whoever runs them.
+    command.env("UNDERSEAL_RUNTIME_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/run"));
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
     command
 }

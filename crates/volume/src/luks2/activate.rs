@@ -55,7 +55,8 @@ fn one(
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
     let cipher = area::build(&crypt.cipher, &key.key, crypt.sector_size)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
-    Ok(crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher))
+    let made = crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher);
+    Ok(made.with_recipe(area::recipe(&crypt.cipher, &key.key, crypt.sector_size)))
 }
 
 /// Two segments over the same bytes would let one overwrite the other.

@@ -6,7 +6,7 @@ use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, 
 
 use super::words::{Words, escape};
 use super::{CryptOptions, TableKey, bad, of_cipher};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Recipe, Result};
 
 /// An encrypted run of a device.
 #[derive(Debug)]
@@ -81,6 +81,16 @@ impl Crypt {
             cpu: None,
         })
         .map_err(of_cipher)
+    }
+
+    /// What the cipher is made from, but for the key.
+    pub(super) fn recipe(&self) -> Recipe {
+        Recipe {
+            cipher: self.cipher.clone(),
+            sector_size: self.options.sector_size,
+            iv_large_sectors: self.options.iv_large_sectors,
+            key_size: self.key.len(),
+        }
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {

@@ -28,7 +28,11 @@ pub enum TableKey {
 }
 
 impl TableKey {
-    pub(super) fn parse(word: &str) -> Result<Self> {
+    /// Parses the word of a crypt line. The caller wipes the word.
+    ///
+    /// # Errors
+    /// `BadOption`, in the kernel's words.
+    pub fn parse(word: &str) -> Result<Self> {
         if let Some(name) = word.strip_prefix(':') {
             return Self::parse_keyring(name);
         }

@@ -6,9 +6,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Long enough for some hundred large pieces.
-const EPOCH: Duration = Duration::from_millis(4);
-/// So many epochs of the better way for one of the other, at first and at last.
+/// Long enough for some dozens of large pieces.
+const EPOCH: Duration = Duration::from_millis(2);
+/// So many times both ways are tried in turn at first; workers that have just been started are slow.
+const TURNS: u32 = 6;
+/// So many epochs of the better way between two trials of the other, at first and at last.
 const FEWEST: u32 = 8;
 const MOST: u32 = 128;
 /// Sharing has to move so much more, for it takes processor time from others.
@@ -21,6 +23,8 @@ pub(super) struct Trial {
     /// Bytes a second without and with sharing, lately; 0: not tried yet.
     rates: [f64; 2],
     began: Option<(Instant, u64)>,
+    /// Epochs for which the ways still take turns.
+    turns: u32,
     /// Epochs until the other way is tried.
     left: u32,
     patience: u32,
@@ -28,7 +32,7 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) fn new() -> Self {
-        Self { shares: true, rates: [0.0; 2], began: None, left: 1, patience: FEWEST }
+        Self { shares: true, rates: [0.0; 2], began: None, turns: TURNS, left: 0, patience: FEWEST }
     }
 
     /// Whether to share now. Called while there is more than the watermark; `moved`: bytes so far.
@@ -58,23 +62,34 @@ impl Trial {
     fn epoch(&mut self, rate: f64) {
         let best = self.best();
         let mean = &mut self.rates[usize::from(self.shares)];
-        let before = std::mem::replace(mean, if *mean == 0.0 { rate } else { (*mean + rate) / 2.0 });
+        // The very first epochs are the workers' start and the processor's caches filling.
+        let first = self.turns > TURNS - 2;
+        let before = std::mem::replace(mean, if *mean == 0.0 || first { rate } else { (*mean + rate) / 2.0 });
+        if self.turns > 0 {
+            self.turns -= 1;
+            if first {
+                self.rates = [0.0; 2];
+            }
+            self.shares = if self.turns > 0 { !self.shares } else { self.best() };
+            self.left = self.patience;
+            return;
+        }
         let changed = before > 0.0 && (rate > before * CHANGE || rate * CHANGE < before);
         if changed && self.shares == best {
-            (self.left, self.patience) = (self.left.min(1), FEWEST);
+            (self.turns, self.patience) = (TURNS - 2, FEWEST);
+            return;
+        }
+        if self.shares != best {
+            // The other way was tried for one epoch.
+            let better = self.best();
+            self.patience = if better == best { (self.patience * 2).min(MOST) } else { FEWEST };
+            (self.shares, self.left) = (better, self.patience);
+            return;
         }
         self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return;
+        if self.left == 0 {
+            self.shares = !self.shares;
         }
-        let better = self.best();
-        if self.shares == better && self.patience > 1 {
-            // One epoch of the other way.
-            (self.shares, self.left) = (!better, 1);
-            return;
-        }
-        self.patience = if better == best { (self.patience * 2).min(MOST) } else { FEWEST };
-        (self.shares, self.left) = (better, self.patience);
     }
 
     fn best(&self) -> bool {

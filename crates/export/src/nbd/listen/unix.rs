@@ -81,7 +81,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         }
         // AGAIN: its backlog is full, so somebody listens.
         Ok(()) | Err(Errno::AGAIN) => {
-            Err(taken("another server listens there; stop it or choose another path"))
+            let why = "another server listens there; stop it or choose another path";
+            Err(Error::new(ErrorKind::InUse, format!("unix:{}: {why}", path.display())))
         }
         Err(error) => {
             Err(taken("a socket is there, and whether it is in use cannot be told; remove it")

@@ -8,13 +8,15 @@ use underseal_device::{Device, ModelDevice, Profile};
 
 use super::{Part, sectors, times};
 use crate::load::{Load, Target, Until};
-use crate::rounds::Ways;
+use crate::rounds::{Grid, Ways};
 use crate::volumes::{self, XTS};
 use crate::{Cell, Finding, Lab, Panel, Range, Result, Unit};
 
 const SMALL: u32 = 4 << 10;
 const LARGE: u32 = 64 << 10;
 const JOBS: usize = 32;
+const IN_SMALL: &str = "4 KiB sectors";
+const IN_LARGE: &str = "64 KiB sectors";
 
 pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     (lab.progress)("sectors: the processor's cipher");
@@ -22,29 +24,34 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let gain = Range::of_ratios(&alone[1], &alone[0]);
     let rate = |nth: usize| Range::of(alone[nth].iter().map(|gb| gb * 1e3));
 
-    let ssd: Arc<dyn Device> =
-        Arc::new(ModelDevice::new(volumes::ram(lab.bytes(256 << 20))?, &Profile::nvme()));
-    let volume = |sector| -> Result<Target> {
-        Ok(Target::Volume(volumes::mapping(XTS, sector, &ssd)?, Policy::INLINE))
+    let ram = volumes::ram(lab.bytes(256 << 20))?;
+    let ssd: Arc<dyn Device> = Arc::new(ModelDevice::new(ram.clone(), &Profile::nvme()));
+    let ways = |device| -> Result<Ways> {
+        let volume = |sector| -> Result<Target> {
+            Ok(Target::Volume(volumes::mapping(XTS, sector, device)?, Policy::INLINE))
+        };
+        Ok(Ways(vec![(IN_SMALL, volume(SMALL)?), (IN_LARGE, volume(LARGE)?)]))
     };
-    let ways = Ways(vec![("4 KiB sectors", volume(SMALL)?), ("64 KiB sectors", volume(LARGE)?)]);
     let load = |reads| Load::new(LARGE as usize, reads, Until::Time(lab.slice(300))).random().threads(JOBS);
     let loads = [("random read".to_owned(), load(100)), ("random write".to_owned(), load(0))];
-    let grid = ways.measure(lab, rounds, "sectors: 32 jobs on an SSD", &loads)?;
-    let ratio = |load| grid.ratio("64 KiB sectors", "4 KiB sectors", load, |seen| seen.mb_per_s());
+    let grid = ways(&ssd)?.measure(lab, rounds, "sectors: 32 jobs on an SSD", &loads)?;
+    let memory = ways(&ram)?.measure(lab, rounds, "sectors: 32 jobs in memory", &loads)?;
+    let ratio = |grid: &Grid, load| grid.ratio(IN_LARGE, IN_SMALL, load, |seen| seen.mb_per_s());
     let small = Finding::new("tcrypt's operation of 4 KiB", Unit::MbPerS, rate(0)).published(657.0);
     let large = Finding::new("tcrypt's operation of 64 KiB", Unit::MbPerS, rate(1)).published(832.0);
     Ok(Part {
         setup: vec![
             "processor: xts(aes) with a key of 256 bits, decryption, an operation is one sector, in cache; 32 threads with a \
-             random request of 64 KiB each on a model of an NVMe SSD"
+             random request of 64 KiB each, in memory and on a model of an NVMe SSD"
                 .into(),
         ],
         answer: format!("A processor's own AES gains {} from them.", Unit::Times.show(gain.median)),
         findings: vec![
             times("processor: an operation of 64 KiB over one of 4 KiB", gain).published(832.0 / 657.0),
-            times("32 random readers, 64 KiB over 4 KiB sectors", ratio(0)).published(1.09),
-            times("32 random writers, 64 KiB over 4 KiB sectors", ratio(1)).published(1.16),
+            times("32 random readers on an SSD, 64 KiB over 4 KiB sectors", ratio(&grid, 0)).published(1.09),
+            times("32 random writers on an SSD, 64 KiB over 4 KiB sectors", ratio(&grid, 1)).published(1.16),
+            times("32 random readers in memory, 64 KiB over 4 KiB sectors", ratio(&memory, 0)),
+            times("32 random writers in memory, 64 KiB over 4 KiB sectors", ratio(&memory, 1)),
             small,
             large,
         ],
@@ -52,6 +59,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
             Panel::new("Decryption by the processor, one sector an operation", Unit::MbPerS, ["cipher"])
                 .row(sectors(SMALL), [Cell::from(rate(0))])
                 .row(sectors(LARGE), [Cell::from(rate(1))]),
+            memory.panel("Random requests of 64 KiB, 32 threads, memory", Unit::MbPerS, |seen| seen.mb_per_s()),
             grid.panel("Random requests of 64 KiB, 32 threads, NVMe SSD (model)", Unit::MbPerS, |seen| {
                 seen.mb_per_s()
             }),

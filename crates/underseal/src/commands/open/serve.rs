@@ -8,6 +8,7 @@ use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::fuse::{FuseServer, FuseStopper};
 use underseal_export::nbd::{Server, Stopper};
 
+use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::pid_file::PidFile;
@@ -21,22 +22,23 @@ pub(super) struct Ways {
 
 /// What stops them.
 #[derive(Clone)]
-struct Stoppers {
+pub(super) struct Stoppers {
     nbd: Option<Stopper>,
     fuse: Option<FuseStopper>,
+    mapping: Arc<Mapping>,
 }
 
 impl Ways {
-    fn stoppers(&self) -> Stoppers {
+    pub(super) fn stoppers(&self, mapping: &Arc<Mapping>) -> Stoppers {
         Stoppers {
             nbd: self.nbd.as_ref().map(Server::stopper),
             fuse: self.fuse.as_ref().map(FuseServer::stopper),
+            mapping: mapping.clone(),
         }
     }
 
     /// Serves until all have ended. When NBD ends the mount goes too; a mount that is unmounted leaves NBD alone.
-    fn run(self) -> Result<()> {
-        let stoppers = self.stoppers();
+    fn run(self, stoppers: &Stoppers) -> Result<()> {
         let Self { nbd, fuse } = self;
         thread::scope(|scope| {
             let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
@@ -54,9 +56,22 @@ impl Ways {
 }
 
 impl Stoppers {
-    fn stop(&self) {
+    /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
+    /// fails where its key is wiped.
+    pub(super) fn stop(&self) {
         self.nbd.iter().for_each(Stopper::stop);
-        self.fuse.iter().for_each(FuseStopper::stop);
+        // Unmounting can take its time, and a second signal is to be heard meanwhile.
+        if let Some(fuse) = self.fuse.clone() {
+            aside("unmount", move || fuse.stop());
+        }
+        let mapping = self.mapping.clone();
+        // It may have to wait for somebody who is suspending it just now.
+        aside("resume", move || {
+            if mapping.is_suspended() {
+                log::info!("suspended requests go on, to be finished");
+                mapping.release();
+            }
+        });
     }
 
     /// For a process that ends at once.
@@ -65,7 +80,15 @@ impl Stoppers {
     }
 }
 
-/// Serves until a signal comes or the volume is unmounted, finishes what is in flight, and flushes the image.
+/// Does a part of the stopping that can take its time.
+fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
+    if let Err(e) = thread::Builder::new().name(name.into()).spawn(part) {
+        log::warn!("stopping: no thread to {name} the volume with: {e}");
+    }
+}
+
+/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in flight, and flushes the
+/// image.
 ///
 /// # Errors
 /// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then.
@@ -73,22 +96,25 @@ pub(super) fn until_stopped(
     ways: Ways,
     mapping: &Arc<Mapping>,
     signals: Taken,
+    stoppers: Stoppers,
+    sides: Sides,
     pid_file: Option<PidFile>,
 ) -> Result<()> {
-    let stoppers = ways.stoppers();
     let pid_file = Arc::new(Mutex::new(pid_file));
-    let watched = pid_file.clone();
+    let (watched, stops) = (pid_file.clone(), stoppers.clone());
     thread::Builder::new()
         .name("signals".into())
-        .spawn(move || watch(&signals, &stoppers, &watched))
+        .spawn(move || watch(&signals, &stops, &watched))
         .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
 
-    let served = ways.run();
+    let served = ways.run(&stoppers);
     let flushed = flush(mapping);
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
     log::info!("stopped");
     // A flush that failed matters more than a client that would not go.
-    flushed.and(served)
+    let ended = flushed.and(served);
+    sides.end(&ended);
+    ended
 }
 
 /// The first signal stops the server, the second one everything.
@@ -99,9 +125,7 @@ fn watch(signals: &Taken, stoppers: &Stoppers, pid_file: &Mutex<Option<PidFile>>
             Ok(Woken::Signal(number)) if first => {
                 first = false;
                 log::info!("signal {number}: stopping; another one stops without waiting");
-                let stoppers = stoppers.clone();
-                // Unmounting can take its time, and the second signal is to be heard meanwhile.
-                thread::spawn(move || stoppers.stop());
+                stoppers.stop();
             }
             // A terminal that closes says so twice: itself and through its shell.
             Ok(Woken::Signal(SIGHUP)) => {}
@@ -121,7 +145,8 @@ fn watch(signals: &Taken, stoppers: &Stoppers, pid_file: &Mutex<Option<PidFile>>
 
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
-    if mapping.read_only() {
+    // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
+    if mapping.read_only() || mapping.is_suspended() {
         return Ok(());
     }
     let failed =

@@ -8,22 +8,18 @@ use underseal_export::nbd::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(
-    args: &ServeArgs,
-    name: &Path,
-    listeners: &[Listener],
-    mount: Option<&Path>,
-) -> String {
-    let mut places = uris(args, listeners);
-    let hint = match (places.first(), mount) {
-        (Some(uri), _) => format!("nbdinfo '{uri}'"),
-        (None, mount) => format!("ls -l '{}'", mount.unwrap_or(name).display()),
+pub(super) fn ready_text(name: &Path, uris: &[String], mount: Option<&Path>) -> String {
+    let hint = match uris.first() {
+        Some(uri) => format!("nbdinfo '{uri}'"),
+        None => format!("ls -l '{}'", mount.unwrap_or(name).display()),
     };
-    places.extend(mount.map(|path| path.display().to_string()));
+    let mount = mount.map(|path| path.display().to_string());
+    let places: Vec<_> = uris.iter().chain(&mount).map(String::as_str).collect();
     format!("{} is open: {}\ntry: {hint}\n", name.display(), places.join(" "))
 }
 
-fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
+/// Where the volume is served.
+pub(super) fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
     let secure = if args.tls_certificates.is_some() { "s" } else { "" };
     let name = percent(args.export_name.as_bytes(), "");
     let unix = args.nbd.iter().filter_map(|nbd| match nbd {

@@ -1,0 +1,52 @@
+//! Plays volumes against models of their disks, with faults and changes of everything, for as long as it is told.
+//!
+//! `cargo run --release -p underseal-datapath --example soak -- --seconds 3600 --seed 1`; `--round N` plays one round of
+//! a failure again: its threads may meet in another order.
+
+#![allow(clippy::print_stdout, reason = "a program for a terminal")]
+
+#[path = "../../tests/play/mod.rs"]
+mod play;
+
+use std::time::{Duration, Instant};
+
+use play::dice::{Dice, seed};
+use play::round::{Played, Setup};
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let (mut seconds, mut first, mut round, mut each) = (60, seed(), None, 5);
+    while let Some(word) = words.next() {
+        let value = words.next().and_then(|value| value.parse::<u64>().ok());
+        match (word.as_str(), value) {
+            ("--seconds", Some(value)) => seconds = value,
+            ("--each", Some(value)) => each = value,
+            ("--seed", Some(value)) => first = value,
+            ("--round", Some(value)) => round = Some(value),
+            _ => {
+                eprintln!("usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS]");
+                std::process::exit(2);
+            }
+        }
+    }
+    let folder =
+        tempfile::tempdir_in(std::env::current_dir().expect("there is a directory")).expect("it is writable");
+    let begun = Instant::now();
+    let mut dice = Dice::new(first);
+    let mut sum = Played::default();
+    println!("--seed {first} --seconds {seconds}");
+    for number in 1.. {
+        let setup = Setup::new(round.unwrap_or_else(|| dice.next()));
+        println!("{:6.0} s, round {number}: {setup}", begun.elapsed().as_secs_f64());
+        let played = setup.play(folder.path(), Duration::from_secs(each.min(seconds)));
+        sum.requests += played.requests;
+        sum.checked += played.checked;
+        sum.changes += played.changes;
+        sum.cuts += played.cuts;
+        println!("         {played:?}");
+        if begun.elapsed() >= Duration::from_secs(seconds) {
+            break;
+        }
+    }
+    println!("clean after {:.0} s: {sum:?}", begun.elapsed().as_secs_f64());
+}

@@ -1,0 +1,120 @@
+//! Changes everything that can be changed while the players play.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, WriteOrder};
+use underseal_device::{Fault, FaultControl, Kind, Rule};
+
+use super::dice::Dice;
+use super::round::{Setup, Shared};
+
+/// More than any request takes, on a busy machine too.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Directs a round. How many policies and power cuts there were.
+pub(crate) fn direct(
+    setup: &Setup,
+    shared: &Shared,
+    mapping: &Mapping,
+    controls: &[Arc<FaultControl>],
+    until: Instant,
+) -> (u64, u64) {
+    let mut dice = Dice::of(setup.seed, 1);
+    let (mut changes, mut cuts) = (0, 0);
+    mapping.set_policy(policy(&mut dice)).unwrap();
+    while Instant::now() < until && !shared.stop.load(SeqCst) {
+        thread::sleep(Duration::from_micros(dice.length(20_000)));
+        match dice.below(100) {
+            0..60 => {
+                mapping.set_policy(policy(&mut dice)).unwrap();
+                changes += 1;
+            }
+            60..75 => suspend(setup, mapping, &mut dice),
+            75..85 if setup.faults => {
+                controls.iter().for_each(|control| inject(control, &mut dice));
+            }
+            85..90 if setup.cache => {
+                cut_power(setup, shared, controls);
+                cuts += 1;
+            }
+            _ => {
+                let stats = mapping.stats();
+                assert!(stats.in_flight <= u64::from(setup.queue.depth) * (setup.threads + 1) * 2);
+            }
+        }
+    }
+    (changes, cuts)
+}
+
+pub(crate) fn policy(dice: &mut Dice) -> Policy {
+    let all = [
+        Dispatch::Inline,
+        Dispatch::Workers { affinity: Affinity::Any },
+        Dispatch::Workers { affinity: Affinity::SameCpu },
+        Dispatch::Adaptive,
+        Dispatch::Engine,
+    ];
+    let sizes = [None, None, Some(512), Some(4096), Some(128 << 10)];
+    Policy {
+        read: dice.pick(&all),
+        write: dice.pick(&all),
+        write_order: dice.pick(&[WriteOrder::AsReady, WriteOrder::Sorted, WriteOrder::Arrival]),
+        high_priority: false,
+        max_read_size: dice.pick(&sizes),
+        max_write_size: dice.pick(&sizes),
+    }
+}
+
+fn suspend(setup: &Setup, mapping: &Mapping, dice: &mut Dice) {
+    let refused = |e: underseal_datapath::Error| e.kind();
+    assert_eq!(mapping.wipe_key().map_err(refused), Err(ErrorKind::NotSuspended));
+    match mapping.suspend(LONG) {
+        Ok(()) => {}
+        // The flush: the volume runs on.
+        Err(e) if setup.may_fail() && e.kind() == ErrorKind::Lower => return,
+        Err(e) => panic!("{e}"),
+    }
+    assert!(mapping.is_suspended());
+    if dice.one_in(2) {
+        mapping.wipe_key().unwrap();
+        assert_eq!(mapping.resume().map_err(refused), Err(ErrorKind::NoKey));
+        mapping.replace_volume(setup.volume(1)).unwrap();
+    }
+    if dice.one_in(2) {
+        mapping.set_policy(policy(dice)).unwrap();
+    }
+    thread::sleep(Duration::from_micros(dice.length(3000)));
+    mapping.resume().unwrap();
+}
+
+fn inject(control: &FaultControl, dice: &mut Dice) {
+    control.clear();
+    let some = |dice: &mut Dice| dice.pick(&[0.0, 0.01, 0.1]);
+    let delay = Fault::Delay(Duration::from_micros(dice.length(2000)));
+    let writes = [Kind::Read, Kind::Write, Kind::Flush, Kind::Zero, Kind::Discard];
+    for (fault, chance) in [(delay, 0.1), (Fault::EIO, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)] {
+        let chance = if chance > 0.0 { chance } else { some(dice) };
+        if dice.one_in(2) && chance > 0.0 {
+            control.add(Rule::new(fault).on(dice.pick(&writes)).chance(chance));
+        }
+    }
+}
+
+/// The order matters: what is in flight when the power goes ends before it comes back.
+fn cut_power(setup: &Setup, shared: &Shared, controls: &[Arc<FaultControl>]) {
+    shared.uncertain.store(true, SeqCst);
+    for control in controls {
+        control.power_cut().unwrap();
+    }
+    shared.drained.store(0, SeqCst);
+    shared.cuts.fetch_add(1, SeqCst);
+    while shared.drained.load(SeqCst) < setup.threads && !shared.stop.load(SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    controls.iter().for_each(|control| control.power_on());
+    shared.uncertain.store(false, SeqCst);
+    shared.restored.fetch_add(1, SeqCst);
+}

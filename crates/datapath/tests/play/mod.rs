@@ -1,0 +1,17 @@
+//! Threads that use a volume as hard as they can, each with its own model of what must be on the disk.
+//!
+//! ```text
+//!   round:   a volume, devices, an accelerator, as a seed decides
+//!     +-- players   a thread and a queue each; all kinds of requests, blocks that only this player writes
+//!     |     disk      what each of its blocks may hold now, and after a power cut
+//!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
+//!     +-- watchdog  ends the process, with the seed, when nothing moves any more
+//! ```
+
+#![allow(dead_code, reason = "each program uses a part of it")]
+
+pub(crate) mod dice;
+mod director;
+mod disk;
+mod player;
+pub(crate) mod round;

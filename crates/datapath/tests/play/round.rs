@@ -1,0 +1,308 @@
+//! One round: everything that a seed decides, and the threads that play it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underseal_cipher::{Key, SectorSize, build};
+use underseal_datapath::engine::{Accelerator, DmaFaults, DmaModel, DmaSpec, SoftwarePool};
+use underseal_datapath::{Mapping, QueueOptions};
+use underseal_device::{
+    Device, FaultControl, FaultDevice, FileDevice, ModelDevice, OpenOptions, Profile, RamDevice, StripeDevice,
+};
+use underseal_volume::{Segment, Volume};
+
+use super::dice::Dice;
+use super::director::direct;
+use super::disk::Disk;
+use super::player::Player;
+
+/// After so long without any progress the process ends.
+const HANGS: Duration = Duration::from_secs(240);
+
+/// What a seed decides.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) seed: u64,
+    pub(crate) device: Lower,
+    pub(crate) engine: Engine,
+    pub(crate) sector: u32,
+    /// What requests are multiples of: the sector, or less.
+    pub(crate) block: u32,
+    pub(crate) threads: u64,
+    pub(crate) queue: QueueOptions,
+    pub(crate) size: u64,
+    /// So many bytes at the front belong to all players, a block each in turn.
+    pub(crate) shared: u64,
+    pub(crate) chained: bool,
+    pub(crate) discards: bool,
+    /// Requests fail.
+    pub(crate) faults: bool,
+    /// The device has a volatile cache, and its power is cut.
+    pub(crate) cache: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lower {
+    Ram,
+    Cached,
+    Direct,
+    Stripe,
+    Nvme,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Pool,
+    Dma,
+    FaultyDma,
+    LosingDma,
+}
+
+/// What the threads of a round share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
+    /// The power is being cut: what was read just now may be from before or after.
+    pub(crate) uncertain: AtomicBool,
+    /// How often the power went: the players end what they have.
+    pub(crate) cuts: AtomicU64,
+    /// How many players have done so.
+    pub(crate) drained: AtomicU64,
+    /// How often the power came back.
+    pub(crate) restored: AtomicU64,
+    pub(crate) progress: AtomicU64,
+}
+
+/// What came of a round.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Played {
+    pub(crate) requests: u64,
+    pub(crate) checked: u64,
+    pub(crate) changes: u64,
+    pub(crate) cuts: u64,
+}
+
+impl Setup {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let device =
+            dice.pick(&[Lower::Ram, Lower::Ram, Lower::Cached, Lower::Direct, Lower::Stripe, Lower::Nvme]);
+        let sector = dice.pick(&[512, 4096, 4096, 16384, 65536]);
+        let least = if device == Lower::Direct { 4096.min(sector) } else { 512 };
+        let block = if dice.one_in(2) { sector } else { least.max(512).min(sector) };
+        let threads = dice.pick(&[1, 2, 3, 4]);
+        let (faults, cache) = (dice.one_in(2), dice.one_in(3));
+        let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
+        Self {
+            seed,
+            device,
+            engine: dice.pick(&[
+                Engine::Pool,
+                Engine::Dma,
+                Engine::FaultyDma,
+                Engine::FaultyDma,
+                Engine::LosingDma,
+            ]),
+            sector,
+            block,
+            threads,
+            queue: QueueOptions {
+                depth: dice.pick(&[1, 2, 8, 32, 128]),
+                max_request: dice.pick(&[65536, 256 << 10, 1 << 20]),
+            },
+            size: shared + (dice.pick(&[1, 2, 4]) << 20),
+            shared,
+            // A sector that is torn is lost as a whole in a chained mode, as on any disk.
+            chained: !faults && !cache && dice.one_in(2),
+            discards: dice.one_in(2),
+            faults,
+            cache,
+        }
+    }
+
+    pub(crate) fn may_fail(&self) -> bool {
+        self.faults || self.cache
+    }
+
+    /// The part of the volume that one player has for itself. Parts do not end where sectors do.
+    pub(crate) fn region(&self, number: u64) -> (u64, u64) {
+        let block = u64::from(self.block);
+        let blocks = (self.size - self.shared) / block;
+        let from = |number: u64| self.shared + blocks * number / self.threads * block;
+        (from(number), from(number + 1))
+    }
+
+    /// Whose a byte is.
+    pub(crate) fn owner(&self, at: u64) -> u64 {
+        if at < self.shared {
+            let blocks = self.shared / u64::from(self.block);
+            // What is left over in the end is the last one's.
+            let number = at / u64::from(self.block);
+            return if number < blocks / self.threads * self.threads {
+                number % self.threads
+            } else {
+                self.threads - 1
+            };
+        }
+        (0..self.threads).find(|number| at < self.region(*number).1).unwrap_or(self.threads - 1)
+    }
+
+    pub(crate) fn whole_sectors(&self, offset: u64, len: u64) -> (u64, u64) {
+        let sector = u64::from(self.sector);
+        (offset.next_multiple_of(sector), (offset + len) / sector * sector)
+    }
+
+    /// Two segments that lie the other way round, the second on a device of its own.
+    pub(crate) fn volume(&self, key: u8) -> Volume {
+        let cipher = |spec: &str, length: u8| {
+            let key = Key::new(&(0..length).map(|i| key ^ i).collect::<Vec<u8>>()).unwrap();
+            build(&spec.parse().unwrap(), &key, SectorSize::new(self.sector).unwrap()).unwrap()
+        };
+        let first = cipher("aes-xts-plain64", 64);
+        let second = if self.chained { cipher("aes-cbc-essiv:sha256", 32) } else { first.clone() };
+        let half = (self.size / 2).next_multiple_of(65536);
+        let segments = vec![
+            Segment::stored(0, half, 65536, 0, first),
+            Segment { device: 1, ..Segment::stored(half, self.size - half, 4096, 8, second) },
+        ];
+        Volume::new(segments).unwrap().with_discards(self.discards)
+    }
+
+    fn inner(&self, folder: &Path, number: u64) -> Arc<dyn Device> {
+        let size = self.size + (1 << 20);
+        let file = |direct| -> Arc<dyn Device> {
+            let path = folder.join(format!("{}-{number}", self.seed));
+            std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+            Arc::new(FileDevice::open(&path, OpenOptions { direct, ..Default::default() }).unwrap())
+        };
+        let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
+        match self.device {
+            Lower::Ram => ram(),
+            Lower::Cached => file(false),
+            // A file system without direct I/O is written through its cache.
+            Lower::Direct => file(self.block >= 512),
+            Lower::Stripe => Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap()),
+            Lower::Nvme => Arc::new(ModelDevice::new(ram(), &Profile::nvme().scaled(0.1))),
+        }
+    }
+
+    fn engine(&self) -> Arc<dyn Accelerator> {
+        let faults = match self.engine {
+            Engine::Pool => return Arc::new(SoftwarePool::new(2, 4).unwrap()),
+            Engine::Dma => DmaFaults::default(),
+            Engine::FaultyDma => DmaFaults { fails: 7, stalls: 50, loses: 0 },
+            Engine::LosingDma => DmaFaults { fails: 7, stalls: 50, loses: 90 },
+        };
+        let spec = DmaSpec {
+            depth: 6,
+            max_sectors: Some(8),
+            patience: Duration::from_millis(20),
+            faults,
+            ..DmaSpec::default()
+        };
+        Arc::new(DmaModel::new(spec).unwrap())
+    }
+
+    /// Plays for so long.
+    ///
+    /// # Panics
+    /// When the volume was not a disk.
+    pub(crate) fn play(&self, folder: &Path, time: Duration) -> Played {
+        let devices: Vec<FaultDevice> = (0..2)
+            .map(|number| {
+                let inner = self.inner(folder, number);
+                if self.cache {
+                    FaultDevice::with_volatile_cache(inner, self.seed, 4096)
+                } else {
+                    FaultDevice::new(inner, self.seed)
+                }
+            })
+            .collect();
+        let controls: Vec<Arc<FaultControl>> = devices.iter().map(FaultDevice::control).collect();
+        let devices = devices.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect();
+        let mapping = Mapping::over(self.volume(1), devices).unwrap();
+        let mapping = mapping.with_block(self.block).unwrap().with_accelerator(self.engine());
+        let mapping = Arc::new(mapping);
+        assert_eq!(mapping.block(), self.block, "{self}");
+        let shared = Shared::default();
+        let mut played = Played::default();
+        let mut disks: Vec<Disk> = Vec::new();
+        let result = thread::scope(|scope| {
+            scope.spawn(|| watch(self, &shared, &mapping));
+            let players: Vec<_> = (0..self.threads)
+                .map(|number| {
+                    let (mapping, shared) = (mapping.clone(), &shared);
+                    scope.spawn(move || {
+                        let play = || Player::new(self, shared, mapping, number).play();
+                        let result = catch_unwind(AssertUnwindSafe(play));
+                        shared.stop.store(true, SeqCst);
+                        result
+                    })
+                })
+                .collect();
+            let directed = catch_unwind(AssertUnwindSafe(|| {
+                direct(self, &shared, &mapping, &controls, Instant::now() + time)
+            }));
+            let _ = mapping.resume();
+            controls.iter().for_each(|control| {
+                control.clear();
+                control.power_on();
+            });
+            shared.stop.store(true, SeqCst);
+            let mut result = directed.map(|(changes, cuts)| (played.changes, played.cuts) = (changes, cuts));
+            for player in players {
+                match player.join().unwrap() {
+                    Ok((disk, checked, requests)) => {
+                        disks.push(disk);
+                        played.checked += checked;
+                        played.requests += requests;
+                    }
+                    Err(panic) => result = Err(panic),
+                }
+            }
+            shared.progress.store(u64::MAX, SeqCst);
+            result
+        });
+        if let Err(panic) = result {
+            eprintln!("failed: {self}");
+            resume_unwind(panic);
+        }
+        let stats = mapping.stats();
+        assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
+        assert_eq!(stats.backlog.bytes, 0, "{self}");
+        for number in 0..2 {
+            let _ = std::fs::remove_file(folder.join(format!("{}-{number}", self.seed)));
+        }
+        played
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--round {}: {self:?}", self.seed)
+    }
+}
+
+/// Ends the process when nothing moves: a thread that waits for ever cannot be stopped otherwise.
+fn watch(setup: &Setup, shared: &Shared, mapping: &Mapping) {
+    let (mut seen, mut since) = (0, Instant::now());
+    loop {
+        let progress = shared.progress.load(SeqCst);
+        if progress == u64::MAX {
+            return;
+        }
+        if progress != seen {
+            (seen, since) = (progress, Instant::now());
+        }
+        if since.elapsed() > HANGS {
+            eprintln!("nothing moves any more: {setup}\n{} {:?}", mapping.policy(), mapping.stats());
+            std::process::exit(70);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}

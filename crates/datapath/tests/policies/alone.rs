@@ -1,0 +1,104 @@
+//! A request that fails, a queue that goes: nobody else suffers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use underseal_cipher::SectorSize;
+use underseal_datapath::engine::SoftwarePool;
+use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, Request};
+use underseal_device::{Fault, FaultDevice, Kind, RamDevice, Rule};
+
+use super::*;
+
+fn pool() -> Arc<SoftwarePool> {
+    Arc::new(SoftwarePool::new(2, 4).unwrap())
+}
+
+#[test]
+fn a_request_that_fails_fails_alone() {
+    for text in POLICIES {
+        let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+        let control = device.control();
+        let mapping = Arc::new(mapping(Arc::new(device), pool()));
+        mapping.set_policy(policy(text)).unwrap();
+        let mut queue = open(&mapping);
+        for round in 0..8 {
+            let bad = round % 7;
+            control.clear();
+            control.add(Rule::new(Fault::EIO).within(bad * 65536 + 8192..bad * 65536 + 8193));
+            for kind in ["write", "read"] {
+                for tag in 0..8 {
+                    if kind == "write" {
+                        submit_write(&mut queue, tag, tag * 65536, 65536, 8);
+                    } else {
+                        queue.submit(tag, Request::Read { offset: tag * 65536, len: 65536 }).unwrap();
+                    }
+                }
+                for completion in finish(&mut queue) {
+                    let failed = completion.result.err().map(|e| e.kind());
+                    let expected = (completion.tag == bad).then_some(ErrorKind::Lower);
+                    assert_eq!(failed, expected, "{text}: {kind} {}", completion.tag);
+                }
+            }
+        }
+        assert_eq!(mapping.stats().in_flight, 0);
+        let whole = queue.alloc(16 << 20).expect("all memory has come back");
+        queue.free(whole);
+    }
+}
+
+#[test]
+fn a_queue_that_goes_with_work_at_others_waits_for_it() {
+    for text in POLICIES {
+        let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+        device.control().add(Rule::new(Fault::Delay(Duration::from_millis(2))).on(Kind::Write).chance(0.3));
+        let mapping = Arc::new(mapping(Arc::new(device), pool()));
+        mapping.set_policy(policy(text)).unwrap();
+        let mut queue = open(&mapping);
+        for tag in 0..40 {
+            submit_write(&mut queue, tag, tag * SECTOR, 4096, 9);
+        }
+        drop(queue);
+        let mut queue = open(&mapping);
+        assert_eq!(read(&mut queue, 0, 40 * 4096), [9; 40 * 4096], "{text}");
+        assert_eq!(mapping.stats().queues, 1);
+    }
+}
+
+#[test]
+fn writes_that_overlap_keep_their_order_across_policies() {
+    let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+    device.control().add(Rule::new(Fault::Delay(Duration::from_micros(300))).chance(0.2));
+    let mapping = Arc::new(mapping(Arc::new(device), pool()));
+    let mut queue = open(&mapping);
+    for round in 0..20u8 {
+        for tag in 0..50u8 {
+            mapping.set_policy(policy(POLICIES[usize::from(round ^ tag) % POLICIES.len()])).unwrap();
+            let offset = u64::from(tag % 4) * SECTOR;
+            submit_write(&mut queue, tag.into(), offset, 16384, tag);
+        }
+        succeed(&mut queue);
+        // The last four begin at the sectors 2, 3, 0 and 1.
+        let found: Vec<_> = read(&mut queue, 0, 7 * 4096).chunks(4096).map(|sector| sector[0]).collect();
+        assert_eq!(found, [48, 49, 49, 49, 49, 47, 47], "round {round}");
+    }
+}
+
+#[test]
+fn queues_of_short_requests_have_memory_for_whole_sectors_and_zeros() {
+    let cipher = xts(SectorSize::new(65536).unwrap());
+    let mapping = Mapping::new(volume(cipher), Arc::new(RamDevice::new(SIZE))).unwrap();
+    let mapping = Arc::new(mapping.with_block(512).unwrap());
+    let mut queue = Queue::open(mapping, QueueOptions { depth: 4, max_request: 512 }).unwrap();
+    let (offset, len) = (512, 4 << 20);
+    let zeroes = Request::WriteZeroes { offset, len, durable: true, punch: false, fast: false };
+    queue.submit(0, zeroes).expect("an empty queue has room");
+    succeed(&mut queue);
+    submit_write(&mut queue, 0, 1024, 512, 1);
+    succeed(&mut queue);
+    let found: Vec<_> = (1..4).map(|block| read(&mut queue, block * 512, 512)[0]).collect();
+    assert_eq!(found, [0, 1, 0]);
+    queue.write_in_place(0, 0, &mut [0; 1024], false).expect("it is answered, not put off");
+    let refused = queue.next_completion().unwrap().result.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TooLarge);
+}

@@ -1,0 +1,130 @@
+//! Which write goes down when.
+
+use std::sync::Arc;
+
+use underseal_datapath::engine::Accelerator;
+use underseal_datapath::{ErrorKind, Mapping, Request};
+use underseal_device::{
+    Device, Fault, FaultDevice, Kind, RamDevice, RecorderDevice, Rule, ZonedDevice, Zones,
+};
+use underseal_volume::{Segment, SegmentKind, Volume};
+
+use super::engines::Backwards;
+use super::*;
+
+/// Where writes went, in their order, when they were submitted to these sectors and encrypted from the last to the first.
+fn order(policy_text: &str, sectors: &[u64]) -> Vec<u64> {
+    let recorder = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 1000));
+    let mapping = Arc::new(mapping(recorder.clone(), Backwards::new(sectors.len())));
+    mapping.set_policy(policy(policy_text)).unwrap();
+    let mut queue = open(&mapping);
+    for (tag, sector) in (0..).zip(sectors) {
+        submit_write(&mut queue, tag, sector * SECTOR, 4096, 1);
+    }
+    succeed(&mut queue);
+    recorder.take().iter().map(|record| record.offset / SECTOR).collect()
+}
+
+#[test]
+fn writes_go_down_ready_sorted_or_as_they_came() {
+    let came = [5, 9, 1, 7, 3, 8, 2];
+    assert_eq!(order("engine,order=ready", &came), [2, 8, 3, 7, 1, 9, 5]);
+    assert_eq!(order("engine,order=sorted", &came), [1, 2, 3, 5, 7, 8, 9]);
+    assert_eq!(order("engine,order=arrival", &came), came);
+}
+
+#[test]
+fn zeros_and_failures_keep_their_place_in_the_order_of_arrival_and_let_the_others_go() {
+    let inner = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 100));
+    let device = FaultDevice::new(inner.clone(), 1);
+    device.control().add(Rule::new(Fault::EIO).on(Kind::Write).within(2 * SECTOR..3 * SECTOR));
+    let mapping = Arc::new(mapping(Arc::new(device), Backwards::new(3)));
+    mapping.set_policy(policy("engine,order=arrival")).unwrap();
+    let mut queue = open(&mapping);
+    submit_write(&mut queue, 0, 9 * SECTOR, 4096, 1);
+    let (offset, len) = (7 * SECTOR, SECTOR);
+    let zeroes = Request::WriteZeroes { offset, len, durable: false, punch: false, fast: false };
+    queue.submit(1, zeroes).unwrap();
+    submit_write(&mut queue, 2, 2 * SECTOR, 4096, 1);
+    submit_write(&mut queue, 3, SECTOR, 4096, 1);
+    let failed: Vec<_> = finish(&mut queue).iter().map(|completion| completion.result.is_err()).collect();
+    assert_eq!(failed, [false, false, true, false]);
+    let went: Vec<_> = inner.take().iter().map(|record| record.offset / SECTOR).collect();
+    assert_eq!(went, [9, 7, 1]);
+}
+
+#[test]
+fn a_write_that_begins_where_nothing_is_stored_goes_down_too() {
+    for text in POLICIES {
+        let cipher = xts(underseal_cipher::SectorSize::S4096);
+        let half = SIZE / 2;
+        let zero = Segment { kind: SegmentKind::Zero, ..Segment::stored(0, half, 0, 0, cipher.clone()) };
+        let stored = Segment::stored(half, half, 0, 0, cipher);
+        let device: Arc<dyn Device> = Arc::new(RamDevice::new(half));
+        let mapping = Mapping::new(Volume::new(vec![zero, stored]).unwrap(), device).unwrap();
+        let mapping = Arc::new(mapping.with_accelerator(Backwards::new(1)));
+        mapping.set_policy(policy(text)).unwrap();
+        let mut queue = open(&mapping);
+        for tag in 0..4 {
+            submit_write(&mut queue, tag, half - 8192 + tag * 4096, 65536, 6);
+        }
+        succeed(&mut queue);
+        let found = read(&mut queue, half - 4096, 8192);
+        assert!(
+            found[..4096].iter().all(|byte| *byte == 0) && found[4096..].iter().all(|byte| *byte == 6),
+            "{text}"
+        );
+    }
+}
+
+fn zoned(declared: bool, engine: Arc<dyn Accelerator>) -> (Arc<ZonedDevice>, Arc<Mapping>) {
+    let zones = Zones { size: 2 << 20, conventional: 1 };
+    let device = Arc::new(ZonedDevice::new(Arc::new(RamDevice::new(SIZE)), zones, declared).unwrap());
+    (device.clone(), Arc::new(mapping(device, engine)))
+}
+
+/// Fills two zones with writes of several lengths, as many at a time as there is room for. How many failed.
+fn fill_zones(mapping: &Arc<Mapping>) -> usize {
+    let mut queue = open(mapping);
+    let mut at = [2 << 20, 4 << 20];
+    let mut failed = 0;
+    for tag in 0..96 {
+        let zone = usize::try_from(tag % 2).unwrap();
+        let len = [4096, 16384, 8192][usize::try_from(tag % 3).unwrap()];
+        if queue.in_flight() == 48 {
+            failed += finish(&mut queue).iter().filter(|completion| completion.result.is_err()).count();
+        }
+        submit_write(&mut queue, tag, at[zone], len, 4);
+        at[zone] += len as u64;
+    }
+    failed + finish(&mut queue).iter().filter(|completion| completion.result.is_err()).count()
+}
+
+#[test]
+fn the_writes_of_a_zone_arrive_in_order_under_every_policy_that_is_permitted() {
+    let mut permitted = 0;
+    for text in POLICIES {
+        // One job at a time: the writes of a zone wait for each other.
+        let (device, mapping) = zoned(true, Backwards::new(1));
+        match mapping.set_policy(policy(text)) {
+            Ok(()) => {
+                assert_eq!((fill_zones(&mapping), device.violations()), (0, 0), "{text}");
+                permitted += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Policy, "{text}");
+                assert!(!text.contains("arrival") && !text.starts_with("inline"), "{text}: {e}");
+                assert_eq!(mapping.policy(), underseal_datapath::Policy::INLINE, "as it was");
+            }
+        }
+    }
+    assert_eq!(permitted, 6);
+}
+
+#[test]
+fn without_knowing_of_zones_writes_that_others_encrypt_break_their_order() {
+    let (device, mapping) = zoned(false, Backwards::new(48));
+    mapping.set_policy(policy("engine")).unwrap();
+    assert!(fill_zones(&mapping) > 0);
+    assert!(device.violations() > 0);
+}

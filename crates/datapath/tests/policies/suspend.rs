@@ -1,0 +1,126 @@
+//! A volume that is suspended, and its key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use underseal_cipher::SectorSize;
+use underseal_datapath::ErrorKind;
+use underseal_datapath::engine::SoftwarePool;
+use underseal_device::{Fault, FaultDevice, Kind, RamDevice, RecorderDevice, Rule};
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn nothing_reaches_the_device_while_the_volume_is_suspended_and_all_goes_on_afterwards() {
+    let recorder = Arc::new(RecorderDevice::new(Arc::new(RamDevice::new(SIZE)), 1 << 20));
+    let mapping = mapping(recorder.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = Arc::new(mapping);
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = open(&mapping);
+            while !stop.load(SeqCst) {
+                for tag in 0..8 {
+                    submit_write(&mut queue, tag, tag * SECTOR, 4096, 1);
+                }
+                succeed(&mut queue);
+                done.fetch_add(8, SeqCst);
+            }
+        });
+        for text in POLICIES {
+            mapping.set_policy(policy(text)).unwrap();
+            mapping.suspend(LONG).unwrap();
+            mapping.suspend(LONG).expect("it is suspended");
+            recorder.take();
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(recorder.take(), [], "{text}");
+            mapping.wipe_key().unwrap();
+            assert!(mapping.volume().is_none());
+            assert_eq!(mapping.resume().unwrap_err().kind(), ErrorKind::NoKey);
+            assert!(mapping.is_suspended());
+            mapping.replace_volume(volume(xts(SectorSize::S4096))).unwrap();
+            let before = done.load(SeqCst);
+            mapping.resume().unwrap();
+            // Whatever was held is answered, although nothing else wakes the queue.
+            while done.load(SeqCst) < before + 16 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn the_old_key_is_gone_when_it_was_wiped() {
+    let cipher = xts(SectorSize::S4096);
+    let there = Arc::downgrade(&cipher);
+    let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(RamDevice::new(SIZE))).unwrap());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut queue = open(&mapping);
+                while !stop.load(SeqCst) {
+                    submit_write(&mut queue, 0, 0, 4096, 1);
+                    succeed(&mut queue);
+                }
+            });
+        }
+        mapping.set_policy(policy("workers")).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        mapping.suspend(LONG).unwrap();
+        assert!(there.upgrade().is_some());
+        mapping.wipe_key().unwrap();
+        assert!(there.upgrade().is_none(), "somebody still has the key");
+        mapping.replace_volume(volume(xts(SectorSize::S4096))).unwrap();
+        stop.store(true, SeqCst);
+        mapping.resume().unwrap();
+    });
+}
+
+#[test]
+fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
+    let mapping = Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(RamDevice::new(SIZE))).unwrap();
+    let same = || volume(xts(SectorSize::S4096));
+    assert_eq!(mapping.wipe_key().unwrap_err().kind(), ErrorKind::NotSuspended);
+    assert_eq!(mapping.replace_volume(same()).unwrap_err().kind(), ErrorKind::NotSuspended);
+    mapping.suspend(LONG).unwrap();
+    let other = mapping.replace_volume(volume(xts(SectorSize::S512))).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Layout);
+    mapping.replace_volume(same()).unwrap();
+    let engine = mapping.set_policy(policy("engine")).unwrap_err();
+    assert_eq!(engine.kind(), ErrorKind::Policy, "there is none");
+}
+
+#[test]
+fn a_device_that_is_stuck_keeps_the_volume_from_being_suspended_and_not_from_going_on() {
+    let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+    let slow = Rule::new(Fault::Delay(Duration::from_millis(700))).on(Kind::Write).times(1);
+    device.control().add(slow);
+    let mapping = Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(device)).unwrap());
+    let begun = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = open(&mapping);
+            submit_write(&mut queue, 0, 0, 4096, 1);
+            begun.store(true, SeqCst);
+            succeed(&mut queue);
+            submit_write(&mut queue, 0, 0, 4096, 2);
+            succeed(&mut queue);
+        });
+        while !begun.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        match mapping.suspend(Duration::from_millis(1)) {
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Busy),
+            // This thread came too late: the request was over.
+            Ok(()) => mapping.resume().unwrap(),
+        }
+        assert!(!mapping.is_suspended());
+    });
+    assert_eq!(mapping.stats().writes.requests, 2);
+}

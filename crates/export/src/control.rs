@@ -1,0 +1,29 @@
+//! A volume's control socket: what the volume does, and what it is told to do while it is open.
+//!
+//! ```text
+//!   underseal status NAME                        DIR/NAME.sock, 0600         Directory, Name: where it is
+//!        |                                            |
+//!     Client --- a Request, a line of JSON -----> Control     whose process is it? one request a connection
+//!        ^                                            |
+//!        +------ a Reply, a line of JSON <------- Controlled  a Mapping, and what stops its server
+//! ```
+//!
+//! The server's side has threads of its own and bounds for everything that a client can cost: a client that is slow or
+//! says nonsense never delays the volume. Keys follow their request as bytes, never as text, and are received into
+//! locked memory.
+
+mod client;
+mod directory;
+mod name;
+pub mod protocol;
+mod server;
+pub mod status;
+mod volume;
+
+pub use client::Client;
+pub use directory::Directory;
+pub use name::Name;
+pub use protocol::{Refusal, RefusalKind, Reply, Request};
+pub use server::Control;
+pub use status::Status;
+pub use volume::{Controlled, Described};

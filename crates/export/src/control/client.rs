@@ -1,0 +1,118 @@
+//! The other end of a control socket.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use underseal_cipher::Key;
+
+use super::protocol::{MAX_REPLY, Reply, Request};
+use crate::nbd::Socket;
+use crate::nbd::transport::Deadlined;
+use crate::{Error, ErrorKind, Result};
+
+/// A connection to an open volume, for one request.
+#[derive(Debug)]
+pub struct Client {
+    socket: Socket,
+    /// What was received beyond the last reply.
+    ahead: Vec<u8>,
+    /// The server's process, where the kernel tells.
+    server: Option<std::os::fd::OwnedFd>,
+}
+
+/// What connecting to the end of time means to a clock.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// `NotOpen` when nobody listens there; `Forbidden` when it is somebody else's; `Io`.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let failed = |e: io::Error| {
+            let kind = match e.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::NotOpen,
+                io::ErrorKind::PermissionDenied => ErrorKind::Forbidden,
+                _ => ErrorKind::Io,
+            };
+            Error::new(kind, format!("{}: cannot connect", path.display())).with_source(e)
+        };
+        let stream = UnixStream::connect(path).map_err(failed)?;
+        let server =
+            socket_peercred(&stream).ok().and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
+        Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), server })
+    }
+
+    /// Sends the request, and the key that follows it, and waits for the reply for so long.
+    ///
+    /// # Errors
+    /// `Timeout`, `Io`; `Protocol` when the answer is none.
+    pub fn ask(&mut self, request: &Request, key: Option<&Key>, limit: Duration) -> Result<Reply> {
+        let deadline = Instant::now() + limit.min(FOREVER);
+        let mut to = Deadlined { socket: &self.socket, deadline };
+        let sent = to
+            .write_all(&request.line())
+            .and_then(|()| key.map_or(Ok(()), |key| to.write_all(key.as_bytes())));
+        match sent {
+            // Who refuses a request does not read it to its end.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe || e.kind() == io::ErrorKind::ConnectionReset => {
+            }
+            sent => sent?,
+        }
+        self.next(limit)
+    }
+
+    /// Waits for one more reply: the one that comes at the end, after `Close`.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn next(&mut self, limit: Duration) -> Result<Reply> {
+        let mut from = Deadlined { socket: &self.socket, deadline: Instant::now() + limit.min(FOREVER) };
+        let end = loop {
+            if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
+                break end;
+            }
+            if self.ahead.len() >= MAX_REPLY {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    format!("a reply of more than {MAX_REPLY} bytes"),
+                ));
+            }
+            let mut piece = [0; 16 << 10];
+            let read = from.read(&mut piece)?;
+            if read == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            self.ahead.extend(&piece[..read]);
+        };
+        let line: Vec<u8> = self.ahead.drain(..=end).collect();
+        Reply::parse(&line).map_err(|e| {
+            Error::new(ErrorKind::Protocol, "the answer is none of this protocol").with_source(e)
+        })
+    }
+
+    /// Waits until the server's process has ended.
+    ///
+    /// # Errors
+    /// `Io` when the kernel refuses.
+    pub fn wait_for_end(&self) -> Result<()> {
+        // Where processes have no descriptors, the connection ends when its process does.
+        let (fd, events) = match &self.server {
+            Some(process) => (process.as_fd(), PollFlags::IN),
+            None => (self.socket.as_fd(), PollFlags::RDHUP),
+        };
+        loop {
+            match poll(&mut [PollFd::from_borrowed_fd(fd, events)], None) {
+                Err(Errno::INTR) => {}
+                done => return done.map(drop).map_err(|e| io::Error::from(e).into()),
+            }
+        }
+    }
+}

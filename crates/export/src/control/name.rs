@@ -1,0 +1,104 @@
+//! What open volumes are called.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::{Error, ErrorKind, Result};
+
+/// A volume's name: what device-mapper's names have, and letters of any script. It is a part of a file's name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+/// A socket's whole path has at most 107 bytes.
+const LONGEST: usize = 64;
+
+impl Name {
+    /// The name that a volume gets by itself: its file's, as far as that can be one.
+    pub fn of_file(path: &Path) -> Self {
+        let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let mut name: String = file.chars().map(|c| if is_taken(c) { c } else { '_' }).collect();
+        if name.starts_with(['.', '-']) || name.is_empty() {
+            name.insert(0, '_');
+        }
+        // Room for a number.
+        while name.len() > LONGEST - 5 {
+            name.pop();
+        }
+        Self(name)
+    }
+
+    /// The next choice where a name is in use: `NAME-2`, `NAME-3`, ...
+    pub(super) fn numbered(&self, number: u32) -> Self {
+        if number <= 1 { self.clone() } else { Self(format!("{}-{number}", self.0)) }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    /// # Errors
+    /// `BadName`.
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = |why: &str| {
+            let shown = crate::nbd::Printable(text.as_bytes());
+            Err(Error::new(ErrorKind::BadName, format!("{shown} is no name for a volume: {why}")))
+        };
+        if text.is_empty() || text.len() > LONGEST {
+            return bad(&format!("it has 1 to {LONGEST} bytes"));
+        }
+        if text.starts_with(['.', '-']) {
+            return bad("it does not begin with . or -");
+        }
+        if !text.chars().all(is_taken) {
+            return bad("it is made of letters, digits and #+-.:=@_");
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_taken(c: char) -> bool {
+    c.is_alphanumeric() || "#+-.:=@_".contains(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_files_name_becomes_a_volumes_name() {
+        for (path, name) in [
+            ("/srv/disk.img", "disk.img"),
+            ("my disk\n.img", "my_disk_.img"),
+            ("/a/.hidden", "_.hidden"),
+            ("-v", "_-v"),
+            ("/", "_"),
+            ("/dev/sda1", "sda1"),
+            ("größe.img", "größe.img"),
+        ] {
+            let found = Name::of_file(Path::new(path));
+            assert_eq!(found.as_str(), name, "{path}");
+            assert_eq!(name.parse::<Name>().unwrap(), found, "{path}");
+        }
+        let long = Name::of_file(Path::new(&"ä".repeat(200)));
+        assert_eq!(long.numbered(9999).as_str().parse::<Name>().unwrap(), long.numbered(9999));
+    }
+
+    #[test]
+    fn what_is_no_part_of_a_path_is_refused() {
+        for text in ["", ".", "..", "a/b", "a b", "a\0", "-x", &"x".repeat(65)] {
+            assert_eq!(text.parse::<Name>().unwrap_err().kind(), ErrorKind::BadName, "{text}");
+        }
+    }
+}

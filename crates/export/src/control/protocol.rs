@@ -1,0 +1,277 @@
+//! What is said over a control socket. One request a connection:
+//!
+//! ```text
+//!   {"version":1,"request":"status"}                                 \n    at most 4096 bytes
+//!   {"version":1,"request":{"set-policy":"inline"}}                  \n
+//!   {"version":1,"request":{"suspend":{"seconds":60}}}               \n
+//!   {"version":1,"request":"resume"}                                 \n
+//!   {"version":1,"request":{"message":"key wipe"}}                   \n
+//!   {"version":1,"request":{"set-key":{"size":64}}}                  \n    and the 64 bytes of the key
+//!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
+//!
+//!   {"version":1,"reply":"done"}                                     \n
+//!   {"version":1,"reply":{"status":{...}}}                           \n
+//!   {"version":1,"reply":{"refused":{"kind":"policy","message":"...","remedy":"..."}}} \n
+//! ```
+
+use std::io::{self, Read};
+
+use serde::{Deserialize, Serialize};
+use underseal_cipher::Key;
+
+use super::Status;
+
+/// The version of this protocol.
+pub const VERSION: u32 = 1;
+/// The longest request, its newline included.
+pub const MAX_REQUEST: usize = 4096;
+/// The longest reply, its newline included: histograms of every stage with every bucket in use fit ten times.
+pub const MAX_REPLY: usize = 1 << 20;
+/// The longest key: LMK's 64 keys of 32 bytes and a seed fit many times.
+pub const MAX_KEY: usize = 64 << 10;
+
+/// What a volume is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// How are you?
+    Status,
+    /// Dispatch requests like this from now on.
+    SetPolicy(String),
+    /// Take up no request until `Resume`, and finish those in flight.
+    Suspend {
+        /// How long they may take.
+        seconds: u32,
+    },
+    /// Go on.
+    Resume,
+    /// One of dm-crypt's messages without a key in it.
+    Message(String),
+    /// dm-crypt's `key set`; the key's bytes follow the request.
+    SetKey {
+        /// How many.
+        size: usize,
+    },
+    /// Stop serving, as SIGTERM does.
+    Close,
+}
+
+/// What a volume answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// It is done. For `Close`: it has begun, and then, it is over.
+    Done,
+    /// What was asked for.
+    Status(Box<Status>),
+    /// Nothing was changed.
+    Refused(Refusal),
+}
+
+/// Why a request was not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For a program to match on.
+    pub kind: RefusalKind,
+    /// What happened.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default)]
+    pub remedy: String,
+}
+
+/// Why a request was not done, for a program to match on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefusalKind {
+    /// It is no request, or none of this version.
+    Request,
+    /// It came from another user.
+    Forbidden,
+    /// There is no such policy, or the volume cannot have it.
+    Policy,
+    /// Only a suspended volume takes it.
+    NotSuspended,
+    /// The volume has no key.
+    NoKey,
+    /// The key does not fit the volume.
+    Key,
+    /// The volume can never do this.
+    Unsupported,
+    /// Not now, or not in time.
+    Busy,
+    /// The system failed.
+    #[serde(other)]
+    Failed,
+}
+
+impl Refusal {
+    pub(super) fn new(kind: RefusalKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), remedy: remedy.into() }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestLine {
+    version: u32,
+    request: Request,
+}
+
+#[derive(Deserialize)]
+struct AnyVersion {
+    version: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ReplyLine {
+    version: u32,
+    reply: Reply,
+}
+
+impl Request {
+    /// Parses a line, with or without its newline.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(line: &[u8]) -> Result<Self, Refusal> {
+        let bad = |e: serde_json::Error| {
+            let message = format!("not a request: {e}");
+            Refusal::new(RefusalKind::Request, message, "`underseal` of the version that serves the volume")
+        };
+        let AnyVersion { version } = serde_json::from_slice(line).map_err(bad)?;
+        if version != VERSION {
+            let message =
+                format!("this server speaks version {VERSION} of the control protocol, not {version}");
+            let remedy = "`underseal` of the version that serves the volume";
+            return Err(Refusal::new(RefusalKind::Request, message, remedy));
+        }
+        let RequestLine { request, .. } = serde_json::from_slice(line).map_err(bad)?;
+        Ok(request)
+    }
+
+    /// Reads a line and, for `SetKey`, the key: not a byte more, and none of the key into memory that is not locked.
+    ///
+    /// # Errors
+    /// When reading fails; and then, inside, what is wrong with the request.
+    pub fn read(from: &mut impl Read) -> io::Result<Result<(Self, Option<Key>), Refusal>> {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while line.last() != Some(&b'\n') {
+            if line.len() == MAX_REQUEST {
+                let message = format!("a request has at most {MAX_REQUEST} bytes");
+                return Ok(Err(Refusal::new(RefusalKind::Request, message, "")));
+            }
+            from.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        let request = match Self::parse(&line) {
+            Ok(request) => request,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let Self::SetKey { size } = request else { return Ok(Ok((request, None))) };
+        if size > MAX_KEY {
+            let message = format!("a volume's key has at most {MAX_KEY} bytes, not {size}");
+            return Ok(Err(Refusal::new(RefusalKind::Key, message, "")));
+        }
+        let mut key = match Key::zeroed(size) {
+            Ok(key) => key,
+            Err(e) => return Ok(Err(Refusal::new(RefusalKind::Failed, e.to_string(), ""))),
+        };
+        from.read_exact(key.as_mut_bytes())?;
+        Ok(Ok((request, Some(key))))
+    }
+
+    /// The line that says it.
+    pub fn line(&self) -> Vec<u8> {
+        line(&RequestLine { version: VERSION, request: self.clone() })
+    }
+}
+
+impl Reply {
+    /// Parses a line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(line: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(line).map(|ReplyLine { reply, .. }| reply)
+    }
+
+    /// The line that says it.
+    pub fn line(&self) -> Vec<u8> {
+        line(&ReplyLine { version: VERSION, reply: self.clone() })
+    }
+}
+
+fn line(value: &impl Serialize) -> Vec<u8> {
+    // Only maps with keys that are no strings, or a failing Serialize, could fail; there are none here.
+    let mut line = serde_json::to_vec(value).expect("these types have a JSON form");
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> io::Result<Result<(Request, Option<Key>), Refusal>> {
+        Request::read(&mut &bytes[..])
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        for request in [
+            Request::Status,
+            Request::SetPolicy("workers,order=sorted".into()),
+            Request::Suspend { seconds: 7 },
+            Request::Resume,
+            Request::Message("key wipe".into()),
+            Request::Close,
+        ] {
+            assert_eq!(read(&request.line()).unwrap().unwrap().0, request);
+        }
+        let text = String::from_utf8(Request::Suspend { seconds: 60 }.line()).unwrap();
+        assert_eq!(text, "{\"version\":1,\"request\":{\"suspend\":{\"seconds\":60}}}\n");
+        let reply = Reply::Refused(Refusal::new(RefusalKind::NotSuspended, "no", "try"));
+        let Reply::Refused(found) = Reply::parse(&reply.line()).unwrap() else { panic!("{reply:?}") };
+        assert_eq!((found.kind, found.remedy.as_str()), (RefusalKind::NotSuspended, "try"));
+    }
+
+    #[test]
+    fn a_key_is_the_bytes_that_follow_and_no_more() {
+        let mut bytes = Request::SetKey { size: 4 }.line();
+        bytes.extend(b"\0\nab rest");
+        let mut from = &bytes[..];
+        let (request, key) = Request::read(&mut from).unwrap().unwrap();
+        assert_eq!(request, Request::SetKey { size: 4 });
+        assert_eq!(key.unwrap().as_bytes(), b"\0\nab");
+        assert_eq!(from, b" rest");
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_says_why() {
+        let long = vec![b' '; MAX_REQUEST + 1];
+        for (bytes, kind, why) in [
+            (&b"\n"[..], RefusalKind::Request, "not a request"),
+            (b"status\n", RefusalKind::Request, "not a request"),
+            (b"{\"version\":2,\"request\":{\"dance\":1}}\n", RefusalKind::Request, "version 1"),
+            (b"{\"version\":1,\"request\":\"dance\"}\n", RefusalKind::Request, "dance"),
+            (b"{\"version\":1,\"request\":\"status\",\"x\":1}\n", RefusalKind::Request, "x"),
+            (b"{\"version\":1,\"request\":{\"suspend\":{\"seconds\":-1}}}\n", RefusalKind::Request, "-1"),
+            (b"{\"version\":1,\"request\":{\"set-key\":{\"size\":65537}}}\n", RefusalKind::Key, "65537"),
+            (&long, RefusalKind::Request, "4096"),
+        ] {
+            let refusal = read(bytes).unwrap().unwrap_err();
+            assert_eq!(refusal.kind, kind, "{refusal:?}");
+            assert!(refusal.message.contains(why), "{refusal:?}");
+        }
+        assert_eq!(read(b"{\"version\"").unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn kinds_of_a_later_version_are_failures() {
+        let line = br#"{"version":1,"reply":{"refused":{"kind":"bored","message":"no"}}}"#;
+        let Reply::Refused(refusal) = Reply::parse(line).unwrap() else { panic!() };
+        assert_eq!(refusal.kind, RefusalKind::Failed);
+    }
+}

@@ -1,0 +1,152 @@
+//! Metrics: `GET /metrics` in Prometheus text, over HTTP/1.1.
+//!
+//! ```text
+//!   scraper --> one request a connection, a bounded head, a deadline --> Controlled::status --> text
+//! ```
+
+mod text;
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::attendant::{Attend, Attendant};
+use crate::control::Controlled;
+use crate::nbd::transport::Deadlined;
+use crate::nbd::{Listener, Socket};
+
+pub use text::text;
+
+/// Serves a volume's metrics until it is dropped.
+#[derive(Debug)]
+pub struct Metrics {
+    _attendant: Attendant,
+}
+
+struct Scraped(Arc<Controlled>);
+
+/// Scrapers at a time. One more is closed.
+const CLIENTS: usize = 8;
+/// What a scraper has to send its request and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest request.
+const MAX_HEAD: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
+
+impl Metrics {
+    /// Answers scrapers that come in on the listeners from now on.
+    ///
+    /// # Errors
+    /// `Listen` when there is no thread to be had.
+    pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
+        Ok(Self { _attendant: Attendant::start("metrics", listeners, CLIENTS, Arc::new(Scraped(volume)))? })
+    }
+}
+
+impl Attend for Scraped {
+    fn serve(&self, client: Socket) {
+        let mut io = Deadlined { socket: &client, deadline: Instant::now() + PATIENCE };
+        let answered = head(&mut io).and_then(|head| io.write_all(&answer(&head, || text(&self.0.status()))));
+        if let Err(e) = answered {
+            log::debug!("metrics: a scraper: {e}");
+        }
+        // What it may still say is not read; it has the whole answer all the same.
+        let _ = rustix::net::shutdown(&client, rustix::net::Shutdown::Write);
+    }
+
+    fn turn_away(&self, _: Socket) {}
+}
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Metrics { body: bool },
+    Elsewhere,
+    OtherMethod,
+    Nonsense,
+}
+
+/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends one.
+fn head(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    loop {
+        let mut piece = [0; 1024];
+        let read = from.read(&mut piece)?;
+        head.extend(&piece[..read]);
+        if read == 0 || head.len() >= MAX_HEAD || head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Ok(head);
+        }
+    }
+}
+
+fn asked(head: &[u8]) -> Asked {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match (request.parse(head), request.method, request.path) {
+        (Ok(httparse::Status::Complete(_)), Some(method), Some(path)) => {
+            let path = path.split('?').next().unwrap_or_default();
+            match (method, path) {
+                ("GET" | "HEAD", "/metrics") => Asked::Metrics { body: method == "GET" },
+                ("GET" | "HEAD", _) => Asked::Elsewhere,
+                _ => Asked::OtherMethod,
+            }
+        }
+        _ => Asked::Nonsense,
+    }
+}
+
+fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Vec<u8> {
+    let (status, more, body, send) = match asked(head) {
+        Asked::Metrics { body } => ("200 OK", "", metrics(), body),
+        Asked::Elsewhere => ("404 Not Found", "", "the metrics are at /metrics\n".into(), true),
+        Asked::OtherMethod => {
+            ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "GET /metrics\n".into(), true)
+        }
+        Asked::Nonsense => ("400 Bad Request", "", "not a request that is understood here\n".into(), true),
+    };
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    let len = body.len();
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n{more}Cache-Control: no-store\r\n\
+         Connection: close\r\n\r\n"
+    );
+    if send {
+        answer += &body;
+    }
+    answer.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_metrics_are_there() {
+        for (request, expected) in [
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "200 OK"),
+            ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "200 OK"),
+            ("HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("POST /metrics HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", "405"),
+            ("GET /metrics HTTP/1.1\r\n", "400"),
+            ("\x16\x03\x01", "400"),
+            ("", "400"),
+        ] {
+            let answer = String::from_utf8(answer(request.as_bytes(), || "m 1\n".into())).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{request:?}: {answer}");
+            let sends = request.starts_with("GET /metrics") && expected == "200 OK";
+            assert_eq!(answer.ends_with("\r\n\r\nm 1\n"), sends, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_head_without_an_end_is_cut_off() {
+        let mut endless = io::repeat(b'x');
+        let head = head(&mut endless).unwrap();
+        assert!(head.len() <= MAX_HEAD + 1024);
+        assert_eq!(asked(&head), Asked::Nonsense);
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
+        assert_eq!(asked(many.as_bytes()), Asked::Nonsense);
+    }
+}

@@ -1,0 +1,168 @@
+//! The commands that talk to an open volume.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use underseal_export::control::Name;
+
+/// Lists the volumes that are open.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal list
+  underseal list --json | jq -r '.[].name'")]
+pub(crate) struct ListArgs {
+    /// For programs: an array of what `underseal status --json` prints
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Shows what a volume does, and how long each stage of its requests takes.
+///
+/// Stages: queued, until a thread takes the request up; crypto, from when it is due until it is done; lower, in the lower
+/// device; reply, until the answer is sent. total is the whole way. A figure such as p99 is what 99 in 100 requests took
+/// at most.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal status disk.img
+  underseal status disk.img --json | jq .latency.total.p99_ns")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// For programs: everything as one JSON object; times are in nanoseconds, sizes in bytes. Fields may be added
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which of the open volumes.
+#[derive(Debug, Args)]
+pub(crate) struct NameArg {
+    /// The volume, as `underseal list` calls it
+    pub(crate) name: Name,
+}
+
+/// Shows a volume's policy, or sets another one while the volume is in use.
+///
+/// Each request goes the way that is set when it comes.
+#[derive(Debug, Args)]
+#[command(after_help = POLICIES)]
+pub(crate) struct PolicyArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The new policy
+    pub(crate) policy: Option<String>,
+}
+
+/// Makes a volume finish what is in flight, flush it, and take up nothing more until `underseal resume`.
+///
+/// Clients wait. The image can be copied, or the key changed, while nothing moves.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal suspend disk.img && cp --reflink disk.img snapshot.img; underseal resume disk.img")]
+pub(crate) struct SuspendArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// Give up, and go on as before, when requests in flight take longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) timeout: u32,
+}
+
+/// Lets a suspended volume go on.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal resume disk.img")]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+}
+
+/// Sends a suspended volume one of dm-crypt's messages: `key wipe` or `key set`.
+///
+/// After `key wipe` the volume's key is nowhere in memory, and the volume cannot be resumed before `key set`. A key that
+/// is set must have the size of the old one. Whether it is the right one is not checked: wrong keys read noise.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal suspend disk.img
+  underseal message disk.img key wipe
+  underseal message disk.img key set --key-file volume.hex
+  underseal message disk.img key set --key-fd 3 3< volume.hex
+  echo :64:user:disk | underseal message disk.img key set
+  underseal resume disk.img")]
+pub(crate) struct MessageArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The message's words. A key is none of them: other users can read arguments
+    #[arg(required = true, value_name = "WORD")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+}
+
+/// Where the key of `key set` comes from; stdin, or a terminal that does not show it, unless one of these is given.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Key (from stdin unless one of these is given): hex digits, or :SIZE:TYPE:NAME of the keyring"
+)]
+pub(crate) struct KeyArgs {
+    /// The first line of this file
+    #[arg(long, value_name = "FILE", group = "from")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The first line from this open descriptor
+    #[arg(long, value_name = "N", group = "from")]
+    pub(crate) key_fd: Option<u32>,
+}
+
+/// Ends a volume's server as SIGTERM does, and waits until it has ended.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal close disk.img")]
+pub(crate) struct CloseArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+}
+
+/// Shows all open volumes and their latency, live.
+///
+/// Keys: up and down choose a volume, whose stages are shown below; q ends. Bars are the shares of requests that took so
+/// long, since the picture before.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal top
+  underseal top --interval 5
+  underseal top --once")]
+pub(crate) struct TopArgs {
+    /// Look again after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) interval: u32,
+    /// Print one interval as text; so it is where stdout is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// A command to an open volume.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Control {
+    List(ListArgs),
+    Status(StatusArgs),
+    Policy(PolicyArgs),
+    Suspend(SuspendArgs),
+    Resume(ResumeArgs),
+    Message(MessageArgs),
+    Close(CloseArgs),
+    Top(TopArgs),
+}
+
+pub(crate) const POLICIES: &str = "\
+Policies:
+  inline      the thread that brings a request encrypts or decrypts it
+  workers     a pool of threads does
+  same-cpu    of the pool, the thread on the processor that the request came on
+  adaptive    inline while that keeps up; what is more goes to idle workers
+  engine      the volume's accelerator
+  kernel      as dm-crypt without flags: workers, and writes sorted by one submitter
+After commas: read=, write= (one of the first five); order=ready|sorted|arrival (of writes); high-priority;
+max-read-size=, max-write-size= (longer requests are split)
+
+Examples:
+  underseal policy disk.img
+  underseal policy disk.img adaptive
+  underseal policy disk.img workers,write=inline,max-read-size=64K";

@@ -1,0 +1,147 @@
+//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `message`, `close`, `top`.
+
+mod message;
+mod show;
+mod top;
+
+use std::time::Duration;
+
+use underseal_cipher::Key;
+use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
+
+use crate::cli::{CloseArgs, Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+
+/// What a server may take to answer what it answers from memory.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) fn run(command: Control) -> Result<()> {
+    match command {
+        Control::List(args) => list(&args),
+        Control::Status(args) => status(&args),
+        Control::Policy(args) => policy(args),
+        Control::Suspend(args) => suspend(&args),
+        Control::Resume(args) => done(&args.volume.name, &Request::Resume),
+        Control::Message(args) => message::run(&args),
+        Control::Close(args) => close(&args),
+        Control::Top(args) => top::run(&args),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<()> {
+    let mut volumes = Vec::new();
+    for (name, status) in all()? {
+        match status {
+            Ok(status) => volumes.push(status),
+            Err(e) => log::warn!("{name}: {}", e.what()),
+        }
+    }
+    print(&if args.json { show::json(&volumes)? } else { show::list(&volumes) })
+}
+
+fn status(args: &StatusArgs) -> Result<()> {
+    let status = self::ask_status(&args.volume.name)?;
+    print(&if args.json { show::json(&status)? } else { show::status(&status) })
+}
+
+fn policy(args: PolicyArgs) -> Result<()> {
+    let name = &args.volume.name;
+    match args.policy {
+        Some(policy) => done(name, &Request::SetPolicy(policy)),
+        None => print(&format!("{}\n", ask_status(name)?.policy)),
+    }
+}
+
+fn suspend(args: &SuspendArgs) -> Result<()> {
+    let request = Request::Suspend { seconds: args.timeout };
+    let limit = PATIENCE + Duration::from_secs(args.timeout.into());
+    finished(&args.volume.name, ask(&args.volume.name, &request, None, limit)?)
+}
+
+fn close(args: &CloseArgs) -> Result<()> {
+    let name = &args.volume.name;
+    let mut client = connect(name)?;
+    let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
+    finished(name, answer)?;
+    // As long as requests in flight and the last flush take.
+    let ended = client.next(Duration::MAX).map_err(|e| failed(name, e))?;
+    client.wait_for_end().map_err(|e| failed(name, e))?;
+    finished(name, ended)
+}
+
+/// All volumes of this user that are open, and how they are.
+///
+/// # Errors
+/// When the directory of control sockets cannot be used.
+pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
+    let directory = Directory::of_user();
+    let mut found = Vec::new();
+    for name in directory.names()? {
+        match Client::connect(&directory.socket(&name)) {
+            // Its server was killed, or has just ended.
+            Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => {}
+            Err(e) => found.push((name, Err(e.into()))),
+            Ok(client) => {
+                let status = status_of(&name, client);
+                found.push((name, status));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn ask_status(name: &Name) -> Result<Status> {
+    status_of(name, connect(name)?)
+}
+
+fn status_of(name: &Name, mut client: Client) -> Result<Status> {
+    match client.ask(&Request::Status, None, PATIENCE).map_err(|e| failed(name, e))? {
+        Reply::Status(status) => Ok(*status),
+        Reply::Refused(refusal) => Err(refused(name, refusal)),
+        Reply::Done => Err(Error::new(Exit::Failed, format!("{name}: no status in the answer"))),
+    }
+}
+
+/// Asks for something that is done or refused.
+fn done(name: &Name, request: &Request) -> Result<()> {
+    finished(name, ask(name, request, None, PATIENCE)?)
+}
+
+fn ask(name: &Name, request: &Request, key: Option<&Key>, limit: Duration) -> Result<Reply> {
+    connect(name)?.ask(request, key, limit).map_err(|e| failed(name, e))
+}
+
+fn finished(name: &Name, reply: Reply) -> Result<()> {
+    match reply {
+        Reply::Refused(refusal) => Err(refused(name, refusal)),
+        Reply::Done | Reply::Status(_) => Ok(()),
+    }
+}
+
+fn connect(name: &Name) -> Result<Client> {
+    Client::connect(&Directory::of_user().socket(name)).map_err(|e| match e.kind() {
+        underseal_export::ErrorKind::NotOpen => Error::usage(format!("no volume {name} is open"))
+            .with_remedy("`underseal list` shows the open ones; of another user, as that user"),
+        underseal_export::ErrorKind::Forbidden => Error::from(e).with_remedy("as the user who opened it"),
+        _ => e.into(),
+    })
+}
+
+fn failed(name: &Name, e: underseal_export::Error) -> Error {
+    Error::from(e).within(name)
+}
+
+fn refused(name: &Name, refusal: Refusal) -> Error {
+    let exit = match refusal.kind {
+        RefusalKind::Request | RefusalKind::Policy | RefusalKind::NotSuspended | RefusalKind::Key => {
+            Exit::Usage
+        }
+        RefusalKind::NoKey => Exit::NoKey,
+        RefusalKind::Unsupported => Exit::Unsupported,
+        RefusalKind::Forbidden | RefusalKind::Busy | RefusalKind::Failed => Exit::Failed,
+    };
+    let error = Error::new(exit, format!("{name}: {}", refusal.message));
+    if refusal.remedy.is_empty() { error } else { error.with_remedy(refusal.remedy) }
+}

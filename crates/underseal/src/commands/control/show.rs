@@ -1,0 +1,177 @@
+//! Open volumes for people and for programs.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use underseal_export::control::Status;
+use underseal_export::control::status::KeyState;
+
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::size;
+
+/// # Errors
+/// None in practice: these types have a JSON form.
+pub(super) fn json(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))?;
+    Ok(text + "\n")
+}
+
+/// A line for each volume.
+pub(super) fn list(volumes: &[Status]) -> String {
+    if volumes.is_empty() {
+        return String::new();
+    }
+    let mut rows = vec![["NAME", "SIZE", "POLICY", "STATE", "PROCESS", "IMAGE"].map(str::to_owned)];
+    rows.extend(volumes.iter().map(|volume| {
+        let Status { name, policy, pid, image, .. } = volume;
+        [name.clone(), size::show(volume.size), policy.clone(), state(volume), pid.to_string(), image.clone()]
+    }));
+    table(&rows)
+}
+
+/// All that there is to know of one volume.
+pub(super) fn status(of: &Status) -> String {
+    let mut text = format!("{}\n", of.name);
+    let read_only = if of.read_only { ", read-only" } else { "" };
+    let open = duration(of.uptime_ns);
+    let backlog = &of.backlog;
+    let by = &of.dispatched;
+    for (what, value) in [
+        ("image", of.image.clone()),
+        ("served at", of.addresses.join(" ")),
+        ("process", format!("{}, open for {open}", of.pid)),
+        ("size", format!("{} in blocks of {}{read_only}", size::show(of.size), size::show(of.block.into()))),
+        ("policy", of.policy.clone()),
+        ("state", state(of)),
+        ("in flight", format!("{} requests in {} queues", of.in_flight, of.queues)),
+        (
+            "backlog",
+            format!(
+                "{} requests, {}, {} of crypto (watermark {})",
+                backlog.requests,
+                size::show(backlog.bytes),
+                duration(backlog.cost_ns),
+                duration(backlog.watermark_ns)
+            ),
+        ),
+        (
+            "crypto by",
+            format!(
+                "inline {}, workers {} (taken back {}), engine {} (again here {})",
+                by.inline, by.workers, by.taken_back, by.engine, by.engine_retries
+            ),
+        ),
+    ] {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {what:<11}{value}");
+    }
+
+    let all = &of.requests;
+    let mut rows = vec![["", "requests", "bytes", "errors"].map(str::to_owned)];
+    for (kind, count) in
+        [("read", all.read), ("write", all.write), ("flush", all.flush), ("other", all.other)]
+    {
+        rows.push([
+            kind.into(),
+            count.requests.to_string(),
+            count.bytes.to_string(),
+            count.errors.to_string(),
+        ]);
+    }
+    let _ = write!(text, "\n{}", numbers(&rows));
+
+    let mut rows = vec![["latency", "count", "p50", "p90", "p99", "p99.9"].map(str::to_owned)];
+    for (stage, latency) in of.latency.stages() {
+        let [p50, p90, p99, p999] =
+            [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns].map(duration);
+        rows.push([stage.into(), latency.count.to_string(), p50, p90, p99, p999]);
+    }
+    let _ = write!(text, "\n{}", numbers(&rows));
+    text
+}
+
+/// `open`, `suspended`, or `suspended, key wiped`.
+pub(super) fn state(of: &Status) -> String {
+    match (of.suspended, of.key) {
+        (false, KeyState::Set) => "open",
+        (true, KeyState::Set) => "suspended",
+        (_, KeyState::Wiped) => "suspended, key wiped",
+    }
+    .into()
+}
+
+/// Nanoseconds in the unit that suits them, with three digits.
+pub(super) fn duration(nanos: u64) -> String {
+    let units = [("ns", 1), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    if nanos >= 100_000_000_000 {
+        let minutes = nanos / 60_000_000_000;
+        return match (minutes / 1440, minutes / 60 % 24, minutes % 60) {
+            (0, 0, minutes) => format!("{minutes} min"),
+            (0, hours, minutes) => format!("{hours} h {minutes} min"),
+            (days, hours, _) => format!("{days} d {hours} h"),
+        };
+    }
+    let (unit, size) = units.into_iter().rfind(|(_, size)| nanos >= *size).unwrap_or(units[0]);
+    match (nanos / size, nanos % size * 100 / size) {
+        (whole, _) if whole >= 100 || size == 1 => format!("{whole} {unit}"),
+        (whole, parts) if whole >= 10 => format!("{whole}.{} {unit}", parts / 10),
+        (whole, parts) => format!("{whole}.{parts:02} {unit}"),
+    }
+}
+
+/// Columns of text, as wide as what is in them.
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    align(rows, |text, width| format!("{text:<width$}"))
+}
+
+/// As `table`, with all but the first column to the right.
+pub(super) fn numbers<const N: usize>(rows: &[[String; N]]) -> String {
+    let body = rows.iter().map(|row| {
+        let mut row = row.clone();
+        row[0] = format!("  {:<9}", row[0]);
+        row
+    });
+    align(&body.collect::<Vec<_>>(), |text, width| format!("{text:>width$}"))
+}
+
+fn align<const N: usize>(rows: &[[String; N]], pad: impl Fn(&str, usize) -> String) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(text, width)| pad(text, width)).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_three_digits() {
+        for (nanos, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1000, "1.00 µs"),
+            (12_345, "12.3 µs"),
+            (123_456, "123 µs"),
+            (1_005_000, "1.00 ms"),
+            (99_000_000_000, "99.0 s"),
+            (130_000_000_000, "2 min"),
+            (3_720_000_000_000, "1 h 2 min"),
+            (90_000_000_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(duration(nanos), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["a", "1"], ["bbbb", "100"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "a     1\nbbbb  100\n");
+        assert_eq!(numbers(&rows), "  a            1\n  bbbb       100\n");
+    }
+}

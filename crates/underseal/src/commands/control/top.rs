@@ -1,0 +1,126 @@
+//! `underseal top`: the open volumes, live.
+//!
+//! ```text
+//!   a thread asks all volumes ---- Sample ----> View --- screen: on a terminal, drawn again and again
+//!   (a slow one delays no key)                    \----- plain: once, as text
+//! ```
+
+mod plain;
+mod screen;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use signal_hook::low_level::emulate_default_handler;
+
+use self::view::{Sample, View};
+use crate::cli::TopArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::signals::ENDING;
+
+/// How soon a key or a signal is noticed.
+const GLANCE: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &TopArgs) -> Result<()> {
+    let interval = Duration::from_secs(args.interval.into());
+    if args.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let mut view = View::default();
+        view.show(Sample::take()?);
+        thread::sleep(interval);
+        view.show(Sample::take()?);
+        return print(&plain::text(&view));
+    }
+    let signal = caught().map_err(failed)?;
+    let samples = sampled(interval)?;
+    let ended = {
+        let mut terminal = Terminal::start().map_err(failed)?;
+        watch(&mut terminal.0, &samples, &signal)
+    };
+    // The terminal is itself again by now.
+    if let Ok(number @ 1..) = i32::try_from(signal.load(Ordering::SeqCst)) {
+        emulate_default_handler(number).map_err(failed)?;
+    }
+    ended
+}
+
+fn watch(
+    terminal: &mut DefaultTerminal,
+    samples: &Receiver<Result<Sample>>,
+    signal: &AtomicUsize,
+) -> Result<()> {
+    let mut view = View::default();
+    while signal.load(Ordering::SeqCst) == 0 {
+        match samples.try_recv() {
+            Ok(sample) => view.show(sample?),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => {
+                return Err(Error::new(Exit::Failed, "the volumes are not asked any more"));
+            }
+        }
+        terminal.draw(|frame| screen::draw(frame, &view)).map_err(failed)?;
+        if !event::poll(GLANCE).map_err(failed)? {
+            continue;
+        }
+        let Event::Key(key) = event::read().map_err(failed)? else { continue };
+        match key.code {
+            _ if key.kind == KeyEventKind::Release => {}
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
+            KeyCode::Down | KeyCode::Char('j') => view.choose(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A terminal that is drawn on: its other screen, no echo. It is itself again when this is dropped, and before a panic is
+/// told of.
+struct Terminal(DefaultTerminal);
+
+impl Terminal {
+    fn start() -> io::Result<Self> {
+        ratatui::try_init().map(Self)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// The number of the last signal that asked for the end; 0 before.
+fn caught() -> io::Result<Arc<AtomicUsize>> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in ENDING {
+        let value = usize::try_from(number).unwrap_or(1);
+        signal_hook::flag::register_usize(number, signal.clone(), value)?;
+    }
+    Ok(signal)
+}
+
+/// Asks all volumes again and again, on a thread of its own.
+fn sampled(interval: Duration) -> Result<Receiver<Result<Sample>>> {
+    let (send, samples) = sync_channel(1);
+    let ask = move || {
+        while send.send(Sample::take()).is_ok() {
+            thread::sleep(interval);
+        }
+    };
+    thread::Builder::new().name("top".into()).spawn(ask).map_err(failed)?;
+    Ok(samples)
+}
+
+fn failed(e: io::Error) -> Error {
+    Error::new(Exit::Failed, "the terminal cannot be used").because(&e).with_remedy("underseal top --once")
+}

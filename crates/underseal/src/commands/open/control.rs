@@ -1,0 +1,101 @@
+//! What an open volume has for its operator: a policy, a control socket, metrics.
+
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::sync::Arc;
+
+use underseal_datapath::{ErrorKind, Mapping, Policy};
+use underseal_export::control::{Control, Controlled, Described, Directory, Name};
+use underseal_export::metrics::Metrics;
+use underseal_export::nbd::{Endpoint, Listener, listen};
+
+use crate::cli::ControlArgs;
+use crate::error::{Error, Result};
+
+/// What serves the operator, until the volume ends.
+pub(super) struct Sides {
+    control: Option<Control>,
+    _metrics: Option<Metrics>,
+}
+
+impl Sides {
+    /// Tells whoever asked for the volume's end how it went.
+    pub(super) fn end(self, how: &Result<()>) {
+        if let Some(control) = self.control {
+            control.end(match how {
+                Ok(()) => Ok(()),
+                Err(e) => Err(e.what()),
+            });
+        }
+    }
+}
+
+/// Refuses to show metrics to other machines unless that is meant, before anybody types a passphrase.
+///
+/// # Errors
+/// `Usage`.
+pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Endpoint>> {
+    let Some(endpoint) = args.metrics.as_ref().map(|address| &address.0) else { return Ok(None) };
+    let Endpoint::Tcp { host, port } = endpoint else { return Ok(None) };
+    let addresses = (host.as_str(), *port).to_socket_addrs();
+    let mut addresses =
+        addresses.map_err(|e| Error::usage(format!("--metrics {host}:{port}")).because(&e))?;
+    if !args.allow_public_metrics && addresses.any(|address| !address.ip().to_canonical().is_loopback()) {
+        let what = format!("--metrics {host}:{port}: other machines could see how busy the volume is");
+        return Err(Error::usage(what).with_remedy(format!("localhost:{port}, or --allow-public-metrics")));
+    }
+    Ok(Some(endpoint.clone()))
+}
+
+/// The policy that a volume begins with.
+///
+/// # Errors
+/// `Usage` when the volume cannot have it.
+pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
+    mapping.set_policy(policy).map_err(|e| match e.kind() {
+        ErrorKind::Policy => Error::usage(format!("--policy {e}")).with_remedy("--policy inline"),
+        _ => e.into(),
+    })
+}
+
+/// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
+/// are no reason to keep a volume from its users.
+///
+/// # Errors
+/// When the volume cannot have the `--name` that was asked for.
+pub(super) fn start(
+    args: &ControlArgs,
+    metrics: Option<Endpoint>,
+    image: &Path,
+    addresses: Vec<String>,
+    mapping: &Arc<Mapping>,
+    stop: impl Fn() + Send + Sync + 'static,
+) -> Result<Sides> {
+    let directory = Directory::of_user();
+    let (listeners, name) = match &args.name {
+        Some(name) => (Some(directory.listen(name)?), name.clone()),
+        None => by_default(&directory, &Name::of_file(image)),
+    };
+    let image = std::path::absolute(image).unwrap_or_else(|_| image.into());
+    let described = Described { name, image, addresses };
+    let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
+    let control = listeners.map(|listeners| Control::start(listeners, volume.clone())).transpose()?;
+    let metrics = metrics.and_then(|endpoint| {
+        let started = listen(&endpoint).and_then(|listeners| {
+            listeners.iter().for_each(|listener| log::info!("serving metrics on {listener}"));
+            Metrics::start(listeners, volume)
+        });
+        started.map_err(|e| log::error!("no metrics: {}", Error::from(e).what())).ok()
+    });
+    Ok(Sides { control, _metrics: metrics })
+}
+
+fn by_default(directory: &Directory, name: &Name) -> (Option<Vec<Listener>>, Name) {
+    match directory.listen_as(name) {
+        Ok((listeners, name)) => (Some(listeners), name),
+        Err(e) => {
+            log::warn!("no control socket: {}", Error::from(e).what());
+            (None, name.clone())
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! An open volume under its operator's hands, as whole programs: the real server, the real commands, real clients.
+//!
+//! ```text
+//!   names.rs    list, names, sockets of killed servers, directories that are no good
+//!   status.rs   what was done is counted; JSON; close
+//!   policy.rs   another policy while fio verifies
+//!   suspend.rs  requests wait, and go on
+//!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
+//!   others.rs   another user; nonsense and slowness on the socket
+//!   metrics.rs  what Prometheus scrapes
+//!   top.rs      the live view, on a pipe and on a terminal
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod keys;
+mod metrics;
+mod names;
+mod operator;
+mod others;
+mod policy;
+mod status;
+mod suspend;
+mod top;

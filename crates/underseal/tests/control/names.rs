@@ -1,0 +1,91 @@
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::operator::Operator;
+use crate::support::Server;
+use crate::support::volume::Volume;
+
+#[test]
+fn open_volumes_are_listed_by_their_names() {
+    let operator = Operator::new();
+    assert_eq!(operator.does("list"), "");
+    assert_eq!(operator.does("list --json"), "[]\n");
+    let (volume, first) = operator.open(&["--read-only"]);
+    // The image may be read by two; its name is taken by then.
+    let second = operator.serve(&volume, &["--read-only"]);
+    let third = operator.serve(&volume, &["--read-only", "--name", "third:one"]);
+    let list = operator.does("list");
+    let names: Vec<_> = list.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["image", "image-2", "third:one"], "{list}");
+    let json: serde_json::Value = serde_json::from_str(&operator.does("list --json")).unwrap();
+    assert_eq!(json[1]["name"], "image-2");
+    assert_eq!(json[2]["read_only"], true);
+
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&operator.directory()), 0o700);
+    assert_eq!(mode(&operator.directory().join("image.sock")), 0o600);
+
+    // What a killed server leaves is neither listed nor in the way.
+    first.kill();
+    assert!(operator.directory().join("image.sock").exists());
+    let list = operator.does("list");
+    assert!(!list.contains("image "), "{list}");
+    operator.is_refused("status image", 2, "no volume image is open");
+    let again = operator.serve(&volume, &["--read-only"]);
+    assert!(operator.does("list").contains("image "));
+    for server in [second, third, again] {
+        server.stop();
+    }
+    assert_eq!(std::fs::read_dir(operator.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_name_that_was_asked_for_must_be_free() {
+    let operator = Operator::new();
+    let (volume, server) = operator.open(&["--read-only", "--name", "work"]);
+    let mut command = volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    command
+        .args(["--read-only", "--name", "work", "--nbd"])
+        .arg(format!("unix:{}/t", operator.scratch.folder().display()));
+    let ran = crate::operator::Ran::from(command.output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("work.sock") && ran.err.contains("another server"), "{ran:?}");
+    operator.is_refused("status a/b", 2, "no name for a volume");
+    assert_eq!(operator.status("work")["name"], "work");
+    server.stop();
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_not_used() {
+    let operator = Operator::new();
+    let real = operator.scratch.path("real");
+    std::fs::create_dir(&real).unwrap();
+    symlink(&real, operator.directory()).unwrap();
+    // Without a name the volume is served all the same.
+    let (volume, server) = operator.open(&[]);
+    assert!(server.log().contains("no control socket"), "{}", server.log());
+    server.stop();
+    assert_eq!(std::fs::read_dir(&real).unwrap().count(), 0);
+    let mut command = volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    command.args(["--name", "work", "--nbd"]).arg(format!("unix:{}/t", operator.scratch.folder().display()));
+    let ran = crate::operator::Ran::from(command.output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("cannot be used") && ran.err.contains("UNDERSEAL_RUNTIME_DIR"), "{ran:?}");
+}
+
+#[test]
+fn servers_that_start_together_get_names_of_their_own() {
+    let operator = Operator::new();
+    let volume = Volume::luks2(&operator.scratch, "32M");
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let start = || operator.serve(&volume, &["--read-only"]);
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let list = operator.does("list");
+    for name in ["image ", "image-2 ", "image-3 ", "image-4 "] {
+        assert!(list.contains(name), "{list}");
+    }
+    servers.into_iter().for_each(|server| drop(server.stop()));
+}

@@ -1,0 +1,97 @@
+use std::process::Stdio;
+
+use crate::operator::Operator;
+use crate::support::tool;
+
+#[test]
+fn policies_change_while_fio_verifies_what_it_wrote() {
+    let operator = Operator::new();
+    let (_, server) = operator.open(&[]);
+    assert_eq!(operator.does("policy image"), "adaptive\n");
+    let mut fio = tool("fio");
+    fio.args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--bs=4k", "--size=24M", "--iodepth=16"])
+        .args([
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--time_based",
+            "--runtime=12",
+            "--output-format=terse",
+        ])
+        .arg(format!("--uri={}", server.uri()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut fio = fio.spawn().unwrap();
+    let policies = [
+        "workers",
+        "same-cpu",
+        "adaptive",
+        "kernel",
+        "workers,order=arrival",
+        "read=inline,write=workers",
+        "inline",
+    ];
+    let mut changes = 0;
+    while fio.try_wait().unwrap().is_none() {
+        let policy = policies[changes % policies.len()];
+        operator.does(&format!("policy image {policy}"));
+        changes += 1;
+    }
+    let ended = fio.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}\n{}", server.log());
+    assert!(changes > policies.len(), "only {changes} changes");
+    let requests = operator.status("image")["requests"].clone();
+    assert_eq!((&requests["read"]["errors"], &requests["write"]["errors"]), (&0.into(), &0.into()));
+    assert!(requests["write"]["requests"].as_u64().unwrap() > 100, "{requests}");
+    server.stop();
+}
+
+#[test]
+fn what_is_no_policy_is_refused_and_changes_nothing() {
+    let operator = Operator::new();
+    let (volume, server) = operator.open(&["--policy", "workers,order=sorted"]);
+    let before = operator.does("policy image");
+    for (policy, why) in [
+        ("outline", "there is no policy \"outline\""),
+        ("inline,order=random", "order=random"),
+        ("no_read_workqueue", "no_read_workqueue"),
+    ] {
+        operator.is_refused(&format!("policy image {policy}"), 2, why);
+        assert_eq!(operator.does("policy image"), before);
+        let mut open = volume.command("open");
+        open.args(["--nbd", "unix:/nowhere/s", "--read-only", "--policy", policy]);
+        let ran = crate::operator::Ran::from(open.output().unwrap());
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.err.contains(why), "{ran:?}");
+    }
+    operator.is_refused("policy image engine", 2, "no accelerator");
+    server.stop();
+    let mut open = volume.command("open");
+    open.args(["--nbd", "unix:/nowhere/s", "--policy", "engine"]);
+    let ran = crate::operator::Ran::from(open.output().unwrap());
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("no accelerator"), "{ran:?}");
+}
+
+#[test]
+fn flags_of_a_table_set_the_policy() {
+    let operator = Operator::new();
+    let image = operator.scratch.sparse("image", 1 << 20);
+    for (options, policy) in [
+        ("", "adaptive\n"),
+        ("2 same_cpu_crypt submit_from_crypt_cpus", "same-cpu\n"),
+        (
+            "2 no_read_workqueue no_write_workqueue",
+            "inline,order=sorted,max-read-size=128K,max-write-size=128K\n",
+        ),
+    ] {
+        let key = "00".repeat(31) + "11";
+        let line = format!("0 2048 crypt aes-xts-plain64 {key} 0 {} 0 {options}", image.display());
+        let table = operator.scratch.file("t", line.as_bytes());
+        let mut command = operator.command("table open --table");
+        command.arg(&table);
+        let server = crate::support::Server::start_command(command, &[]);
+        assert_eq!(operator.does("policy t"), policy, "{options}");
+        server.stop();
+    }
+}

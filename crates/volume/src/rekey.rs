@@ -1,0 +1,202 @@
+//! Another key for a volume that is open: what dm-crypt's messages `key wipe` and `key set` need.
+//!
+//! ```text
+//!   Volume --without_key()--> Keyless --with_key(key)--> Volume     the same bytes, the same cipher, another key
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build, build_with};
+
+use crate::{Error, ErrorKind, Result, Segment, Volume, area};
+
+/// What a segment's cipher is made from, but for the key.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// Cipher, chain mode and IV generator.
+    pub cipher: CipherSpec,
+    /// The size of the sectors.
+    pub sector_size: SectorSize,
+    /// IVs count sectors of that size.
+    pub iv_large_sectors: bool,
+    /// The key's length in bytes.
+    pub key_size: usize,
+}
+
+impl Recipe {
+    fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
+        let Self { cipher: spec, sector_size, iv_large_sectors, .. } = self;
+        let built = if spec.is_null() {
+            build(spec, key, *sector_size)
+        } else {
+            let iv_large_sectors = *iv_large_sectors;
+            build_with(&BuildOptions { spec, key, sector_size: *sector_size, iv_large_sectors, cpu: None })
+        };
+        built.map_err(|e| area::cipher_error(spec, e))
+    }
+}
+
+/// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and can do nothing else.
+pub struct Keyless {
+    /// With the null cipher in place of the one that is missing. Never given out.
+    volume: Volume,
+    /// The segment that it is missing from.
+    crypt: usize,
+    recipe: Arc<Recipe>,
+}
+
+impl Volume {
+    /// The same volume without its key.
+    ///
+    /// # Errors
+    /// `Unsupported` unless exactly one segment is encrypted: a message goes to one target.
+    pub fn without_key(&self) -> Result<Keyless> {
+        let mut crypts =
+            self.segments().iter().enumerate().filter_map(|(i, s)| Some((i, s.recipe.as_ref()?)));
+        let (crypt, recipe) = match (crypts.next(), crypts.count()) {
+            (Some(only), 0) => only,
+            (None, _) => return Err(refuse("nothing of it is encrypted, so it has no key")),
+            (Some(_), more) => {
+                let many = more + 1;
+                return Err(refuse(&format!(
+                    "it has {many} encrypted segments; a key message goes to one target"
+                )));
+            }
+        };
+        let recipe = recipe.clone();
+        let null: CipherSpec = "cipher_null-ecb".parse().map_err(|e| refuse_null(&recipe, e))?;
+        let none = Key::zeroed(0).map_err(|e| refuse_null(&recipe, e))?;
+        let nothing = build(&null, &none, recipe.sector_size).map_err(|e| refuse_null(&recipe, e))?;
+        let volume = self.with_cipher(crypt, nothing)?;
+        Ok(Keyless { volume, crypt, recipe })
+    }
+
+    fn with_cipher(&self, number: usize, cipher: Arc<dyn SectorCipher>) -> Result<Self> {
+        let mut segments = self.segments().to_vec();
+        segments[number] = Segment { cipher, ..segments[number].clone() };
+        Ok(Self::new(segments)?.with_discards(self.allow_discards()))
+    }
+}
+
+impl Keyless {
+    /// What the key must fit.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// The volume under another key. Whether it is the right one only its data can tell.
+    ///
+    /// # Errors
+    /// `BadOption` when its length is not the old one's; `Memory`; as when the volume was opened.
+    pub fn with_key(&self, key: &Key) -> Result<Volume> {
+        let size = self.recipe.key_size;
+        if key.len() != size {
+            let context =
+                format!("the key has {} bytes, the volume's has {size}: it may not change", key.len());
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        self.volume.with_cipher(self.crypt, self.recipe.build(key)?)
+    }
+}
+
+impl fmt::Debug for Keyless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyless")
+            .field("crypt", &self.crypt)
+            .field("recipe", &self.recipe)
+            .finish_non_exhaustive()
+    }
+}
+
+fn refuse(why: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, why)
+}
+
+fn refuse_null(recipe: &Recipe, e: underseal_cipher::Error) -> Error {
+    area::cipher_error(&recipe.cipher, e)
+}
+
+#[cfg(test)]
+mod tests {
+    use underseal_cipher::InOutBuf;
+
+    use super::*;
+    use crate::table::Table;
+
+    const HEX: [&str; 2] = [
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+        "ff0102030405060708090a0b0c0d0e0fee1112131415161718191a1b1c1d1e1f",
+    ];
+
+    fn volume(table: &str) -> Volume {
+        let table = Table::parse(table).unwrap();
+        table.volume(&vec![1 << 30; table.devices().len()]).unwrap()
+    }
+
+    fn key(hex: &str) -> Key {
+        let bytes: Vec<u8> =
+            (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
+        Key::new(&bytes).unwrap()
+    }
+
+    /// What the volume makes of a block of zeros at `offset`.
+    fn encrypted(volume: &Volume, offset: u64) -> Vec<u8> {
+        let segment = &volume.segments()[volume.segment_index(offset).unwrap()];
+        let mut block = vec![0; segment.cipher.sector_size().bytes()];
+        segment.cipher.encrypt(segment.sector(offset), InOutBuf::from(&mut block[..]));
+        block
+    }
+
+    #[test]
+    fn the_new_key_gives_what_opening_with_it_gives() {
+        for line in [
+            "0 2048 crypt aes-xts-plain64 KEY 0 a 0",
+            "0 2048 crypt aes-cbc-essiv:sha256 KEY 8 a 16 3 allow_discards sector_size:4096 iv_large_sectors",
+            "0 64 linear b 0\n64 2048 crypt aes-xts-plain64 KEY 32 a 0\n2112 8 zero",
+        ] {
+            let [first, second] = HEX.map(|hex| volume(&line.replace("KEY", hex)));
+            let keyless = first.without_key().unwrap();
+            let changed = keyless.with_key(&key(HEX[1])).unwrap();
+            assert_eq!(format!("{changed:?}"), format!("{second:?}"));
+            let at = changed.segments().iter().find(|s| s.recipe.is_some()).unwrap().start;
+            assert_eq!(encrypted(&changed, at), encrypted(&second, at), "{line}");
+            assert_ne!(encrypted(&changed, at), encrypted(&first, at), "{line}");
+            let back = changed.without_key().unwrap().with_key(&key(HEX[0])).unwrap();
+            assert_eq!(encrypted(&back, at), encrypted(&first, at), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_size_is_refused() {
+        let keyless = volume(&format!("0 8 crypt aes-xts-plain64 {} 0 a 0", HEX[0])).without_key().unwrap();
+        // 64 bytes would be an aes-xts key, too.
+        for len in [0, 31, 33, 64] {
+            let error = keyless.with_key(&Key::zeroed(len).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadOption);
+            assert!(error.to_string().contains("32"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_volume_with_one_encrypted_segment_takes_another_key() {
+        for (table, why) in [
+            ("0 8 linear a 0".to_owned(), "no key"),
+            (
+                format!("0 8 crypt aes-xts-plain64 {0} 0 a 0\n8 8 crypt aes-xts-plain64 {0} 0 a 8", HEX[0]),
+                "one target",
+            ),
+        ] {
+            let error = volume(&table).without_key().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_without_a_key_shows_none() {
+        let keyless = volume(&format!("0 8 crypt aes-xts-plain64 {} 0 a 0", HEX[0])).without_key().unwrap();
+        assert!(keyless.volume.segments()[0].cipher.is_null());
+        assert!(!format!("{keyless:?}").contains("0001"));
+    }
+}
