@@ -171,9 +171,13 @@ impl FuseServer {
 impl FuseStopper {
     /// Unmounts. Where the volume is in use it goes out of sight, and its users may go on for a while.
     pub fn stop(&self) {
-        if self.0.lock().stopping.replace(Instant::now()).is_some() {
+        let mut state = self.0.lock();
+        // Whoever asks again does not put the end off.
+        if state.stopping.is_some() {
             return;
         }
+        state.stopping = Some(Instant::now());
+        drop(state);
         self.0.changed.notify_all();
         let shown = self.0.path.display();
         match unmount(&self.0.path, false) {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -413,6 +414,7 @@ impl Worker {
     fn answer(&mut self, completion: Completion) -> io::Result<()> {
         let Completion { tag, result, buffer } = completion;
         let Some(Ticket { unique, answer }) = self.tickets.redeem(tag) else { return Ok(()) };
+        let ready = self.queue.clock();
         let sent = match (result, answer, &buffer) {
             (Ok(()), Answer::Data { skip, len }, Some(data)) => {
                 self.transport.reply(unique, &data[skip..skip + len])
@@ -424,6 +426,7 @@ impl Worker {
                 self.transport.refuse(unique, errno(&failure))
             }
         };
+        self.queue.replied(ready, Instant::now());
         self.give_back(buffer);
         sent
     }

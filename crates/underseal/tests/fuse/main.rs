@@ -6,6 +6,7 @@
 //!   fio.rs         random requests by several threads, written, read and verified
 //!   filesystems.rs loop devices with ext4, xfs and btrfs
 //!   ending.rs      unmounted, stopped, stopped while in use, killed
+//!   control.rs     under an operator's hands: status, suspended, closed
 //!   refusals.rs    paths and systems where nothing can be mounted
 //! ```
 
@@ -13,9 +14,13 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod control;
 mod ending;
 mod files;
 mod filesystems;
 mod fio;
 mod mounted;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
 mod refusals;
