@@ -6,9 +6,11 @@
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
+//!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //! ```
 
 mod cipher;
+mod fuse;
 mod limits;
 mod machine;
 mod measure;
@@ -18,6 +20,7 @@ mod range;
 mod report;
 
 pub use cipher::cipher;
+pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};

@@ -16,9 +16,12 @@ use std::time::Duration;
 
 use crate::Machine;
 
+pub(crate) use fio::seen;
 pub use fio::{Seen, Workload};
+pub(crate) use report::medians;
 pub use report::{NbdReport, NbdRow};
 pub use servers::serve_memory;
+pub(crate) use servers::{missing, process_time, run};
 
 /// Why it could not be measured: what was done and what came of it.
 #[derive(Debug)]

@@ -32,8 +32,18 @@ pub enum ErrorKind {
     Timeout,
     /// Reading from or writing to the client failed.
     Io,
-    /// Connections were still at work when the time to stop had passed.
+    /// Connections were still at work, or files open, when the time to stop had passed.
     Drain,
+    /// There is no FUSE here, or not for this user.
+    FuseDevice,
+    /// There is nothing at the path that can be mounted on.
+    MountPoint,
+    /// Something is mounted at the path already.
+    Mounted,
+    /// The system refused to mount.
+    Mount,
+    /// The volume cannot be shown in this way.
+    Unsupported,
 }
 
 /// An error of the export layer. Text that came from the network is escaped and shortened in it.

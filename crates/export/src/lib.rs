@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
+//!   fuse/     a file: mounted over a file, or one for each segment in a folder
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
 //! ```
@@ -11,8 +12,10 @@
 mod attendant;
 pub mod control;
 mod error;
+pub mod fuse;
 pub mod metrics;
 pub mod nbd;
+mod tickets;
 
 pub use error::{Error, ErrorKind};
 

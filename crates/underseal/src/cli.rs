@@ -46,7 +46,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Format(FormatArgs),
-    Open(OpenArgs),
+    Open(Box<OpenArgs>),
     Info(InfoArgs),
     Read(ReadArgs),
     Write(WriteArgs),

@@ -182,6 +182,14 @@ impl From<export::Error> for Error {
                 "--tls-certificates DIR, tcp:localhost:PORT, or --allow-plaintext-tcp on a network you trust",
             ),
             Kind::Certificate => (Exit::Usage, "the section FILES of underseal-open(1)"),
+            Kind::FuseDevice => (
+                Exit::Failed,
+                "`modprobe fuse`; in a container `--device /dev/fuse`; --nbd unix:PATH needs neither",
+            ),
+            Kind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
+            Kind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
+            Kind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
+            Kind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

@@ -129,7 +129,8 @@ fn fio(server: &Server, arguments: &[&str]) -> Result<Value, NbdError> {
     }
 }
 
-fn seen(report: &Value, cpu: Duration) -> Option<Seen> {
+/// What a report says of its one group of jobs.
+pub(crate) fn seen(report: &Value, cpu: Duration) -> Option<Seen> {
     let job = report.get("jobs")?.get(0)?;
     let side = ["read", "write"]
         .into_iter()

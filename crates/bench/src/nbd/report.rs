@@ -76,7 +76,8 @@ fn goal(server: &str, workload: &Workload) -> Option<f64> {
     }
 }
 
-fn medians(rounds: &[Seen]) -> Seen {
+/// Of each figure by itself.
+pub(crate) fn medians(rounds: &[Seen]) -> Seen {
     let median = |of: fn(&Seen) -> f64| Range::of(rounds.iter().map(of)).median;
     Seen {
         iops: median(|s| s.iops),

@@ -46,19 +46,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// The processor time that it has used, threads that have ended included.
+    /// The processor time that it has used.
     pub(super) fn cpu_time(&self) -> Result<Duration, NbdError> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))
-            .map_err(|e| NbdError::because(format!("{} is gone", self.name), e))?;
-        // proc(5): the second field is a name in brackets; 14 and 15 are user and system time in ticks.
-        let ticks: u64 = stat
-            .rsplit(") ")
-            .next()
-            .into_iter()
-            .flat_map(|rest| rest.split(' ').skip(11).take(2))
-            .filter_map(|field| field.parse::<u64>().ok())
-            .sum();
-        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
+        process_time(self.name, self.process.id())
     }
 }
 
@@ -70,6 +60,21 @@ impl Drop for Server {
             let _ = std::fs::remove_file(file);
         }
     }
+}
+
+/// The processor time that a process has used, threads that have ended included.
+pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", id))
+        .map_err(|e| NbdError::because(format!("{} is gone", name), e))?;
+    // proc(5): the second field is a name in brackets; 14 and 15 are user and system time in ticks.
+    let ticks: u64 = stat
+        .rsplit(") ")
+        .next()
+        .into_iter()
+        .flat_map(|rest| rest.split(' ').skip(11).take(2))
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// Makes the images and starts a server over each.
@@ -228,7 +233,8 @@ fn unix(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 
-fn run(command: &mut Command) -> Result<(), NbdError> {
+/// Runs what must succeed.
+pub(crate) fn run(command: &mut Command) -> Result<(), NbdError> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| missing(command, e))?;
     if output.status.success() {
         return Ok(());
@@ -237,9 +243,15 @@ fn run(command: &mut Command) -> Result<(), NbdError> {
     Err(NbdError::new(format!("{:?} failed: {}", command.get_program(), text.trim())))
 }
 
-fn missing(command: &Command, e: std::io::Error) -> NbdError {
+/// What to say of a program that could not be started.
+pub(crate) fn missing(command: &Command, e: std::io::Error) -> NbdError {
     let program = command.get_program().to_string_lossy().into_owned();
-    NbdError::because(format!("{program} cannot be run (packages: nbdkit, qemu-utils)"), e)
+    NbdError::because(
+        format!(
+            "{program} cannot be run (packages: fuse3, libnbd-bin, nbdkit, qemu-system-common, qemu-utils)"
+        ),
+        e,
+    )
 }
 
 /// Serves `size` bytes of memory without a cipher until the process is killed: the transport alone.

@@ -13,7 +13,7 @@ pub struct Status {
     pub name: String,
     /// What it was opened from.
     pub image: String,
-    /// Where it is served, as URIs.
+    /// Where it is served: URIs, and the path of a mount.
     pub addresses: Vec<String>,
     /// The process that serves it.
     pub pid: u32,

@@ -19,7 +19,7 @@ pub struct Described {
     pub name: Name,
     /// What it was opened from.
     pub image: PathBuf,
-    /// Where it is served, as URIs.
+    /// Where it is served: URIs, and the path of a mount.
     pub addresses: Vec<String>,
 }
 

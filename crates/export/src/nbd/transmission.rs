@@ -12,7 +12,6 @@ mod answer;
 mod busy_poll;
 mod inbox;
 mod outbox;
-mod tickets;
 mod wire;
 
 use std::io;
@@ -25,10 +24,10 @@ use underseal_datapath::{Buffer, Completion, Full, Mapping, Queue, QueueOptions,
 use self::busy_poll::BusyPoll;
 use self::inbox::{IN_PLACE, Inbox};
 use self::outbox::Outbox;
-use self::tickets::Tickets;
 use self::wire::Wire;
 use super::protocol::{Command, CommandFlags, Errno, REQUEST_LEN, Request};
 use super::{Connection, ConnectionHandler, Negotiated, Peer, StopSignal};
+use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
 /// Requests in flight on one connection.
@@ -98,7 +97,7 @@ struct Transmission {
     stop: StopSignal,
     inbox: Inbox,
     outbox: Outbox,
-    tickets: Tickets,
+    tickets: Tickets<Request>,
     /// A payload that is being received past the inbox.
     payload: Option<Payload>,
     /// The next header is received alone, because a large write came last and its like may follow.

@@ -18,7 +18,10 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     Cipher(BenchCipherArgs),
     Nbd(BenchNbdArgs),
+    Fuse(BenchFuseArgs),
     ServeMemory(ServeMemoryArgs),
+    ServeFuseMemory(ServeFuseArgs),
+    ServeFuseNull(ServeFuseArgs),
 }
 
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
@@ -55,6 +58,47 @@ pub(crate) struct BenchNbdArgs {
     pub(crate) json: bool,
 }
 
+/// The FUSE mount, beside a fuser file in memory, nbdfuse over qemu-nbd and qemu-storage-daemon; the client is fio
+#[derive(Debug, Args)]
+pub(crate) struct BenchFuseArgs {
+    /// Where the images go: a file system in memory with four times the size free; the mount in memory takes it twice more
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Each image's size
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// Threads that serve each mount, where they can be chosen
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: u16,
+    /// How often every server meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k" or "threads 4"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Mounts memory without a cipher, for `bench fuse`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ServeFuseArgs {
+    /// The memory's size
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// The file to mount over
+    #[arg(long, value_name = "PATH")]
+    pub(crate) fuse: PathBuf,
+    /// Threads that serve
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: u16,
+}
+
 /// Serves zeroed memory without a cipher, for `bench nbd`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -71,4 +115,5 @@ const EXAMPLES: &str = "\
 Examples:
   underseal bench cipher --quick
   underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
-  underseal bench nbd --only 'depth 32' --rounds 3";
+  underseal bench nbd --only 'depth 32' --rounds 3
+  underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3";

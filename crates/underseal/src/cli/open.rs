@@ -13,7 +13,8 @@ use super::VolumeArgs;
 /// Opens a volume and serves its plain bytes.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
-/// at once. A Unix socket is for you alone, and is removed at the end.
+/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd and
+/// --fuse says where.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 // Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
@@ -64,6 +65,20 @@ pub(crate) struct ServeArgs {
     /// Let plain bytes cross the network
     #[arg(long, help_heading = NBD)]
     pub(crate) allow_plaintext_tcp: bool,
+
+    /// Mount the plain bytes over the regular file PATH, as that file; over a folder, as a file for each segment
+    #[arg(long, value_name = "PATH", help_heading = FUSE)]
+    pub(crate) fuse: Option<PathBuf>,
+    /// Threads that serve the mount
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256),
+        requires = "fuse", help_heading = FUSE)]
+    pub(crate) fuse_threads: u16,
+    /// Let root use the mount too, for losetup and mount; needs user_allow_other in /etc/fuse.conf
+    #[arg(long, requires = "fuse", help_heading = FUSE)]
+    pub(crate) fuse_allow_root: bool,
+    /// Let the kernel keep no pages of the file; always so for a volume that is also written to through --nbd
+    #[arg(long, requires = "fuse", help_heading = FUSE)]
+    pub(crate) fuse_no_cache: bool,
 
     #[command(flatten)]
     pub(crate) control: ControlArgs,
@@ -128,6 +143,7 @@ impl FromStr for Nbd {
 }
 
 const NBD: &str = "NBD";
+const FUSE: &str = "FUSE";
 const CONTROL: &str = "Control and metrics";
 const PROCESS: &str = "Process";
 
@@ -138,8 +154,9 @@ Examples:
   underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer
   underseal open disk.img --nbd unix:disk.sock --name work --policy adaptive --metrics localhost:9533
   underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
+  touch disk; underseal open disk.img --fuse disk      the plain bytes are the file \"disk\" until Ctrl-C
 
 Then, for instance:
   nbdinfo 'nbd+unix:///?socket=disk.sock'
-  nbdfuse mnt 'nbd+unix:///?socket=disk.sock' & mkfs.ext4 mnt/nbd
+  mkfs.ext4 -E nodiscard disk; sudo mount -o loop disk /mnt         with --fuse disk --fuse-allow-root
   qemu-system-x86_64 -drive 'file=nbd+unix:///?socket=disk.sock,format=raw'";

@@ -1,10 +1,12 @@
 //! `underseal bench`.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, NbdOptions, cipher, nbd, serve_memory};
+use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
+use underseal_bench::{serve_fuse_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -16,32 +18,52 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         let error = Error::new(Exit::Failed, e.to_string());
         e.source().map_or(error, |cause| Error::new(Exit::Failed, e.to_string()).because(cause))
     };
+    let progress = |text: &str| {
+        if !quiet {
+            log::warn!("{text}");
+        }
+    };
     match args.what {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
             show(&cipher(effort).map_err(|e| failed(&e))?, args.json)
         }
         Bench::Nbd(args) => {
-            let underseal = std::env::current_exe().map_err(|e| {
-                Error::new(Exit::Failed, "this program's own file is not to be found").because(&e)
-            })?;
             let options = NbdOptions {
-                underseal,
+                underseal: this_program()?,
                 directory: args.directory,
                 size: args.size,
                 rounds: args.rounds.into(),
                 runtime: Duration::from_secs(args.runtime.into()),
                 only: args.only,
             };
-            let progress = |text: &str| {
-                if !quiet {
-                    log::warn!("{text}");
-                }
-            };
             show(&nbd(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::Fuse(args) => {
+            let options = FuseOptions {
+                underseal: this_program()?,
+                directory: args.directory,
+                size: args.size,
+                threads: args.threads,
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&fuse(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::ServeFuseMemory(args) => {
+            serve_fuse_memory(args.size, &args.fuse, args.threads.into()).map_err(|e| failed(&e))
+        }
+        Bench::ServeFuseNull(args) => {
+            serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
         }
         Bench::ServeMemory(args) => serve_memory(args.size, &args.nbd).map_err(|e| failed(&e)),
     }
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe()
+        .map_err(|e| Error::new(Exit::Failed, "this program's own file is not to be found").because(&e))
 }
 
 fn show(report: &(impl Serialize + Display), json: bool) -> Result<()> {

@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
+use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
-    ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
+    ExportInfo, Exports, Listener, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode,
+    VolumeHandler,
 };
 
 use self::listen::Sockets;
-use self::serve::until_stopped;
+use self::serve::{Ways, until_stopped};
+use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -40,6 +43,7 @@ pub(super) fn serve(
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
+    let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
     let metrics = control::plan_metrics(&args.control)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
@@ -55,22 +59,24 @@ pub(super) fn serve(
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let listeners = sockets.listen()?;
-    let uris = uri::uris(args, &listeners);
-    let ready = uri::ready_text(name, &uris);
-    let busy_poll = Duration::from_micros(args.busy_poll.into());
-    let server = Server::new(
-        ServerConfig {
-            tls,
-            allow_plaintext_tcp: args.allow_plaintext_tcp,
-            simple_replies: args.simple_replies,
-            max_connections: args.max_connections.into(),
-            ..ServerConfig::new(Exports::new(vec![export(args, &mapping)])?)
-        },
-        listeners,
-        Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll)),
-    )?;
-    let stop = serve::stop(&server, &mapping);
-    let sides = control::start(&args.control, metrics, name, uris, &mapping, stop.clone())?;
+    let fuse = match &mount_point {
+        Some(point) => {
+            Some(FuseServer::mount(mapping.clone(), point, &fuse_config(args, &listeners, &mapping))?)
+        }
+        None => None,
+    };
+    let mount = mount_point.as_ref().map(MountPoint::path);
+    let mut addresses = uri::uris(args, &listeners);
+    let ready = uri::ready_text(name, &addresses, mount);
+    addresses.extend(mount.map(|path| path.display().to_string()));
+    let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
+    let ways = Ways { nbd, fuse };
+    let stoppers = ways.stoppers(&mapping);
+    let stop = {
+        let stoppers = stoppers.clone();
+        move || stoppers.stop()
+    };
+    let sides = control::start(&args.control, metrics, name, addresses, &mapping, stop)?;
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
@@ -82,7 +88,44 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(server, &mapping, taken, stop, sides, pid_file)
+    until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
+}
+
+fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {
+    if same_file(path, image) {
+        let context = format!("{} would be hidden under its own plain bytes", image.display());
+        return Err(Error::usage(context).with_remedy("another path for --fuse"));
+    }
+    Ok(MountPoint::new(path)?)
+}
+
+fn nbd_server(
+    args: &ServeArgs,
+    tls: TlsMode,
+    listeners: Vec<Listener>,
+    mapping: &Arc<Mapping>,
+) -> Result<Server> {
+    let busy_poll = Duration::from_micros(args.busy_poll.into());
+    let config = ServerConfig {
+        tls,
+        allow_plaintext_tcp: args.allow_plaintext_tcp,
+        simple_replies: args.simple_replies,
+        max_connections: args.max_connections.into(),
+        ..ServerConfig::new(Exports::new(vec![export(args, mapping)])?)
+    };
+    let handler = Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll));
+    Ok(Server::new(config, listeners, handler)?)
+}
+
+fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> FuseConfig {
+    // What NBD's clients write, the kernel's pages would not show.
+    let written_elsewhere = !listeners.is_empty() && !mapping.read_only();
+    FuseConfig {
+        threads: args.fuse_threads,
+        allow_root: args.fuse_allow_root,
+        cache: !args.fuse_no_cache && !written_elsewhere,
+        ..FuseConfig::default()
+    }
 }
 
 fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::mounts::{Loop, Mount, NbdFuse, cannot_mount, skip};
+use crate::support::trees::make_tree;
 use crate::support::volume::Volume;
-use crate::support::{Scratch, Server, bytes, run, seed, tool};
+use crate::support::{Scratch, Server, run, seed, tool};
 
 /// A kind of filesystem and its programs.
 struct Kind {
@@ -89,21 +90,4 @@ fn with_device(scratch: &Scratch, volume: &Volume, kind: &Kind, work: impl FnOnc
 
 fn tooled(command: &[&str], device: &Path) {
     run(tool(command[0]).args(&command[1..]).arg(device));
-}
-
-/// Files of all lengths in a few folders, with holes in some.
-fn make_tree(scratch: &Scratch, seed: u64) -> std::path::PathBuf {
-    let tree = scratch.path("tree");
-    let mut rng = fastrand::Rng::with_seed(seed);
-    for folder in 0..4 {
-        let folder = tree.join(format!("folder{folder}"));
-        fs::create_dir_all(&folder).unwrap();
-        for file in 0..50 {
-            let len = rng.choice([0, 1, 100, 4095, 4096, 4097, 65_536, 200_001]).unwrap();
-            fs::write(folder.join(format!("file{file}")), bytes(rng.u64(..), len)).unwrap();
-        }
-    }
-    fs::write(tree.join("large"), bytes(rng.u64(..), 5_000_011)).unwrap();
-    fs::File::create(tree.join("sparse")).unwrap().set_len(3 << 20).unwrap();
-    tree
 }

@@ -17,6 +17,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-completions",
         "-bench",
         "-bench-cipher",
+        "-bench-fuse",
         "-bench-nbd",
         "-lab",
         "-lab-list",
@@ -57,6 +58,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
     }
     for (page, section) in [
         ("open", "SERVING"),
+        ("open", "FUSE"),
         ("open", "PASSPHRASES"),
         ("format", "FORMATS"),
         ("table", "TABLES"),

@@ -6,6 +6,7 @@
 //!   volume.rs   `underseal format`, `read` and `write` on an image
 //!   server.rs   `underseal open`, waited for, stopped, killed
 //!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
+//!   trees.rs    folders full of files
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 
@@ -14,6 +15,7 @@ pub(crate) mod nbd;
 pub(crate) mod scratch;
 pub(crate) mod server;
 pub(crate) mod tools;
+pub(crate) mod trees;
 pub(crate) mod volume;
 
 pub(crate) use scratch::{Scratch, bytes, seed};

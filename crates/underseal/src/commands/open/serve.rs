@@ -5,7 +5,8 @@ use std::thread;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_export::nbd::Server;
+use underseal_export::fuse::{FuseServer, FuseStopper};
+use underseal_export::nbd::{Server, Stopper};
 
 use super::control::Sides;
 use crate::error::{Error, Result};
@@ -13,26 +14,100 @@ use crate::exit::Exit;
 use crate::pid_file::PidFile;
 use crate::signals::{Taken, Woken};
 
-/// Serves until a signal comes, finishes what is in flight, and flushes the image.
+/// The ways in to one volume: at least one.
+pub(super) struct Ways {
+    pub(super) nbd: Option<Server>,
+    pub(super) fuse: Option<FuseServer>,
+}
+
+/// What stops them.
+#[derive(Clone)]
+pub(super) struct Stoppers {
+    nbd: Option<Stopper>,
+    fuse: Option<FuseStopper>,
+    mapping: Arc<Mapping>,
+}
+
+impl Ways {
+    pub(super) fn stoppers(&self, mapping: &Arc<Mapping>) -> Stoppers {
+        Stoppers {
+            nbd: self.nbd.as_ref().map(Server::stopper),
+            fuse: self.fuse.as_ref().map(FuseServer::stopper),
+            mapping: mapping.clone(),
+        }
+    }
+
+    /// Serves until all have ended. When NBD ends the mount goes too; a mount that is unmounted leaves NBD alone.
+    fn run(self, stoppers: &Stoppers) -> Result<()> {
+        let Self { nbd, fuse } = self;
+        thread::scope(|scope| {
+            let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
+            let served = nbd.map_or(Ok(()), |nbd| {
+                let served = nbd.run();
+                stoppers.stop();
+                served
+            });
+            let unmounted = mounted.map_or(Ok(()), |thread| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            Ok(served.and(unmounted)?)
+        })
+    }
+}
+
+impl Stoppers {
+    /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
+    /// fails where its key is wiped.
+    pub(super) fn stop(&self) {
+        self.nbd.iter().for_each(Stopper::stop);
+        // Unmounting can take its time, and a second signal is to be heard meanwhile.
+        if let Some(fuse) = self.fuse.clone() {
+            aside("unmount", move || fuse.stop());
+        }
+        let mapping = self.mapping.clone();
+        // It may have to wait for somebody who is suspending it just now.
+        aside("resume", move || {
+            if mapping.is_suspended() {
+                log::info!("suspended requests go on, to be finished");
+                mapping.release();
+            }
+        });
+    }
+
+    /// For a process that ends at once.
+    fn abandon(&self) {
+        self.fuse.iter().for_each(FuseStopper::abandon);
+    }
+}
+
+/// Does a part of the stopping that can take its time.
+fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
+    if let Err(e) = thread::Builder::new().name(name.into()).spawn(part) {
+        log::warn!("stopping: no thread to {name} the volume with: {e}");
+    }
+}
+
+/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in flight, and flushes the
+/// image.
 ///
 /// # Errors
-/// `Failed` when connections could not be ended in time or the flush failed: acknowledged writes may be lost then.
+/// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then.
 pub(super) fn until_stopped(
-    server: Server,
+    ways: Ways,
     mapping: &Arc<Mapping>,
     signals: Taken,
-    stop: impl Fn() + Send + 'static,
+    stoppers: Stoppers,
     sides: Sides,
     pid_file: Option<PidFile>,
 ) -> Result<()> {
     let pid_file = Arc::new(Mutex::new(pid_file));
-    let watched = pid_file.clone();
+    let (watched, stops) = (pid_file.clone(), stoppers.clone());
     thread::Builder::new()
         .name("signals".into())
-        .spawn(move || watch(&signals, &stop, &watched))
+        .spawn(move || watch(&signals, &stops, &watched))
         .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
 
-    let served = server.run().map_err(Error::from);
+    let served = ways.run(&stoppers);
     let flushed = flush(mapping);
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
     log::info!("stopped");
@@ -42,46 +117,27 @@ pub(super) fn until_stopped(
     ended
 }
 
-/// What makes the server end. A suspended volume goes on, so that what its clients sent is finished, or
-/// fails where its key is wiped.
-pub(super) fn stop(server: &Server, mapping: &Arc<Mapping>) -> impl Fn() + Clone + Send + Sync + 'static {
-    let (stopper, mapping) = (server.stopper(), mapping.clone());
-    move || {
-        stopper.stop();
-        let mapping = mapping.clone();
-        // It may have to wait for somebody who is suspending it just now.
-        let resume = move || {
-            if mapping.is_suspended() {
-                log::info!("suspended requests go on, to be finished");
-                mapping.release();
-            }
-        };
-        if let Err(e) = thread::Builder::new().name("resume".into()).spawn(resume) {
-            log::warn!("stopping: no thread to resume the volume with, if it is suspended: {e}");
-        }
-    }
-}
-
 /// The first signal stops the server, the second one everything.
-fn watch(signals: &Taken, stop: &impl Fn(), pid_file: &Mutex<Option<PidFile>>) {
+fn watch(signals: &Taken, stoppers: &Stoppers, pid_file: &Mutex<Option<PidFile>>) {
     let mut first = true;
     loop {
         match signals.wait(None) {
             Ok(Woken::Signal(number)) if first => {
                 first = false;
                 log::info!("signal {number}: stopping; another one stops without waiting");
-                stop();
+                stoppers.stop();
             }
             // A terminal that closes says so twice: itself and through its shell.
             Ok(Woken::Signal(SIGHUP)) => {}
             Ok(_) => {
                 log::error!("stopped without waiting: what was not flushed may be lost");
+                stoppers.abandon();
                 drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
                 std::process::exit(Exit::Failed as i32);
             }
             Err(e) => {
                 log::error!("cannot wait for signals, so stopping: {e}");
-                return stop();
+                return stoppers.stop();
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What to tell a client: NBD URIs (doc/uri.md of the NBD project).
+//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and the mount's path.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,10 +8,14 @@ use underseal_export::nbd::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(name: &Path, uris: &[String]) -> String {
-    let name = name.display();
-    let first = uris.first().map(String::as_str).unwrap_or_default();
-    format!("{name} is open: {}\ntry: nbdinfo '{first}'\n", uris.join(" "))
+pub(super) fn ready_text(name: &Path, uris: &[String], mount: Option<&Path>) -> String {
+    let hint = match uris.first() {
+        Some(uri) => format!("nbdinfo '{uri}'"),
+        None => format!("ls -l '{}'", mount.unwrap_or(name).display()),
+    };
+    let mount = mount.map(|path| path.display().to_string());
+    let places: Vec<_> = uris.iter().chain(&mount).map(String::as_str).collect();
+    format!("{} is open: {}\ntry: {hint}\n", name.display(), places.join(" "))
 }
 
 /// Where the volume is served.

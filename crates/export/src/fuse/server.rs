@@ -1,0 +1,246 @@
+//! From the mount to its end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underseal_datapath::Mapping;
+
+use super::files::Files;
+use super::mount::{MountPoint, Mounted, unmount};
+use super::transport::Transport;
+use super::turns::Turns;
+use super::worker::Worker;
+use crate::{Error, ErrorKind, Result};
+
+/// The largest sector: the kernel writes pages of this size.
+const LARGEST_SECTOR: u32 = 4096;
+
+/// How long a thread has to end its last requests once it is too late for more.
+const CUT_OFF: Duration = Duration::from_secs(5);
+
+/// How a volume is shown.
+#[derive(Debug, Clone)]
+pub struct FuseConfig {
+    /// Threads that serve requests, each with a queue and a descriptor of its own.
+    pub threads: u16,
+    /// Let root in too: for a loop device over another user's mount.
+    pub allow_root: bool,
+    /// Let the kernel keep pages of the files. Off where the volume is written to by another way too.
+    pub cache: bool,
+    /// How long those who have files open when the server stops may go on with them.
+    pub drain_timeout: Duration,
+}
+
+impl Default for FuseConfig {
+    fn default() -> Self {
+        Self { threads: 2, allow_root: false, cache: true, drain_timeout: Duration::from_secs(30) }
+    }
+}
+
+/// A mounted volume that is being served.
+pub struct FuseServer {
+    shared: Arc<Shared>,
+    mounted: Mounted,
+    drain_timeout: Duration,
+}
+
+/// Ends the serving from any thread.
+#[derive(Clone)]
+pub struct FuseStopper(Arc<Shared>);
+
+/// What all threads see.
+pub(super) struct Shared {
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) files: Files,
+    pub(super) cache: bool,
+    pub(super) turns: Turns,
+    /// Taken for writes of parts of sectors: two such parts may be of one sector.
+    pub(super) patches: Mutex<()>,
+    /// No more requests are to be taken.
+    pub(super) cut_off: AtomicBool,
+    /// A thread was told by the kernel that the mount is gone.
+    gone: AtomicBool,
+    path: PathBuf,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    threads: usize,
+    stopping: Option<Instant>,
+}
+
+impl FuseServer {
+    /// Mounts the volume: over a file as that file, in a folder as a file for each segment. Requests are served from
+    /// here on.
+    ///
+    /// # Errors
+    /// `Unsupported` when its sectors are larger than the kernel's pages; `Mount` when the system refuses; `Io` when
+    /// there is no queue, descriptor or thread for it.
+    pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
+        if mapping.block() > LARGEST_SECTOR {
+            let context = format!(
+                "sectors of {} bytes cannot be served through FUSE, where writes come in pages of {LARGEST_SECTOR}",
+                mapping.block()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
+        let mounted = Mounted::new(point, mapping.read_only(), config.allow_root)?;
+        let shared = Arc::new(Shared {
+            mapping,
+            files,
+            cache: config.cache,
+            turns: Turns::new().map_err(no_thread)?,
+            patches: Mutex::new(()),
+            cut_off: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            path: point.path().to_owned(),
+            state: Mutex::new(State { threads: 0, stopping: None }),
+            changed: Condvar::new(),
+        });
+        // On the way out through an error the mount goes, and with it those threads that have begun.
+        let (ready, begun) = mpsc::channel();
+        for number in 0..config.threads.max(1) {
+            let transport = Transport::of(mounted.as_fd()).map_err(no_thread)?;
+            let (presence, ready) = (Presence::new(&shared), ready.clone());
+            thread::Builder::new()
+                .name(format!("fuse-{number}"))
+                .spawn(move || serve(&presence.0, transport, ready))
+                .map_err(no_thread)?;
+        }
+        drop(ready);
+        begun.iter().collect::<Result<()>>()?;
+        log::info!("serving {} through FUSE", shared.path.display());
+        Ok(Self { shared, mounted, drain_timeout: config.drain_timeout })
+    }
+
+    /// What stops this server.
+    pub fn stopper(&self) -> FuseStopper {
+        FuseStopper(self.shared.clone())
+    }
+
+    /// Waits until the volume is unmounted, by the stopper or by anybody else, and nobody has it open.
+    ///
+    /// # Errors
+    /// `Drain` when it was still open [`drain_timeout`](FuseConfig::drain_timeout) after the stopper was used: those
+    /// who have it open get errors when this process ends.
+    pub fn run(self) -> Result<()> {
+        let mut state = self.shared.lock();
+        while state.threads > 0 {
+            let left = state.stopping.map(|since| self.drain_timeout.saturating_sub(since.elapsed()));
+            state = match left {
+                None => self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => {
+                    drop(state);
+                    return self.cut_off();
+                }
+                Some(left) => {
+                    let waited = self.shared.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        drop(state);
+        if !self.shared.gone.load(Ordering::SeqCst) {
+            // All threads have failed: nobody would answer those who look at the mount.
+            self.stopper().abandon();
+        }
+        self.mounted.close();
+        log::info!("{} is unmounted", self.shared.path.display());
+        Ok(())
+    }
+
+    /// Leaves those who still have the volume open. Threads that are at work finish it; those that sleep go with the
+    /// process.
+    fn cut_off(self) -> Result<()> {
+        self.shared.cut_off.store(true, Ordering::SeqCst);
+        let state = self.shared.lock();
+        let _ = self.shared.changed.wait_timeout_while(state, CUT_OFF, |state| state.threads > 0);
+        let context = format!("{} was still in use", self.shared.path.display());
+        self.mounted.close();
+        Err(Error::new(ErrorKind::Drain, context))
+    }
+}
+
+impl FuseStopper {
+    /// Unmounts. Where the volume is in use it goes out of sight, and its users may go on for a while.
+    pub fn stop(&self) {
+        let mut state = self.0.lock();
+        // Whoever asks again does not put the end off.
+        if state.stopping.is_some() {
+            return;
+        }
+        state.stopping = Some(Instant::now());
+        drop(state);
+        self.0.changed.notify_all();
+        let shown = self.0.path.display();
+        match unmount(&self.0.path, false) {
+            Ok(()) => {}
+            // Somebody else has unmounted it.
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
+            Err(e) => {
+                log::warn!("{shown} is in use ({e}): it is served until it is closed, for a while");
+                self.abandon();
+            }
+        }
+    }
+
+    /// Takes the mount out of sight without waiting for anybody: for a process that ends at once.
+    pub fn abandon(&self) {
+        if let Err(e) = unmount(&self.0.path, true) {
+            log::error!("{} cannot be unmounted: {e}", self.0.path.display());
+        }
+    }
+}
+
+impl Shared {
+    /// Nothing that runs under the lock can leave the state half changed.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that counts as serving until this goes, however the thread ends.
+struct Presence(Arc<Shared>);
+
+impl Presence {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.lock().threads += 1;
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.lock().threads -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+fn no_thread(e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "no thread or descriptor for the mount").with_source(e)
+}
+
+fn serve(shared: &Arc<Shared>, transport: Transport, ready: mpsc::Sender<Result<()>>) {
+    let (worker, begun) = match Worker::new(shared.clone(), transport) {
+        Ok(worker) => (Some(worker), Ok(())),
+        Err(e) => (None, Err(e)),
+    };
+    // Nobody listens when another thread could not begin.
+    let _ = ready.send(begun);
+    drop(ready);
+    match worker.map(Worker::run) {
+        None => {}
+        Some(Ok(())) => shared.gone.store(true, Ordering::SeqCst),
+        Some(Err(e)) => {
+            let cause = std::error::Error::source(&e).map(|cause| format!(": {cause}")).unwrap_or_default();
+            log::error!("a thread of {} has ended: {e}{cause}", shared.path.display());
+        }
+    }
+}

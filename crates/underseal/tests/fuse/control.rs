@@ -1,0 +1,123 @@
+//! A mount under its operator's hands.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::mounted::{Mounted, is_mounted};
+use crate::operator::Operator;
+use crate::support::mounts::{cannot_fuse, skip};
+use crate::support::nbd::Client;
+use crate::support::output;
+use crate::support::volume::{Volume, text};
+
+/// Long enough for a request that is not held back to be answered, on a busy machine too.
+const A_WHILE: Duration = Duration::from_millis(700);
+
+/// A volume `image`, mounted in the operator's sight.
+fn mount(operator: &Operator, options: &[&str]) -> (Volume, Mounted) {
+    let volume = Volume::luks2(&operator.scratch, "32M");
+    let mut command = volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    let path = operator.scratch.file("disk", b"");
+    let mounted = Mounted::start_at(&operator.scratch, command, &path, options);
+    (volume, mounted)
+}
+
+#[test]
+fn what_a_mount_did_is_told() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("status", reason);
+    }
+    let operator = Operator::new();
+    let (_, mounted) = mount(&operator, &["--policy", "workers", "--fuse-no-cache"]);
+    let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
+    file.write_all_at(&[7; 8192], 0).unwrap();
+    file.read_exact_at(&mut [0; 4096], 4096).unwrap();
+    file.sync_all().unwrap();
+    let status = operator.status("image");
+    assert_eq!(status["addresses"], serde_json::json!([text(mounted.path())]));
+    let requests = &status["requests"];
+    assert_eq!((&requests["write"]["requests"], &requests["write"]["bytes"]), (&1.into(), &8192.into()));
+    assert_eq!((&requests["read"]["requests"], &requests["read"]["bytes"]), (&1.into(), &4096.into()));
+    assert_eq!(requests["flush"]["requests"], 1);
+    assert!(status["latency"]["reply"]["count"].as_u64().unwrap() >= 3, "{status}");
+    drop(file);
+    mounted.stop();
+}
+
+#[test]
+fn close_unmounts_and_waits_for_the_end() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("close", reason);
+    }
+    let operator = Operator::new();
+    let (volume, mut mounted) = mount(&operator, &[]);
+    std::fs::write(mounted.path(), b"not lost").unwrap();
+    operator.does("close image");
+    assert!(!mounted.is_mounted());
+    // The image is free, and what was acknowledged is on it.
+    assert_eq!(volume.read(0, 8), b"not lost");
+    mounted.end_well();
+    operator.is_refused("close image", 2, "no volume image is open");
+}
+
+#[test]
+fn close_ends_the_mount_and_nbd() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("close both", reason);
+    }
+    let operator = Operator::new();
+    let socket = operator.scratch.path("s");
+    let (volume, mut mounted) = mount(&operator, &["--nbd", &format!("unix:{}", text(&socket))]);
+    let addresses = operator.status("image")["addresses"].clone();
+    assert_eq!(addresses.as_array().map(Vec::len), Some(2), "{addresses}");
+    let mut client = Client::connect(&socket).unwrap();
+    client.write(0, &[9; 4096]).unwrap();
+    File::options().write(true).open(mounted.path()).unwrap().write_all_at(&[8; 4096], 4096).unwrap();
+    operator.does("close image");
+    assert_eq!(volume.read(0, 8192), [[9; 4096], [8; 4096]].concat());
+    mounted.end_well();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn closing_a_suspended_mount_finishes_what_was_written() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("close suspended", reason);
+    }
+    let operator = Operator::new();
+    let (volume, mut mounted) = mount(&operator, &[]);
+    let file = File::options().write(true).open(mounted.path()).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    operator.does("suspend image");
+    let (sender, written) = mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let done = file.write_all_at(&[3; 4096], 4096);
+        drop(file);
+        sender.send(done.map_err(|e| e.to_string())).unwrap();
+    });
+    assert!(written.recv_timeout(A_WHILE).is_err(), "a suspended volume was written to");
+    operator.does("close image");
+    assert_eq!(written.recv().unwrap(), Ok(()));
+    writer.join().unwrap();
+    mounted.end_well();
+    assert_eq!(volume.read(0, 8192), [[1; 4096], [3; 4096]].concat());
+}
+
+#[test]
+fn a_name_that_is_taken_leaves_no_mount() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("taken name", reason);
+    }
+    let operator = Operator::new();
+    let (volume, mounted) = mount(&operator, &["--read-only", "--name", "work"]);
+    let other = operator.scratch.file("other", b"");
+    let mut command = volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    let ran = output(command.args(["--read-only", "--name", "work", "--fuse", text(&other)]));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    assert!(!is_mounted(&other), "{ran:?}");
+    mounted.stop();
+}

@@ -1,0 +1,26 @@
+//! `underseal open --fuse`: the plain volume as a file, used by real programs.
+//!
+//! ```text
+//!   mounted.rs     the server of a mount, waited for, stopped, killed; and clients that cannot hang a test
+//!   files.rs       what the file is and does: sizes, writes of all kinds, holes, folders, NBD beside it
+//!   fio.rs         random requests by several threads, written, read and verified
+//!   filesystems.rs loop devices with ext4, xfs and btrfs
+//!   ending.rs      unmounted, stopped, stopped while in use, killed
+//!   control.rs     under an operator's hands: status, suspended, closed
+//!   refusals.rs    paths and systems where nothing can be mounted
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod control;
+mod ending;
+mod files;
+mod filesystems;
+mod fio;
+mod mounted;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
+mod refusals;
