@@ -31,8 +31,10 @@ const MOST: u64 = 10_000_000;
 /// After so many decisions that the watermark alone has made, it is lowered, lest it stays high after the machine has
 /// become idle.
 const DOUBT: u32 = 64;
-/// Of so many small pieces one is measured.
-const MEASURED: u32 = 16;
+/// What takes less, in nanoseconds, is done at once where there is no backlog: handing it over would take as long.
+const TRIFLE: u64 = 2_500;
+/// Of so many trifles one is measured.
+const MEASURED: u32 = 64;
 /// The smallest part of a request that is shared, in bytes.
 const SMALLEST_PART: u64 = 64 << 10;
 /// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
@@ -56,8 +58,8 @@ pub(super) struct Adaptive {
     doubts: u32,
     /// Tasks at workers.
     away: usize,
-    /// Pieces of the backlog that this thread has done.
-    pieces: u32,
+    /// Trifles so far.
+    trifles: u32,
 }
 
 /// Powers of two of lengths, up to 4 GiB.
@@ -80,7 +82,7 @@ impl Adaptive {
             trial: Trial::new(),
             doubts: 0,
             away: 0,
-            pieces: 0,
+            trifles: 0,
         }
     }
 
@@ -156,6 +158,11 @@ impl Costs {
         (nearest.map_or(UNKNOWN, |class| self.0[class]) * len as f32) as u64
     }
 
+    /// The same, if pieces of about this length were measured.
+    fn known(&self, len: u64) -> Option<u64> {
+        (self.0[Self::class(len)] > 0.0).then(|| self.of(len))
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     fn took(&mut self, len: u64, time: u64) {
         let each = time as f32 / len.max(1) as f32;
@@ -165,6 +172,23 @@ impl Costs {
 }
 
 impl Queue {
+    /// Starts a read or write: at once, or when its turn in the backlog comes.
+    pub(super) fn dispatch_adaptive(&mut self, index: u32) {
+        let (kind, len) = self.size_of(index);
+        let cost = self.adaptive.costs(kind).known(len);
+        let alone = self.adaptive.backlog.is_empty() && self.adaptive.away == 0;
+        if alone && cost.is_some_and(|cost| cost < TRIFLE) {
+            self.adaptive.trifles = self.adaptive.trifles.wrapping_add(1);
+            if !self.adaptive.trifles.is_multiple_of(MEASURED) {
+                let above = self.adaptive.running.replace(index);
+                self.run(index);
+                self.adaptive.running = above;
+                return;
+            }
+        }
+        self.join_backlog(index);
+    }
+
     /// Puts a slot into the backlog, unless the lower device has to come first.
     pub(super) fn join_backlog(&mut self, index: u32) {
         let slot = self.slots.get(index);
@@ -192,8 +216,7 @@ impl Queue {
             // A worker that is done can have more.
             self.read_letters();
         }
-        let is_small = self.adaptive.cost <= LEAST;
-        if !is_small {
+        if self.adaptive.cost > LEAST {
             self.share();
         }
         let Some(index) = self.adaptive.backlog.pop_front() else {
@@ -202,10 +225,7 @@ impl Queue {
             return true;
         };
         let (kind, len) = self.leave_backlog(index);
-        self.adaptive.pieces = self.adaptive.pieces.wrapping_add(1);
-        // Looking at the clock costs a small piece dearly: one in some is measured.
-        let measured = !is_small || self.adaptive.pieces.is_multiple_of(MEASURED);
-        let began = if measured { self.tick() } else { self.now };
+        let began = self.tick();
         let slot = self.slots.get(index);
         slot.since = began;
         self.adaptive.running = Some(index);
@@ -221,13 +241,11 @@ impl Queue {
             self.run(index);
         }
         self.adaptive.running = None;
-        if measured {
-            if self.moved - moved == len {
-                let took = nanos(self.now.saturating_duration_since(began));
-                self.adaptive.costs(kind).took(len, took);
-            }
-            self.show_backlog();
+        if self.moved - moved == len {
+            let took = nanos(self.now.saturating_duration_since(began));
+            self.adaptive.costs(kind).took(len, took);
         }
+        self.show_backlog();
         self.settle();
         true
     }

@@ -19,7 +19,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let moves = matches!(slot.job, Job::Read { .. } | Job::Write { .. });
         if slot.dispatch == Dispatch::Adaptive && moves {
-            self.join_backlog(index);
+            self.dispatch_adaptive(index);
         } else {
             self.run(index);
         }
