@@ -4,16 +4,16 @@
 //!   export:  submit / write_in_place            next_completion
 //!                     |                                ^
 //!                     v                                |
-//!   Queue    check -> segment -> encrypt --> lower --> decrypt -> ready
-//!   (one thread, one Ring, one Channel,        |
-//!    one Arena, one table of slots)            +-- at once, or when the Ring says so
+//!   Queue    admit -> parts -> encrypt ----> lower --> decrypt -> ready
+//!   (one thread, one Ring, one Channel,|       |          |
+//!    one Arena, one table of slots)    |       +-- at once, or when the Ring says so
+//!                                      +-- by the Policy: here, by Workers, by an Accelerator
 //!
-//!   Mapping  a Volume over a Device: shared by all queues, never locked
+//!   Mapping  a Volume over its Devices, its Policy and Stats: shared by all queues
 //! ```
 //!
-//! A request stays on the thread that brought it: it is encrypted and submitted there, and decrypted there when it
-//! comes back (the `Inline` policy). Nothing is allocated and no lock is taken for a request; what it needs was
-//! reserved when its queue opened.
+//! A request stays on the thread that brought it unless the policy says otherwise. Inline, nothing is allocated and no
+//! lock is taken for a request; what it needs was reserved when its queue opened.
 
 mod claims;
 mod control;

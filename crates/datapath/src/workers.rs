@@ -18,8 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::getpid;
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use underseal_device::{Channel, Device};
 
 use crate::Affinity;
@@ -181,6 +180,6 @@ fn prioritise(high: bool) {
     let nice = if high { -20 } else { 0 };
     // On Linux a thread is a process to this call.
     if let Err(e) = rustix::process::setpriority_process(Some(gettid()), nice) {
-        log::warn!("cannot give a worker of process {} another priority: {e}", Pid::as_raw(Some(getpid())));
+        log::warn!("cannot run a worker at nice {nice}: {e}");
     }
 }
