@@ -57,8 +57,9 @@ impl Default for QueueOptions {
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
-/// The bell's number among the events of the ring.
+/// The bell's number among the events of the ring, and what it is watched for (poll(2)).
 const BELL: u32 = u32::MAX;
+const POLLIN: i16 = 1;
 
 /// One stream of requests: its channels, its ring, its memory, its requests in flight.
 ///
@@ -127,7 +128,6 @@ impl Queue {
         let no_bell =
             |e| Error::new(crate::ErrorKind::Lower, format!("no event descriptor for a queue: {e}"));
         let post = Arc::new(Post::new(count as usize).map_err(no_bell)?);
-        const POLLIN: i16 = 1;
         ring.watch(post.bell(), POLLIN, BELL).map_err(no_bell)?;
         let settings = mapping.control().register(post.clone());
         let depth = options.depth as usize;
@@ -266,6 +266,12 @@ impl Queue {
         !self.adaptive.is_empty()
     }
 
+    /// Notes that time has passed without [`wait`](Queue::wait): an export that waited in a way of its own calls it before
+    /// it submits what came.
+    pub fn woken(&mut self) {
+        self.tick();
+    }
+
     /// The clock when it was last looked at: when the last completion was made.
     pub fn clock(&self) -> Instant {
         self.now
@@ -329,7 +335,6 @@ impl Queue {
             if completion.token.as_event() == Some(BELL) {
                 self.post.heard();
                 // Without a bell nobody could wake this thread: then it looks for letters whenever it wakes.
-                const POLLIN: i16 = 1;
                 if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
                     log::error!("a queue's bell cannot be watched: {e}");
                 }

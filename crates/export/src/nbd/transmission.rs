@@ -223,6 +223,7 @@ impl Transmission {
         }
         while self.busy_poll.goes_on() {
             if self.receive()? {
+                self.queue.woken();
                 return Ok(true);
             }
         }
