@@ -52,6 +52,7 @@ pub(super) fn serve(
     }
     let tls = tls(args)?;
     let Opened { mapping, flags } = open()?;
+    let mapping = Arc::new(in_pages(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -89,6 +90,15 @@ pub(super) fn serve(
         child.detach()?;
     }
     until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
+}
+
+/// The kernel reads and writes files in pages, and knows no larger sectors: of larger ones it gets parts.
+fn in_pages(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
+    const PAGE: u32 = 4096;
+    if args.fuse.is_none() || mapping.block() <= PAGE {
+        return Ok(mapping);
+    }
+    Ok(mapping.with_block(PAGE)?)
 }
 
 fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {
