@@ -18,12 +18,14 @@
 //! they are encrypted, a read's are copied in after they were decrypted. A ring that makes no sense is stopped and says so; a
 //! message that makes none ends the connection.
 
+pub mod chain;
 mod config;
 mod device;
 pub mod guest;
 mod inflight;
 pub mod request;
 pub mod ring;
+mod running;
 mod server;
 mod worker;
 

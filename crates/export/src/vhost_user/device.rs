@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 use underseal_datapath::Mapping;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
-    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
-    VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{GpuBackend, Result, VhostUserBackendReqHandlerMut};
@@ -21,7 +21,7 @@ use super::guest::{Memory, REGIONS};
 use super::inflight::Inflight;
 use super::request::SERIAL;
 use super::ring::{LARGEST, Ring, lengths};
-use super::worker::{Running, Start};
+use super::running::{Running, Start};
 use super::{broken, refused};
 
 /// The device as one front end sees it.
@@ -260,7 +260,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let kick = fd.ok_or_else(|| broken(format!("ring {index} is to be polled; rings are served that kick")))?;
+        let kick =
+            fd.ok_or_else(|| broken(format!("ring {index} is to be polled; rings are served that kick")))?;
         not_blocking(&kick)?;
         self.change(index.into(), |queue| {
             queue.kick = Some(kick);

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use vhost::vhost_user::message::VhostUserMemoryRegion;
-use vm_memory::{GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
+use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
 use super::broken;
+use super::chain::Segment;
+use super::request::Status;
 
 /// Regions that a front end may share. QEMU has a few, and one more for each memory module that is plugged in.
 pub(super) const REGIONS: u64 = 256;
@@ -95,4 +97,26 @@ impl Region {
         let mapped = mapped.ok_or_else(|| broken(format!("guest memory at {guest:#x} is too long")))?;
         Ok(Self { front, guest, len, mapped: Arc::new(mapped) })
     }
+}
+
+/// Copies guest memory into `bytes`, which is as long.
+pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
+    let mut rest = bytes;
+    for segment in from {
+        let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
+        ram.read_slice(now, segment.at).map_err(|_| Status::IoError)?;
+        rest = later;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(Status::IoError) }
+}
+
+/// Copies as many of `bytes` into guest memory as there is room for.
+pub(super) fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
+    let mut rest = bytes;
+    for segment in into.iter().filter(|segment| segment.writable) {
+        let (now, later) = rest.split_at(rest.len().min(segment.len as usize));
+        ram.write_slice(now, segment.at).map_err(|_| Status::IoError)?;
+        rest = later;
+    }
+    Ok(())
 }

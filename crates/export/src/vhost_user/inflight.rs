@@ -87,7 +87,8 @@ impl Inflight {
         let VhostUserInflight { num_queues, queue_size, mmap_size, mmap_offset } = *of;
         let needed = part(queue_size) as u64 * u64::from(num_queues);
         if queue_size == 0 || queue_size > LARGEST || num_queues == 0 || mmap_size < needed {
-            let context = format!("{mmap_size} bytes to track {num_queues} rings of {queue_size} descriptors");
+            let context =
+                format!("{mmap_size} bytes to track {num_queues} rings of {queue_size} descriptors");
             return Err(broken(context));
         }
         let len = part(queue_size) * usize::from(num_queues);

@@ -7,8 +7,8 @@
 
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, Permissions};
 
+use super::chain::{Malformed, Segment};
 use super::guest::GuestRam;
-use super::ring::{Malformed, Segment};
 
 /// The unit of a request's sector, whatever the volume's sectors are.
 pub const SECTOR: u64 = 512;

@@ -13,78 +13,17 @@ use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, Permissions};
 
+use super::chain::{self, Malformed, Result, Segment};
 use super::guest::GuestRam;
 
 /// The largest ring.
 pub const LARGEST: u16 = 1024;
 
-/// Descriptors of one chain, of those in an indirect table too.
-const CHAIN: usize = LARGEST as usize + 2;
-
-const DESCRIPTOR: u64 = 16;
 const USED_ELEMENT: u64 = 8;
-
-/// Flags of a descriptor.
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
 
 /// Flags of the available and the used ring: no signal, no kick, please.
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
-
-/// Why a ring, or a chain in it, makes no sense.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each one's text explains it")]
-pub enum Malformed {
-    Ring,
-    Index { offered: u16 },
-    Head(u16),
-    Next(u16),
-    Descriptor,
-    Loop,
-    IndirectTable { len: u32 },
-    IndirectTwice,
-    Length,
-    Order,
-    Header,
-    Status,
-    InUse(u16),
-}
-
-impl std::fmt::Display for Malformed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Ring => f.write_str("a part of the ring is not in guest memory"),
-            Self::Index { offered } => write!(f, "{offered} chains are offered, more than the ring holds"),
-            Self::Head(head) => write!(f, "a chain begins at descriptor {head}, beyond the table"),
-            Self::Next(next) => write!(f, "a chain goes on at descriptor {next}, beyond the table"),
-            Self::Descriptor => f.write_str("a descriptor is not in guest memory"),
-            Self::Loop => f.write_str("a chain is longer than the ring, or a loop"),
-            Self::IndirectTable { len } => write!(f, "an indirect table of {len} bytes"),
-            Self::IndirectTwice => f.write_str("an indirect table within an indirect table"),
-            Self::Length => f.write_str("a chain of more than 4 GiB"),
-            Self::Order => f.write_str("memory to read comes after memory to write"),
-            Self::Header => f.write_str("no request header"),
-            Self::Status => f.write_str("no place for the status"),
-            Self::InUse(head) => write!(f, "descriptor {head} is offered again before it was given back"),
-        }
-    }
-}
-
-/// What accesses to a ring end with.
-pub type Result<T> = std::result::Result<T, Malformed>;
-
-/// Guest memory that a descriptor names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// Where it begins.
-    pub at: GuestAddress,
-    /// Its length in bytes.
-    pub len: u32,
-    /// The device writes to it; else it reads from it.
-    pub writable: bool,
-}
 
 /// Where a ring lies and how far it is.
 #[derive(Debug, Clone)]
@@ -272,47 +211,6 @@ impl Ring {
     /// # Errors
     /// When it is not a chain.
     pub fn follow(&self, ram: &GuestRam, head: u16, chain: &mut Vec<Segment>) -> Result<()> {
-        chain.clear();
-        let (mut table, mut size, mut next) = (self.descriptors, u32::from(self.size), head);
-        let (mut total, mut indirect, mut steps) = (0u32, false, 0);
-        loop {
-            if u32::from(next) >= size {
-                return Err(Malformed::Next(next));
-            }
-            steps += 1;
-            if steps > size || chain.len() == CHAIN {
-                return Err(Malformed::Loop);
-            }
-            let at = table.checked_add(DESCRIPTOR * u64::from(next)).ok_or(Malformed::Descriptor)?;
-            let mut bytes = [0; DESCRIPTOR as usize];
-            ram.read_slice(&mut bytes, at).map_err(|_| Malformed::Descriptor)?;
-            let descriptor = u128::from_le_bytes(bytes);
-            let [address, rest] = [descriptor, descriptor >> 64].map(|part| part as u64);
-            let (at, len) = (GuestAddress(address), rest as u32);
-            let (flags, following) = ((rest >> 32) as u16, (rest >> 48) as u16);
-            if flags & INDIRECT != 0 {
-                if indirect {
-                    return Err(Malformed::IndirectTwice);
-                }
-                let entries = len / DESCRIPTOR as u32;
-                if len == 0 || !len.is_multiple_of(DESCRIPTOR as u32) || entries > CHAIN as u32 {
-                    return Err(Malformed::IndirectTable { len });
-                }
-                (table, size, next, indirect, steps) = (at, entries, 0, true, 0);
-                continue;
-            }
-            total = total.checked_add(len).ok_or(Malformed::Length)?;
-            let writable = flags & WRITE != 0;
-            if !writable && chain.last().is_some_and(|before| before.writable) {
-                return Err(Malformed::Order);
-            }
-            if len > 0 {
-                chain.push(Segment { at, len, writable });
-            }
-            if flags & NEXT == 0 {
-                return Ok(());
-            }
-            next = following;
-        }
+        chain::follow(ram, self.descriptors, self.size, head, chain)
     }
 }

@@ -70,8 +70,9 @@ impl VhostUserServer {
     /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block device of virtio.
     pub fn listen(mapping: Arc<Mapping>, path: &Path, config: &VhostUserConfig) -> Result<Self> {
         let block = mapping.block();
-        if block < 512 || mapping.size() % 512 != 0 {
-            let context = format!("blocks of {block} bytes cannot be served to a virtio driver, which counts in 512");
+        if block < 512 || !mapping.size().is_multiple_of(512) {
+            let context =
+                format!("blocks of {block} bytes cannot be served to a virtio driver, which counts in 512");
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let endpoint = Endpoint::Unix(path.to_owned());

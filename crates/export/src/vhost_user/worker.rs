@@ -11,19 +11,19 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, eventfd};
-use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue};
+use underseal_datapath::{Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue};
 use underseal_datapath::{QueueOptions, Request as Job};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::guest::{GuestRam, Memory};
+use super::chain::{Malformed, Segment};
+use super::guest::{Memory, gather, scatter};
 use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, Request, SERIAL, Status, parse};
-use super::ring::{Malformed, Ring, Segment};
+use super::ring::Ring;
+use super::running::{Order, Start};
 use crate::tickets::Tickets;
 
 /// Requests in flight on one ring.
@@ -41,102 +41,6 @@ const KICK: u32 = 0;
 const BELL: u32 = 1;
 
 const POLLIN: i16 = 1;
-
-/// What a ring has when it starts.
-pub(super) struct Start {
-    pub(super) name: String,
-    pub(super) mapping: Arc<Mapping>,
-    pub(super) memory: Arc<Memory>,
-    pub(super) ring: Ring,
-    /// The next available head, unless the tracker knows better.
-    pub(super) base: u16,
-    pub(super) tracker: Option<Tracker>,
-    pub(super) kick: File,
-    pub(super) call: Option<File>,
-    pub(super) error: Option<File>,
-    pub(super) serial: [u8; SERIAL],
-    /// Without a cache to flush, every write is on stable storage when it is answered.
-    pub(super) durable: bool,
-}
-
-/// What a running ring is told.
-enum Order {
-    Call(Option<File>),
-    Error(Option<File>),
-    Memory(Arc<Memory>, SyncSender<()>),
-    /// Take no more, and end when all that was taken is answered.
-    Stop,
-    /// The same, for a front end that is gone: what waits for a suspended volume is given up.
-    Leave,
-}
-
-/// A ring that runs.
-pub(super) struct Running {
-    orders: Sender<Order>,
-    bell: Arc<OwnedFd>,
-    thread: JoinHandle<u16>,
-}
-
-impl Running {
-    /// Starts a ring.
-    ///
-    /// # Errors
-    /// When there is no descriptor, memory or thread for it.
-    pub(super) fn start(start: Start) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (orders, inbox) = channel();
-        let (ready, begun) = sync_channel(1);
-        let rung = bell.clone();
-        let thread = thread::Builder::new().name(start.name.clone()).spawn(move || {
-            let base = start.base;
-            match Worker::new(start, inbox, rung) {
-                Ok(worker) => {
-                    let _ = ready.send(Ok(()));
-                    drop(ready);
-                    worker.run()
-                }
-                Err(e) => {
-                    let _ = ready.send(Err(e));
-                    base
-                }
-            }
-        })?;
-        let begun = begun.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
-        begun.map(|()| Self { orders, bell, thread })
-    }
-
-    pub(super) fn set_call(&self, call: Option<File>) {
-        self.tell(Order::Call(call));
-    }
-
-    pub(super) fn set_error(&self, error: Option<File>) {
-        self.tell(Order::Error(error));
-    }
-
-    /// Returns when the ring has let go of the memory that it had.
-    pub(super) fn set_memory(&self, memory: Arc<Memory>) {
-        let (seen, wait) = sync_channel(1);
-        self.tell(Order::Memory(memory, seen));
-        // An error means that the thread is gone, and with it the memory.
-        let _ = wait.recv();
-    }
-
-    /// Asks it to end; `gone`: nobody is there any more who waits for it.
-    pub(super) fn ask_to_end(&self, gone: bool) {
-        self.tell(if gone { Order::Leave } else { Order::Stop });
-    }
-
-    /// Waits until it has ended. The next available head.
-    pub(super) fn join(self) -> Option<u16> {
-        self.thread.join().ok()
-    }
-
-    fn tell(&self, order: Order) {
-        // A thread that is gone needs no orders.
-        let _ = self.orders.send(order);
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-}
 
 /// A request under way and where its answer goes.
 struct Ticket {
@@ -161,7 +65,7 @@ enum Pace {
     Stalled,
 }
 
-struct Worker {
+pub(super) struct Worker {
     name: String,
     mapping: Arc<Mapping>,
     /// Before the descriptors that it watches, so that it goes first.
@@ -191,8 +95,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(start: Start, orders: Receiver<Order>, bell: Arc<OwnedFd>) -> io::Result<Self> {
-        let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, durable } = start;
+    pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<OwnedFd>) -> io::Result<Self> {
+        let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, durable } =
+            start;
         let depth = DEPTH.min(ring.size()).into();
         let options = QueueOptions { depth, max_request: LONGEST as usize };
         let queue = Queue::open(mapping.clone(), options).map_err(io::Error::other)?;
@@ -232,12 +137,14 @@ impl Worker {
     }
 
     /// Serves until it is told to end. The next available head.
-    fn run(mut self) -> u16 {
+    pub(super) fn run(mut self) -> u16 {
         // Nobody knows whether the driver was told of the last answers of the server before.
         self.signal_now();
         if let Err(trouble) = self.serve() {
             match trouble {
-                Trouble::Ring(malformed) => log::error!("{}: stopped, its driver is at fault: {malformed}", self.name),
+                Trouble::Ring(malformed) => {
+                    log::error!("{}: stopped, its driver is at fault: {malformed}", self.name)
+                }
                 Trouble::System(e) => log::error!("{}: stopped: {e}", self.name),
             }
             if let Some(error) = &self.error {
@@ -498,7 +405,7 @@ impl Worker {
     /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the end comes.
     fn finish_in_silence(&mut self) {
         (self.stalled, self.again) = (None, Vec::new());
-        while !self.stopping || !self.tickets.is_empty() && !(self.gone && self.mapping.is_suspended()) {
+        while !self.is_over() {
             while let Some(Completion { tag, buffer, .. }) = self.queue.next_completion() {
                 self.tickets.redeem(tag);
                 buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
@@ -550,26 +457,4 @@ impl From<io::Error> for Trouble {
     fn from(e: io::Error) -> Self {
         Self::System(e)
     }
-}
-
-/// Copies guest memory into `bytes`, which is as long.
-fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut Buffer) -> Result<(), Status> {
-    let mut rest = &mut bytes[..];
-    for segment in from {
-        let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
-        ram.read_slice(now, segment.at).map_err(|_| Status::IoError)?;
-        rest = later;
-    }
-    if rest.is_empty() { Ok(()) } else { Err(Status::IoError) }
-}
-
-/// Copies as many of `bytes` into guest memory as there is room for.
-fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
-    let mut rest = bytes;
-    for segment in into.iter().filter(|segment| segment.writable) {
-        let (now, later) = rest.split_at(rest.len().min(segment.len as usize));
-        ram.write_slice(now, segment.at).map_err(|_| Status::IoError)?;
-        rest = later;
-    }
-    Ok(())
 }
