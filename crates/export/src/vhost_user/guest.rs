@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use rustix::fs::FileType;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
@@ -92,7 +93,14 @@ impl Memory {
 impl Region {
     fn map(region: &VhostUserMemoryRegion, file: File) -> vhost::vhost_user::Result<Self> {
         let (front, guest, len) = (region.user_addr, region.guest_phys_addr, region.memory_size);
-        // `vhost` has checked that no address runs over, and refuses what ends beyond its file.
+        let stat = rustix::fs::fstat(&file).map_err(|e| broken(format!("guest memory: {e}")))?;
+        let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+        // `vhost` has checked that no end runs over. Pages beyond the file's end would be fatal to touch.
+        if is_file && region.mmap_offset + len > u64::try_from(stat.st_size).unwrap_or(0) {
+            return Err(broken(format!(
+                "guest memory at {guest:#x} has {len} bytes, and its file ends before them"
+            )));
+        }
         let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(guest));
         let mapped = mapped.ok_or_else(|| broken(format!("guest memory at {guest:#x} is too long")))?;
         Ok(Self { front, guest, len, mapped: Arc::new(mapped) })

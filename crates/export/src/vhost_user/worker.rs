@@ -189,16 +189,27 @@ impl Worker {
 
     /// Waits for the lower device and for orders, and for kicks if it says so.
     fn wait(&mut self, kicks: bool) -> Result<(), Trouble> {
-        let wanted = [(KICK, kicks), (BELL, true)];
-        for (number, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
-            if !self.watching[number as usize] {
+        // What came while the thread was at work has changed what there is to do.
+        if self.take_events() {
+            return Ok(());
+        }
+        for (number, wanted) in [(KICK, kicks), (BELL, true)] {
+            if wanted && !self.watching[number as usize] {
                 let fd = if number == KICK { self.kick.as_fd() } else { self.bell.as_fd() };
                 self.queue.watch(fd, POLLIN, number)?;
                 self.watching[number as usize] = true;
             }
         }
         self.queue.wait()?;
+        self.take_events();
+        Ok(())
+    }
+
+    /// Takes note of kicks, and obeys orders. True when there was one.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
         while let Some(number) = self.queue.next_event() {
+            any = true;
             self.watching[number as usize] = false;
             let mut count = [0; 8];
             // Neither blocks; what they have counted does not matter.
@@ -209,7 +220,7 @@ impl Worker {
                 self.obey();
             }
         }
-        Ok(())
+        any
     }
 
     fn obey(&mut self) {

@@ -2,7 +2,11 @@
 //!
 //! ```text
 //!   disk.rs        the driver of libblkio, as one who uses the disk
+//!   front.rs       a front end that does exactly what it is told
 //!   requests.rs    what the disk is and does: sizes, limits, every kind of request, several rings at once
+//!   hostile.rs     chains, rings and messages that break the rules
+//!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
+//!   recovery.rs    a server that is killed, and what was in flight
 //! ```
 
 #[path = "../support/support.rs"]
@@ -10,4 +14,11 @@
 mod support;
 
 mod disk;
+mod front;
+mod hostile;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
+mod recovery;
 mod requests;
+mod sessions;
