@@ -7,6 +7,7 @@
 //!   hostile.rs     chains, rings and messages that break the rules
 //!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
 //!   recovery.rs    a server that is killed, and what was in flight
+//!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
 //! ```
 
 #[path = "../support/support.rs"]
@@ -15,7 +16,11 @@ mod support;
 
 mod disk;
 mod front;
+#[path = "../guest/guest.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
+mod guest;
 mod hostile;
+mod machine;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
