@@ -3,6 +3,7 @@
 mod control;
 mod listen;
 mod serve;
+mod ublk;
 mod uri;
 
 use std::path::Path;
@@ -44,6 +45,7 @@ pub(super) fn serve(
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
+    ublk::plan(args)?;
     let metrics = control::plan_metrics(&args.control)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
@@ -65,12 +67,13 @@ pub(super) fn serve(
         }
         None => None,
     };
-    let mount = mount_point.as_ref().map(MountPoint::path);
+    let ublk = ublk::start(args, name, &mapping)?;
+    let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
     let mut addresses = uri::uris(args, &listeners);
-    let ready = uri::ready_text(name, &addresses, mount);
-    addresses.extend(mount.map(|path| path.display().to_string()));
+    let ready = uri::ready_text(name, &addresses, &paths);
+    addresses.extend(paths);
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let ways = Ways { nbd, fuse };
+    let ways = Ways { nbd, fuse, ublk };
     let stoppers = ways.stoppers(&mapping);
     let stop = {
         let stoppers = stoppers.clone();
