@@ -343,14 +343,14 @@ fn exclusive(disk: &Path) -> io::Result<File> {
 /// Who serves memory that was swapped out must not wait for memory: neither for its own to come back, nor for the kernel
 /// to write out other pages, perhaps to this very device. Threads that start from here on have this from this one.
 fn stay_in_memory(config: &UblkConfig) {
-    let level = if config.unprivileged { log::Level::Debug } else { log::Level::Warn };
+    // Only root's devices carry swap; and where locked memory is limited, all of it would soon be locked.
+    if config.unprivileged {
+        return;
+    }
     if let Err(e) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
-        log::log!(level, "memory is not locked, so the device should not carry swap: {e}");
+        log::warn!("memory is not locked, so the device should not carry swap: {e}");
     }
     if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
-        log::log!(
-            level,
-            "the kernel is not told that this serves I/O, so the device should not carry swap: {e}"
-        );
+        log::warn!("the kernel was not told that this serves I/O, so the device should not carry swap: {e}");
     }
 }
