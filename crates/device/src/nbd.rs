@@ -11,6 +11,7 @@
 //!   handshake   options, without I/O          flight    one request: what is asked, what was answered
 //!   protocol    numbers and messages          replies   the server's bytes, taken apart
 //!   address     nbd://..., nbd+unix://...     link      sending, receiving, connecting again
+//!   extents     block status
 //! ```
 //!
 //! # How many connections
@@ -49,12 +50,15 @@
 mod address;
 mod bell;
 mod channel;
+mod extents;
 mod flight;
 mod handshake;
 mod link;
 mod losses;
 pub mod protocol;
 mod replies;
+#[doc(hidden)]
+pub mod script;
 mod socket;
 
 use std::net::SocketAddr;
@@ -62,11 +66,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::bell::Bell;
 use self::channel::{NbdChannel, cannot_open};
+use self::extents::Extents;
 use self::link::{Link, say_goodbye};
 use self::losses::Losses;
 use self::protocol::TransmissionFlags;
 use self::socket::{Socket, connect_now};
-use crate::{Channel, Device, Error, ErrorKind, Geometry, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::Address;
 pub use handshake::{Export, Handshake, Refused};
@@ -77,6 +82,7 @@ pub struct NbdDevice {
     /// The one connection of a server that does not want several.
     single: Option<Arc<Link>>,
     geometry: Geometry,
+    extents: Extents,
 }
 
 /// What all connections have in common.
@@ -131,7 +137,7 @@ impl NbdDevice {
         let (losses, sockets) = (Losses::default(), Mutex::default());
         let shared = Arc::new(Shared { address, name, addresses, export, losses, spare, sockets });
         let single = (!several).then(|| Arc::new(Link::new(shared.clone())));
-        Ok(Self { shared, single, geometry })
+        Ok(Self { shared, single, geometry, extents: Extents::default() })
     }
 
     /// What the server says of the export.
@@ -155,6 +161,17 @@ impl Device for NbdDevice {
 
     fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let tells = self.single.is_none() && self.shared.export.structured;
+        let inside = offset < self.geometry.size && len > 0;
+        if !tells || !inside {
+            return Extent { len, hole: false };
+        }
+        // The end of the last block is the end of the export.
+        let len = len.min(self.geometry.size - offset);
+        self.extents.at(&self.shared, offset, len)
     }
 }
 

@@ -42,22 +42,27 @@ pub(super) struct NbdChannel {
 /// A request, and what the ring has under its token.
 #[derive(Default)]
 struct Slot {
-    /// The socket or the bell can be read; the socket is kept open.
+    /// What can be read that is waited for.
     read: Option<Read>,
-    write: Option<Arc<Socket>>,
+    write: bool,
+    /// Polls that the kernel has.
+    polls: u32,
+    /// The sockets that they are about stay open.
+    open: Vec<Arc<Socket>>,
     timer: bool,
     posted: bool,
     over: Option<Finished>,
 }
 
+#[derive(Clone, Copy)]
 enum Read {
-    Socket { _open: Arc<Socket> },
+    Socket,
     Bell,
 }
 
 impl Slot {
     fn is_free(&self) -> bool {
-        self.read.is_none() && self.write.is_none() && !self.timer && !self.posted
+        self.polls == 0 && !self.timer && !self.posted
     }
 }
 
@@ -127,7 +132,10 @@ impl NbdChannel {
         match ring.poll(socket.as_fd(), POLLIN, Token::lower(number)) {
             Ok(()) => {
                 self.reads = true;
-                self.slots[number as usize].read = Some(Read::Socket { _open: socket });
+                let slot = &mut self.slots[number as usize];
+                slot.read = Some(Read::Socket);
+                slot.polls += 1;
+                slot.open.push(socket);
             }
             Err(_) => self.wait_until(ring, monotonic() + SOON),
         }
@@ -139,7 +147,9 @@ impl NbdChannel {
         match ring.poll(bell.as_fd(), POLLIN, Token::lower(number)) {
             Ok(()) => {
                 self.reads = true;
-                self.slots[number as usize].read = Some(Read::Bell);
+                let slot = &mut self.slots[number as usize];
+                slot.read = Some(Read::Bell);
+                slot.polls += 1;
             }
             Err(_) => self.wait_until(ring, monotonic() + SOON),
         }
@@ -149,11 +159,14 @@ impl NbdChannel {
         if self.writes {
             return;
         }
-        let Some(number) = self.find(|slot| slot.write.is_none()) else { return };
+        let Some(number) = self.find(|slot| !slot.write) else { return };
         match ring.poll(socket.as_fd(), POLLOUT, Token::lower(number)) {
             Ok(()) => {
                 self.writes = true;
-                self.slots[number as usize].write = Some(socket);
+                let slot = &mut self.slots[number as usize];
+                slot.write = true;
+                slot.polls += 1;
+                slot.open.push(socket);
             }
             Err(_) => self.wait_until(ring, monotonic() + SOON),
         }
@@ -215,19 +228,24 @@ impl Channel for NbdChannel {
         if result == -libc::ETIME {
             (slot.timer, self.ticks) = (false, false);
             if leads {
-                state.drive();
+                state.drive(false);
             }
-        } else if result > 0 && result & i32::from(POLLIN) == 0 && slot.write.is_some() || slot.read.is_none()
-        {
-            (slot.write, self.writes) = (None, false);
-            if leads { state.drive() } else { state.send() }
         } else {
-            self.reads = false;
-            if let Some(Read::Bell) = slot.read.take() {
-                self.bell.iter().for_each(|bell| bell.heard());
-            } else if leads {
-                state.drive();
+            slot.polls = slot.polls.saturating_sub(1);
+            if slot.polls == 0 {
+                slot.open.clear();
             }
+            // An error may be either one's: then both are waited for anew, and what is left comes for nothing.
+            let (can_read, can_write) = (result & i32::from(POLLIN) != 0, result & i32::from(POLLOUT) != 0);
+            let (can_read, can_write) =
+                if result < 0 || !(can_read || can_write) { (true, true) } else { (can_read, can_write) };
+            let read = if can_read { slot.read.take() } else { None };
+            self.reads &= read.is_none();
+            self.writes &= !(can_write && std::mem::take(&mut slot.write));
+            if let Some(Read::Bell) = read {
+                self.bell.iter().for_each(|bell| bell.heard());
+            }
+            if leads { state.drive(matches!(read, Some(Read::Socket))) } else { state.send() }
         }
         self.settle(ring, &mut state, number);
         self.hand_out(number)

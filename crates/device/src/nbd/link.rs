@@ -246,12 +246,15 @@ impl State {
         }
     }
 
-    /// Something may have happened.
-    pub(super) fn drive(&mut self) {
+    /// Something may have happened. `readable`: the socket can be read. Only then it is: a request that ends while its
+    /// socket is still waited for would wait too.
+    pub(super) fn drive(&mut self, readable: bool) {
         match &self.phase {
             Phase::Down => {}
             Phase::Up(_) => {
-                self.receive();
+                if readable {
+                    self.receive();
+                }
                 self.send();
             }
             Phase::Trying(..) => self.advance(),
@@ -421,7 +424,8 @@ impl State {
         let shared = self.shared.clone();
         let now = monotonic();
         let lasted = now.saturating_sub(self.up_since) > LASTING;
-        if lasted || self.outage.is_none() {
+        let was_good = lasted || self.outage.is_none();
+        if was_good {
             log::warn!("{}: {why}; connecting again", shared.name);
             self.outage = Some(Outage::new(true));
         } else {
@@ -441,8 +445,8 @@ impl State {
         waiting.sort_unstable();
         self.outbox = waiting.into_iter().map(|(_, index)| index).collect();
         if !self.is_idle() {
-            // At once when the server is still there; a server that breaks every connection is not asked in a frenzy.
-            if lasted { self.try_now() } else { self.pause() }
+            // At once, perhaps the server is there; one that answers nothing is not asked in a frenzy.
+            if was_good { self.try_now() } else { self.pause() }
         }
     }
 
@@ -510,7 +514,10 @@ impl State {
                 let socket = attempt.into_socket();
                 match self.shared.differs(&export) {
                     None => self.connected(socket, export.structured),
-                    Some(why) => self.failed(&format!("what is served there is another export: {why}")),
+                    Some(why) => {
+                        socket.shut();
+                        self.failed(&format!("what is served there is another export: {why}"));
+                    }
                 }
             }
             Err(e) => self.failed(&e.to_string()),
@@ -529,6 +536,9 @@ impl State {
 
     /// An attempt came to nothing.
     fn failed(&mut self, why: &str) {
+        if let Phase::Trying(attempt, _) = &self.phase {
+            attempt.socket().shut();
+        }
         if let Some(outage) = &mut self.outage
             && outage.said != why
         {
