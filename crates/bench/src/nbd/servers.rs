@@ -19,8 +19,8 @@ use underseal_volume::{Segment, Volume};
 
 use super::{NbdError, NbdOptions};
 
-/// Ours with the cipher: what the others are compared with.
-pub(super) const OURS: &str = "underseal, 4 KiB sectors";
+/// Ours with the cipher: the first, with which the others are compared.
+const OURS: &str = "underseal, 4 KiB sectors";
 /// Ours with the sectors that the LUKS1 peers have.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
 /// Ours without structured replies, which cost libnbd two more calls a read.
@@ -43,9 +43,16 @@ pub(super) struct Server {
     pub(super) uri: String,
     process: Child,
     files: Vec<PathBuf>,
+    /// The server that its volume lies on.
+    below: Option<Box<Server>>,
 }
 
 impl Server {
+    pub(super) fn over(mut self, below: Self) -> Self {
+        self.below = Some(Box::new(below));
+        self
+    }
+
     /// The processor time that it has used.
     pub(super) fn cpu_time(&self) -> Result<Duration, NbdError> {
         process_time(self.name, self.process.id())
@@ -88,33 +95,37 @@ pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
         .open(&place.passphrase)
         .map_err(|e| NbdError::because(format!("cannot write {}", place.passphrase.display()), e))?;
     file.write_all(b"benchmark").map_err(|e| NbdError::because("cannot write the passphrase", e))?;
-    let servers = vec![
-        place.ours(OURS, "4096", &[])?,
-        place.ours(OURS_512, "512", &[])?,
-        place.ours(OURS_SIMPLE, "4096", &["--simple-replies"])?,
-        place.ours(OURS_POLL, "4096", &["--busy-poll=50"])?,
-        place.null()?,
-        place.memory()?,
-        place.qemu()?,
-        place.nbdkit(NBDKIT, &[])?,
-        place.nbdkit(NBDKIT_SIMPLE, &["--no-sr"])?,
-        place.nbdkit(NBDKIT_FILE, &[])?,
-    ];
+    let servers = if options.over_nbd {
+        super::remote::start(&place)?
+    } else {
+        vec![
+            place.ours(OURS, "4096", &[])?,
+            place.ours(OURS_512, "512", &[])?,
+            place.ours(OURS_SIMPLE, "4096", &["--simple-replies"])?,
+            place.ours(OURS_POLL, "4096", &["--busy-poll=50"])?,
+            place.null()?,
+            place.memory()?,
+            place.qemu()?,
+            place.nbdkit(NBDKIT, &[])?,
+            place.nbdkit(NBDKIT_SIMPLE, &["--no-sr"])?,
+            place.nbdkit(NBDKIT_FILE, &[])?,
+        ]
+    };
     let _ = std::fs::remove_file(&place.passphrase);
     Ok(servers)
 }
 
-struct Place<'a> {
-    options: &'a NbdOptions,
-    passphrase: PathBuf,
+pub(super) struct Place<'a> {
+    pub(super) options: &'a NbdOptions,
+    pub(super) passphrase: PathBuf,
 }
 
 impl Place<'_> {
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.options.directory.join(format!("underseal-bench-{}.{name}", std::process::id()))
     }
 
-    fn underseal(&self) -> Command {
+    pub(super) fn underseal(&self) -> Command {
         let mut command = Command::new(&self.options.underseal);
         command.arg("--quiet");
         command
@@ -183,7 +194,7 @@ impl Place<'_> {
         Ok(image)
     }
 
-    fn secret(&self) -> String {
+    pub(super) fn secret(&self) -> String {
         format!("secret,id=key,file={}", self.passphrase.display())
     }
 
@@ -203,7 +214,7 @@ impl Place<'_> {
         Ok(image)
     }
 
-    fn serve(
+    pub(super) fn serve(
         &self,
         name: &'static str,
         command: &mut Command,
@@ -214,7 +225,7 @@ impl Place<'_> {
         let process = command.spawn().map_err(|e| missing(command, e))?;
         files.push(socket.clone());
         let uri = format!("nbd+unix:///?socket={}", socket.display());
-        let mut server = Server { name, uri, process, files };
+        let mut server = Server { name, uri, process, files, below: None };
         let deadline = Instant::now() + Duration::from_secs(30);
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             if let Ok(Some(status)) = server.process.try_wait() {
@@ -229,7 +240,7 @@ impl Place<'_> {
     }
 }
 
-fn unix(socket: &Path) -> String {
+pub(super) fn unix(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 
