@@ -70,7 +70,7 @@ use self::extents::Extents;
 use self::link::{Link, say_goodbye};
 use self::losses::Losses;
 use self::protocol::TransmissionFlags;
-use self::socket::{Socket, connect_now};
+use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::Address;
@@ -112,7 +112,7 @@ impl NbdDevice {
             .lookup()
             .map_err(|e| Error::new(ErrorKind::Open, format!("{name}: no such host")).with_source(e))?;
         let (socket, export) =
-            connect_now(&address, &addresses, false).map_err(|e| cannot_open(&name, &e))?;
+            connect_now(&address, &addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(&name, &e))?;
         let has = |flag| export.flags.contains(flag);
         if !read_only && has(TransmissionFlags::READ_ONLY) {
             let context = format!("{name}: the export is read-only; open it with --read-only");

@@ -115,7 +115,7 @@ impl State {
 }
 
 fn connect(shared: &Shared) -> Result<Asked, Failed> {
-    let (socket, export) = connect_now(&shared.address, &shared.addresses, true)?;
+    let (socket, export) = connect_now(&shared.address, &shared.addresses, true, LIMIT)?;
     if let Some(why) = shared.differs(&export) {
         return Err(Refused::from(&*why).into());
     }

@@ -252,15 +252,19 @@ pub(super) fn wait(socket: &Socket, to_write: bool, deadline: Duration) {
     let _ = poll(&mut [PollFd::new(socket, flags)], Some(&left));
 }
 
-/// Connects and negotiates, trying each address of a host.
+/// Connects and negotiates, trying each address of a host for so long.
 pub(super) fn connect_now(
     address: &Address,
     addresses: &[SocketAddr],
     wants_allocation: bool,
+    limit: Duration,
 ) -> Result<(Arc<Socket>, Export), Failed> {
     let mut result = Err(Failed::System("cannot connect", Errno::HOSTUNREACH));
     for number in 0..addresses.len().max(1) {
-        result = Attempt::begin(address, addresses, number, wants_allocation).and_then(Attempt::finish);
+        result = Attempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
+            attempt.deadline = monotonic() + limit;
+            attempt.finish()
+        });
         if !matches!(result, Err(Failed::System(..))) {
             break;
         }

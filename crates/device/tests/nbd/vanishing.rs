@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::{Behaviour, SIZE, Server, open, plain, said, wait_until};
+use super::{Behaviour, SIZE, Server, open, plain, refusal, said, wait_until};
 use underseal_device::Blocking;
 use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 
@@ -84,6 +84,22 @@ fn a_server_that_answers_nothing_is_not_asked_for_ever() {
     server.inner.behaviour.lock().unwrap().dies_after = Some(1);
     let error = Blocking::new(&device).unwrap().read(0, &mut [0; 4096]).unwrap_err();
     assert_eq!(error.errno(), Some(5), "{}", said(&error));
+}
+
+#[test]
+fn a_server_that_stalls_is_given_up_in_time() {
+    let server = Server::start(plain());
+    let device = open(&server, "&reconnect-delay=1");
+    let mut io = Blocking::new(&device).unwrap();
+    io.read(0, &mut [0; 4096]).unwrap();
+    server.inner.behaviour.lock().unwrap().stalls = true;
+    server.vanish();
+    server.come_back();
+    assert_eq!(io.read(0, &mut [0; 4096]).unwrap_err().errno(), Some(5));
+    let error = refusal(&server.uri(""), false);
+    assert!(error.contains("the server does not answer"), "{error}");
+    server.inner.behaviour.lock().unwrap().stalls = false;
+    wait_until("the server talks again", || io.read(0, &mut [0; 4096]).is_ok());
 }
 
 #[test]

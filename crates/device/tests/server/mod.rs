@@ -29,6 +29,8 @@ pub(crate) struct Behaviour {
     pub(crate) dies_after: Option<u64>,
     /// Requests are answered in pairs, the second first.
     pub(crate) reorders: bool,
+    /// Clients are accepted, and nothing is said to them.
+    pub(crate) stalls: bool,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,
 }
@@ -50,6 +52,7 @@ impl Behaviour {
             pieces: None,
             dies_after: None,
             reorders: false,
+            stalls: false,
             forgets: false,
         }
     }
@@ -191,6 +194,9 @@ impl Connection {
     }
 
     fn serve(mut self) -> io::Result<()> {
+        while self.inner.behaviour().stalls {
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
         let greeting = [&INIT_PASSWD.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &[0, 3]].concat();
         self.stream.write_all(&greeting)?;
         self.hear(4)?;

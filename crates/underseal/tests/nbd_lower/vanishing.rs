@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::backing::Backing;
 use crate::support::nbd::{Client, EIO};
+use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::text;
 use crate::support::{Scratch, Server, bytes, seed, tool};
 
@@ -20,7 +21,7 @@ fn load(server: &Server) -> Child {
         "--bs=4k".into(),
         "--rw=randwrite".into(),
         "--iodepth=16".into(),
-        "--rate_iops=1000".into(),
+        "--rate_iops=400".into(),
         "--verify=crc32c".into(),
         "--verify_fatal=1".into(),
         "--do_verify=1".into(),
@@ -40,8 +41,13 @@ fn survives(program: &str, args: &[&str]) {
     let volume = lower.formatted(&scratch, "&unflushed=trust&reconnect-delay=120", &[]);
     let server = Server::start(&volume, &[]);
     let fio = load(&server);
+    // Both of fio's connections that stay, after those that only ask.
+    wait_until("fio has connected", PATIENCE, || {
+        let log = server.log();
+        log.matches("serving export").count() >= log.matches(": done").count() + 2
+    });
     for _ in 0..3 {
-        thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_millis(300));
         lower.kill();
         thread::sleep(Duration::from_millis(200));
         lower.come_back();
@@ -96,8 +102,7 @@ fn without_a_server_requests_fail_in_time_and_the_volume_stays() {
     assert_eq!(client.read(0, 4096), Err(EIO));
     assert_eq!(client.read(0, 4096), Err(EIO));
     lower.come_back();
-    let back =
-        crate::support::tools::within(crate::support::tools::PATIENCE, || client.read(0, 4096).is_ok());
+    let back = within(PATIENCE, || client.read(0, 4096).is_ok());
     assert!(back, "it is used again");
     drop(client);
     let log = server.stop();
