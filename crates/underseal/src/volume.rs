@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::{Flags, Mapping};
@@ -26,7 +25,7 @@ pub(crate) struct Access {
 
 /// A volume that takes requests.
 pub(crate) struct Opened {
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: Mapping,
     /// What its header or table says about dispatch.
     pub(crate) flags: Flags,
 }
@@ -49,7 +48,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (_, None, Lower::File(device)) => luks(On::File(device.file()))?,
         (_, None, Lower::Nbd(device)) => luks(On::Remote(&Remote::new(device)?))?,
     };
-    Ok(Opened { mapping: Arc::new(Mapping::new(volume, device.into_device())?), flags })
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags })
 }
 
 fn luks_volume(

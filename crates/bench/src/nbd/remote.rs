@@ -6,16 +6,18 @@
 //!   fio ->                                                                             nbdkit memory   no hop either
 //! ```
 
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use super::NbdError;
-use super::servers::{Place, Server, run, unix};
+use super::servers::{Server, run, unix};
+use crate::place::Place;
 
 /// Ours: what the others are compared with.
 const OURS: &str = "underseal over NBD";
 
 /// Starts a server over a memory of its own for each.
-pub(super) fn start(place: &Place<'_>) -> Result<Vec<Server>, NbdError> {
+pub(super) fn start(place: &Place) -> Result<Vec<Server>, NbdError> {
     Ok(vec![
         ours(place, OURS, "4096", true)?,
         ours(place, "underseal, one connection", "4096", false)?,
@@ -27,70 +29,62 @@ pub(super) fn start(place: &Place<'_>) -> Result<Vec<Server>, NbdError> {
 }
 
 /// nbdkit's memory, with room for a header.
-fn memory(place: &Place<'_>, name: &'static str, stem: &str, several: bool) -> Result<Server, NbdError> {
+fn memory(place: &Place, name: &'static str, stem: &str, several: bool) -> Result<Server, NbdError> {
     let socket = place.path(&format!("lower-{stem}.sock"));
     let mut serve = Command::new("nbdkit");
     serve.args(["--foreground", "--unix"]).arg(&socket);
     if !several {
         serve.arg("--filter=multi-conn");
     }
-    serve.args(["memory".into(), (place.options.size + (16 << 20)).to_string()]);
+    serve.args(["memory".into(), (place.size() + (16 << 20)).to_string()]);
     if !several {
         serve.arg("multi-conn-mode=disable");
     }
-    place.serve(name, &mut serve, socket, Vec::new())
+    Server::start(name, &mut serve, socket, Vec::new())
 }
 
-fn ours(place: &Place<'_>, name: &'static str, sector: &str, several: bool) -> Result<Server, NbdError> {
+fn ours(place: &Place, name: &'static str, sector: &str, several: bool) -> Result<Server, NbdError> {
     let stem = if several { "ours" } else { "ours-one" };
     let below = memory(place, name, stem, several)?;
     let mut format = place.underseal();
-    format.args(["format", &below.uri, "--sector-size", sector]);
+    format.args(["format", &below.uri(), "--sector-size", sector]);
     format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
-    run(format.arg(&place.passphrase))?;
+    run(format.arg(place.passphrase()))?;
     let socket = place.path(&format!("{stem}.sock"));
-    let mut open = place.underseal();
-    open.args(["open", &below.uri, "--passphrase-file"])
-        .arg(&place.passphrase)
-        .arg("--nbd")
-        .arg(unix(&socket));
-    Ok(place.serve(name, &mut open, socket, Vec::new())?.over(below))
+    let mut open = place.open(Path::new(&below.uri()));
+    open.arg("--nbd").arg(unix(&socket));
+    Ok(Server::start(name, &mut open, socket, Vec::new())?.over(below))
 }
 
-/// Puts a LUKS1 volume of qemu's on a memory.
-fn luks1(place: &Place<'_>, below: &Server) -> Result<(), NbdError> {
-    let mut create = Command::new("qemu-img");
-    create.args(["create", "-q", "-f", "luks", "--object"]).arg(place.secret());
-    let how = "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64";
-    // qemu-img makes files only: the image is made beside it and copied.
-    let image = place.path("remote-luks1.img");
-    run(create.args(["-o", how]).arg(&image).arg(place.options.size.to_string()))?;
-    let copied = run(Command::new("nbdcopy").arg(&image).arg(&below.uri).stdout(Stdio::null()));
+/// Puts a LUKS1 volume of qemu's on a memory: qemu-img makes files only.
+fn luks1(place: &Place, below: &Server, stem: &str) -> Result<(), NbdError> {
+    let image = place.luks1(stem)?;
+    let copied = run(Command::new("nbdcopy").arg(&image).arg(below.uri()));
     let _ = std::fs::remove_file(&image);
     copied
 }
 
-fn nbdkit(place: &Place<'_>, name: &'static str, luks: bool) -> Result<Server, NbdError> {
+fn nbdkit(place: &Place, name: &'static str, luks: bool) -> Result<Server, NbdError> {
     let stem = if luks { "nbdkit-luks" } else { "nbdkit-nbd" };
     let below = memory(place, name, stem, true)?;
     let socket = place.path(&format!("{stem}-over.sock"));
     let mut serve = Command::new("nbdkit");
     serve.args(["--foreground", "--unix"]).arg(&socket);
     if luks {
-        luks1(place, &below)?;
+        luks1(place, &below, "remote")?;
         serve.arg("--filter=luks");
     }
-    serve.arg("nbd").arg(&below.uri);
+    serve.arg("nbd").arg(below.uri());
     if luks {
-        serve.arg(format!("passphrase=+{}", place.passphrase.display()));
+        serve.arg(format!("passphrase=+{}", place.passphrase().display()));
     }
-    Ok(place.serve(name, &mut serve, socket, Vec::new())?.over(below))
+    Ok(Server::start(name, &mut serve, socket, Vec::new())?.over(below))
 }
 
-fn qemu(place: &Place<'_>) -> Result<Server, NbdError> {
+fn qemu(place: &Place) -> Result<Server, NbdError> {
     const NAME: &str = "qemu-nbd luks over NBD";
     let below = memory(place, NAME, "qemu", true)?;
-    luks1(place, &below)?;
+    luks1(place, &below, "remote")?;
     let socket = place.path("qemu-over.sock");
     let mut serve = Command::new("qemu-nbd");
     serve.args(["--persistent", "--shared=8", "--object"]).arg(place.secret()).arg("--image-opts");
@@ -99,5 +93,5 @@ fn qemu(place: &Place<'_>) -> Result<Server, NbdError> {
         "driver=luks,key-secret=key,file.driver=nbd,file.server.type=unix,file.server.path={}",
         lower.display()
     ));
-    Ok(place.serve(NAME, serve.arg("--socket").arg(&socket), socket, Vec::new())?.over(below))
+    Ok(Server::start(NAME, serve.arg("--socket").arg(&socket), socket, Vec::new())?.over(below))
 }

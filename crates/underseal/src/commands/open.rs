@@ -4,6 +4,7 @@ mod control;
 mod listen;
 mod serve;
 mod uri;
+mod vhost_user;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub(super) fn serve(
     }
     let tls = tls(args)?;
     let Opened { mapping, flags } = open()?;
+    let mapping = Arc::new(in_pages(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -65,12 +67,14 @@ pub(super) fn serve(
         }
         None => None,
     };
+    let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
     let mount = mount_point.as_ref().map(MountPoint::path);
     let mut addresses = uri::uris(args, &listeners);
+    addresses.extend(vhost_user::address(&args.vhost_user));
     let ready = uri::ready_text(name, &addresses, mount);
     addresses.extend(mount.map(|path| path.display().to_string()));
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let ways = Ways { nbd, fuse };
+    let ways = Ways { nbd, fuse, vhost_user };
     let stoppers = ways.stoppers(&mapping);
     let stop = {
         let stoppers = stoppers.clone();
@@ -89,6 +93,15 @@ pub(super) fn serve(
         child.detach()?;
     }
     until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
+}
+
+/// The kernel reads and writes files in pages, and knows no larger sectors: of larger ones it gets parts.
+fn in_pages(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
+    const PAGE: u32 = 4096;
+    if args.fuse.is_none() || mapping.block() <= PAGE {
+        return Ok(mapping);
+    }
+    Ok(mapping.with_block(PAGE)?)
 }
 
 fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {
@@ -118,8 +131,9 @@ fn nbd_server(
 }
 
 fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> FuseConfig {
-    // What NBD's clients write, the kernel's pages would not show.
-    let written_elsewhere = !listeners.is_empty() && !mapping.read_only();
+    // What NBD's clients and virtual machines write, the kernel's pages would not show.
+    let elsewhere = !listeners.is_empty() || args.vhost_user.path.is_some();
+    let written_elsewhere = elsewhere && !mapping.read_only();
     FuseConfig {
         threads: args.fuse_threads,
         allow_root: args.fuse_allow_root,

@@ -7,6 +7,7 @@ use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::fuse::{FuseServer, FuseStopper};
 use underseal_export::nbd::{Server, Stopper};
+use underseal_export::vhost_user::{VhostUserServer, VhostUserStopper};
 
 use super::control::Sides;
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use crate::signals::{Taken, Woken};
 pub(super) struct Ways {
     pub(super) nbd: Option<Server>,
     pub(super) fuse: Option<FuseServer>,
+    pub(super) vhost_user: Option<VhostUserServer>,
 }
 
 /// What stops them.
@@ -25,6 +27,7 @@ pub(super) struct Ways {
 pub(super) struct Stoppers {
     nbd: Option<Stopper>,
     fuse: Option<FuseStopper>,
+    vhost_user: Option<VhostUserStopper>,
     mapping: Arc<Mapping>,
 }
 
@@ -33,14 +36,17 @@ impl Ways {
         Stoppers {
             nbd: self.nbd.as_ref().map(Server::stopper),
             fuse: self.fuse.as_ref().map(FuseServer::stopper),
+            vhost_user: self.vhost_user.as_ref().map(VhostUserServer::stopper),
             mapping: mapping.clone(),
         }
     }
 
     /// Serves until all have ended. When NBD ends the mount goes too; a mount that is unmounted leaves NBD alone.
     fn run(self, stoppers: &Stoppers) -> Result<()> {
-        let Self { nbd, fuse } = self;
+        let Self { nbd, fuse, vhost_user } = self;
         thread::scope(|scope| {
+            // Until it is told to stop.
+            vhost_user.map(|device| scope.spawn(|| device.run()));
             let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
             let served = nbd.map_or(Ok(()), |nbd| {
                 let served = nbd.run();
@@ -60,6 +66,7 @@ impl Stoppers {
     /// fails where its key is wiped.
     pub(super) fn stop(&self) {
         self.nbd.iter().for_each(Stopper::stop);
+        self.vhost_user.iter().for_each(VhostUserStopper::stop);
         // Unmounting can take its time, and a second signal is to be heard meanwhile.
         if let Some(fuse) = self.fuse.clone() {
             aside("unmount", move || fuse.stop());

@@ -10,7 +10,13 @@ use crate::cli::{Nbd, ServeArgs};
 /// The line that says that clients can connect, and where, and with what.
 pub(super) fn ready_text(name: &Path, uris: &[String], mount: Option<&Path>) -> String {
     let hint = match uris.first() {
-        Some(uri) => format!("nbdinfo '{uri}'"),
+        Some(uri) => match uri.strip_prefix("vhost-user:") {
+            Some(path) => format!(
+                "qemu-system-x86_64 ... -chardev 'socket,id=disk,path={path}' -device vhost-user-blk-pci,chardev=disk \
+                 (with memory that has share=on)"
+            ),
+            None => format!("nbdinfo '{uri}'"),
+        },
         None => format!("ls -l '{}'", mount.unwrap_or(name).display()),
     };
     let mount = mount.map(|path| path.display().to_string());
