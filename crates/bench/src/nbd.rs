@@ -3,11 +3,13 @@
 //! ```text
 //!   nbd()         every workload x every server, in turn, so many rounds
 //!     servers     ours (ciphers, no cipher, no device), qemu-nbd, nbdkit: each with an image of its own
+//!     remote      the same over other servers instead of images
 //!     fio         the client: fio's nbd engine, and what it saw
 //!     report      medians, ratios round by round, processor time for a request
 //! ```
 
 mod fio;
+mod remote;
 mod report;
 mod servers;
 
@@ -69,6 +71,8 @@ pub struct NbdOptions {
     pub rounds: usize,
     /// How long each time.
     pub runtime: Duration,
+    /// The volumes lie on other NBD servers instead of files.
+    pub over_nbd: bool,
     /// Only the workloads whose name contains this.
     pub only: Option<String>,
 }

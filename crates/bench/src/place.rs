@@ -132,6 +132,8 @@ pub(crate) struct SocketServer {
     pub(crate) socket: PathBuf,
     process: Child,
     files: Vec<PathBuf>,
+    /// The server that its volume lies on.
+    below: Option<Box<SocketServer>>,
 }
 
 impl SocketServer {
@@ -145,7 +147,7 @@ impl SocketServer {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().map_err(|e| missing(command, e))?;
         files.push(socket.clone());
-        let mut server = Self { name, socket, process, files };
+        let mut server = Self { name, socket, process, files, below: None };
         let deadline = Instant::now() + Duration::from_secs(30);
         while UnixStream::connect(&server.socket).is_err() {
             if let Ok(Some(status)) = server.process.try_wait() {
@@ -157,6 +159,12 @@ impl SocketServer {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
+    }
+
+    /// Keeps the server that its volume lies on.
+    pub(crate) fn over(mut self, below: Self) -> Self {
+        self.below = Some(Box::new(below));
+        self
     }
 
     /// The processor time that it has used.

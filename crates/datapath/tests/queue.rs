@@ -1,16 +1,21 @@
 //! A queue over devices of each kind, against a model of the disk.
 
+#[path = "../../device/tests/server/mod.rs"]
+mod server;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use server::{Behaviour, Server};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
+use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
-    Device, Fault, FaultDevice, FileDevice, ModelDevice, OpenOptions, Profile, RamDevice, RecorderDevice,
-    Rule, StripeDevice, ZonedDevice, Zones,
+    Channel, Device, Fault, FaultDevice, FileDevice, Geometry, ModelDevice, NbdDevice, OpenOptions, Profile,
+    RamDevice, RecorderDevice, Rule, StripeDevice, ZonedDevice, Zones,
 };
 use underseal_volume::{Segment, SegmentKind, Volume};
 
@@ -101,6 +106,8 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     // A thousandth of the time: the order of things is the same.
     let model = |inner, profile: Profile| Arc::new(ModelDevice::new(inner, &profile.scaled(0.001)));
     let zones = Zones { size: LOWER, conventional: 1 << 10 };
+    #[expect(clippy::cast_possible_truncation, reason = "a small volume")]
+    let export = || Behaviour::plain((LOWER + SIZE) as usize);
     let pieces = vec![
         model(file("rotating", true), Profile::rotating_disk()) as Arc<dyn Device>,
         faulty(file("short", false)),
@@ -119,7 +126,35 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
         ("conventional zones", Arc::new(ZonedDevice::new(file("zoned", true), zones, false).unwrap())),
         ("short transfers", faulty(ram())),
         ("recorder", Arc::new(RecorderDevice::new(faulty(file("recorder", true)), 100))),
+        ("NBD", remote(Behaviour { pieces: Some(8192), reorders: true, ..export() })),
+        ("NBD that breaks, on one connection", {
+            let lacks = Flags::CAN_MULTI_CONN | Flags::SEND_FUA;
+            remote(Behaviour { dies_after: Some(37), ..export().without(lacks) })
+        }),
     ]
+}
+
+/// An export, and its server for as long as it is used.
+struct Remote(NbdDevice, #[expect(dead_code, reason = "held")] Server);
+
+impl Device for Remote {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        self.0.channel(depth)
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+fn remote(behaviour: Behaviour) -> Arc<dyn Device> {
+    let server = Server::start(behaviour);
+    let device = NbdDevice::open(server.uri("&unflushed=trust").parse().unwrap(), false).unwrap();
+    Arc::new(Remote(device, server))
 }
 
 /// Transfers that are cut short, delays, and a cache; in the end every request succeeds.

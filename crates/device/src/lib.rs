@@ -8,6 +8,7 @@
 //!     |
 //!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
 //!     +-- ram     memory
+//!     +-- nbd/    an export of an NBD server: a connection for each channel, or one for all
 //!     |
 //!     |  on other devices, whose channels they hold:
 //!     +-- stripe     RAID-0 over several: a request in pieces
@@ -34,6 +35,7 @@ mod file;
 mod geometry;
 mod lock;
 mod model;
+pub mod nbd;
 mod ram;
 mod recorder;
 mod request;
@@ -50,6 +52,7 @@ pub use fault::{Fault, FaultControl, FaultDevice, Rule};
 pub use file::{FileDevice, OpenOptions};
 pub use geometry::{Geometry, Zones};
 pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
+pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use recorder::{Record, RecorderDevice};
 pub use request::Kind;

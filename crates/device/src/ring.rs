@@ -1,7 +1,7 @@
 //! One io_uring a queue: the one place where its thread waits.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -83,6 +83,8 @@ pub struct Ring {
     nesting: u64,
     /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
+    /// Completions that channels made themselves.
+    posted: VecDeque<u64>,
 }
 
 impl Ring {
@@ -108,7 +110,7 @@ impl Ring {
             )
             .with_source(e)
         })?;
-        Ok(Self { ring, nesting: 0, timeouts: BinaryHeap::new() })
+        Ok(Self { ring, nesting: 0, timeouts: BinaryHeap::new(), posted: VecDeque::new() })
     }
 
     /// Runs a lower channel whose slots are `slot << bits | part`; the completions come with a token that
@@ -170,6 +172,23 @@ impl Ring {
         unsafe { self.push(&command) }
     }
 
+    /// Gives a completion with result 0 at once: of a request that ended with another one's completion.
+    pub(crate) fn post(&mut self, token: Token) {
+        self.posted.push_back(token.0 | self.nesting);
+    }
+
+    /// As [`Ring::watch`], for a request to the lower device.
+    ///
+    /// # Errors
+    /// When the ring cannot take an operation.
+    pub(crate) fn poll(&mut self, fd: BorrowedFd<'_>, events: i16, token: Token) -> io::Result<()> {
+        let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
+            .build()
+            .user_data(token.0);
+        // SAFETY: polling refers to no memory of ours.
+        unsafe { self.push(&poll) }
+    }
+
     /// Hands an operation to the kernel at the next `submit` or `wait`.
     ///
     /// # Safety
@@ -221,6 +240,7 @@ impl Ring {
     }
 
     fn enter(&mut self, want: usize, limit: Option<Duration>) -> io::Result<()> {
+        let want = if self.posted.is_empty() { want } else { 0 };
         loop {
             let next = self.timeouts.peek().filter(|_| want > 0);
             let left = next.map(|&Reverse((deadline, _))| deadline.saturating_sub(monotonic()));
@@ -245,6 +265,9 @@ impl Ring {
 
     /// The next completion that has come.
     pub fn next_completion(&mut self) -> Option<Completion> {
+        if let Some(token) = self.posted.pop_front() {
+            return Some(Completion { token: Token(token), result: 0 });
+        }
         if let Some(entry) = self.ring.completion().next() {
             return Some(Completion { token: Token(entry.user_data()), result: entry.result() });
         }

@@ -1,15 +1,19 @@
 //! Many requests in flight on stacks of devices, against a plain copy in memory.
 
+mod server;
+
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use server::{Behaviour, Server};
+use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
     Arena, Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Finished, Io, Kind, Medium,
-    ModelDevice, OpenOptions, Profile, RamDevice, RecorderDevice, Ring, Rule, Started, StripeDevice,
-    ZonedDevice, Zones,
+    ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, RecorderDevice, Ring, Rule, Started,
+    StripeDevice, ZonedDevice, Zones,
 };
 
 const SIZE: usize = 512 << 10;
@@ -41,11 +45,62 @@ fn stripe(members: Vec<Arc<dyn Device>>, chunk: u64) -> Arc<dyn Device> {
     Arc::new(StripeDevice::new(members, chunk).unwrap())
 }
 
+/// Servers outlive the devices that lie on them.
+struct Remote {
+    device: NbdDevice,
+    _server: Server,
+}
+
+impl Device for Remote {
+    fn geometry(&self) -> underseal_device::Geometry {
+        self.device.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        self.device.channel(depth)
+    }
+
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+}
+
+fn remote(behaviour: Behaviour) -> Arc<dyn Device> {
+    let server = Server::start(behaviour);
+    let device = NbdDevice::open(server.uri("&unflushed=trust").parse().unwrap(), false).unwrap();
+    Arc::new(Remote { device, _server: server })
+}
+
+/// Servers of all kinds that a client must get along with.
+fn remotes() -> Vec<(&'static str, Arc<dyn Device>)> {
+    let plain = || Behaviour::plain(SIZE);
+    let single = || plain().without(Flags::CAN_MULTI_CONN);
+    vec![
+        ("NBD", remote(plain())),
+        ("NBD, one connection", remote(Behaviour { reorders: true, ..single() })),
+        ("NBD, simple replies", remote(Behaviour { structured: false, ..plain().without(Flags::SEND_FUA) })),
+        (
+            "NBD in pieces",
+            remote(Behaviour { pieces: Some(4096), blocks: Some([4096, 8192, 12_288]), ..plain() }),
+        ),
+        ("NBD that breaks", remote(Behaviour { dies_after: Some(61), reorders: true, ..plain() })),
+        (
+            "NBD that breaks, one connection",
+            remote(Behaviour { dies_after: Some(47), ..single().without(Flags::SEND_FUA) }),
+        ),
+        (
+            "stripe of NBD",
+            stripe(vec![remote(plain()), remote(Behaviour { reorders: true, ..single() })], 8192),
+        ),
+        ("model of NBD", model(remote(single()), Profile::nvme())),
+    ]
+}
+
 fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     let zones = Zones { size: 65_536, conventional: 64 };
     let rotating = |name| model(file(folder, name, true), Profile::rotating_disk());
     let quick = || model(ram(), Profile::nvme());
-    vec![
+    let mut devices = vec![
         ("rotating", rotating("rotating")),
         ("rotating, plain", model(ram(), Profile::rotating_disk().without_scheduler())),
         ("SSD", model(ram(), Profile::sata_ssd())),
@@ -60,7 +115,9 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
         ("short", short(file(folder, "short", false))),
         ("zoned", Arc::new(ZonedDevice::new(short(ram()), zones, true).unwrap())),
         ("recorder", Arc::new(RecorderDevice::new(stripe(vec![short(quick()), quick()], 4096), 1 << 10))),
-    ]
+    ];
+    devices.extend(remotes());
+    devices
 }
 
 /// A queue as the data path has one.

@@ -24,7 +24,7 @@ mod handshake;
 mod listen;
 mod logging;
 mod peer;
-pub mod protocol;
+
 mod server;
 mod tls;
 mod transmission;
@@ -41,3 +41,4 @@ pub use server::{Connection, ConnectionHandler, Server, ServerConfig, StopSignal
 pub use tls::{TlsConfig, TlsFiles, TlsMode};
 pub use transmission::{MAX_PAYLOAD, VolumeHandler};
 pub use transport::{Socket, TlsStream, Transport};
+pub use underseal_device::nbd::protocol;

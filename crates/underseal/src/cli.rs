@@ -88,7 +88,7 @@ impl Verbosity {
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
-    /// The image, block device or detached header
+    /// The image, block device or detached header, or an NBD server's export (nbd://..., nbd+unix://...)
     pub(crate) image: PathBuf,
     /// The header is in this file; IMAGE is not looked at
     #[arg(long, value_name = "FILE")]

@@ -19,6 +19,7 @@ mod daemon;
 mod error;
 mod exit;
 mod logging;
+mod lower;
 mod output;
 mod passphrase;
 mod pid_file;

@@ -2,17 +2,17 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::{Flags, Mapping};
-use underseal_device::{Device, FileDevice, OpenOptions};
+use underseal_device::OpenOptions;
 use underseal_volume::plain::{self, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, UnlockOptions, Volume};
 
 use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::{Lower, On, Remote, is_remote};
 use crate::passphrase::Secret;
 use crate::policy;
 
@@ -36,37 +36,37 @@ pub(crate) struct Opened {
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let options = OpenOptions { read_only: access.read_only, direct: args.direct, unlocked: false };
-    let device = FileDevice::open(&args.image, options)?;
+    let device = Lower::open(&args.image, options)?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
-    let (volume, flags) = match (args.kind, &args.header) {
-        (VolumeType::Plain, _) => (plain_volume(args, access, size, &secret)?, Flags::default()),
+    let luks = |on: On<'_>| luks_volume(args, access, size, on, &secret);
+    let (volume, flags) = match (args.kind, &args.header, &device) {
+        (VolumeType::Plain, ..) => (plain_volume(args, access, size, &secret)?, Flags::default()),
+        (_, Some(header), _) => with_file(header, access, luks)?,
         // Headers lie on no blocks of direct I/O.
-        (_, None) if args.direct => {
-            luks_volume(args, access, size, &open_file(&args.image, access)?, &secret)?
-        }
-        (_, None) => luks_volume(args, access, size, device.file(), &secret)?,
-        (_, Some(header)) => luks_volume(args, access, size, &open_file(header, access)?, &secret)?,
+        (_, None, Lower::File(_)) if args.direct => with_file(&args.image, access, luks)?,
+        (_, None, Lower::File(device)) => luks(On::File(device.file()))?,
+        (_, None, Lower::Nbd(device)) => luks(On::Remote(&Remote::new(device)?))?,
     };
-    Ok(Opened { mapping: Mapping::new(volume, Arc::new(device))?, flags })
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags })
 }
 
 fn luks_volume(
     args: &VolumeArgs,
     access: Access,
     data_size: u64,
-    file: &File,
+    on: On<'_>,
     secret: &Secret<'_>,
 ) -> Result<(Volume, Flags)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
-    let mut header = Header::read(file, name)?;
+    let mut header = on.header(name)?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
     if args.kind != VolumeType::Luks && args.kind != found {
         let context = format!("{}: the header is of the other LUKS version", name.display());
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
     let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
-    let unlocked = secret.try_with(|key| Ok(header.unlock(file, name, key, &options)?))?;
+    let unlocked = secret.try_with(|key| on.unlock(&header, name, key, &options))?;
     log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
     let options = ActivateOptions {
         detached: args.header.is_some(),
@@ -77,7 +77,7 @@ fn luks_volume(
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     let flags = policy::of_header(&header.flags());
-    mend(&mut header, file, name, access);
+    mend(&mut header, &on, name, access);
     Ok((volume, flags))
 }
 
@@ -109,19 +109,24 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
 }
 
 /// Tells of a damaged copy of the header, and writes it again where that is allowed.
-fn mend(header: &mut Header, file: &File, name: &Path, access: Access) {
+fn mend(header: &mut Header, on: &On<'_>, name: &Path, access: Access) {
     let Some(damage) = header.damage().map(str::to_owned) else { return };
     let shown = name.display();
     if access.read_only {
         return log::warn!("{shown}: {damage}; opening the volume for writing repairs it");
     }
-    match header.repair(file, name) {
+    match on.repair(header, name) {
         Ok(()) => log::warn!("{shown}: {damage}; it was written again from the other copy"),
         Err(e) => log::warn!("{shown}: {damage}; it cannot be repaired: {e}"),
     }
 }
 
-fn open_file(path: &Path, access: Access) -> Result<File> {
+/// Reads the header in a file of its own, or of another server's.
+fn with_file<T>(path: &Path, access: Access, read: impl FnOnce(On<'_>) -> Result<T>) -> Result<T> {
+    if is_remote(path) {
+        let options = OpenOptions { read_only: access.read_only, ..OpenOptions::default() };
+        return read(On::Remote(&Remote::new(&*Lower::open(path, options)?.into_device())?));
+    }
     let file = File::options().read(true).write(!access.read_only).open(path);
-    file.map_err(|e| Error::io(path, "cannot open", e))
+    read(On::File(&file.map_err(|e| Error::io(path, "cannot open", e))?))
 }

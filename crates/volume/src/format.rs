@@ -134,6 +134,20 @@ pub fn format(
     made().map_err(|e: Error| e.in_file(name))
 }
 
+/// As [`format`](fn@format), on what nobody else can lock: a device that is no file.
+///
+/// # Errors
+/// As [`format`](fn@format), without the name.
+pub fn format_on(
+    to: &impl Target,
+    data_size: u64,
+    passphrase: &Key,
+    options: FormatOptions,
+) -> Result<(Header, VolumeKey)> {
+    let key = format_unlocked(to, data_size, passphrase, options)?;
+    Ok((Header::parse(to)?, key))
+}
+
 fn format_unlocked(
     to: &impl Target,
     data_size: u64,

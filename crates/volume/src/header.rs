@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::lock::HeaderLock;
 use crate::{
-    ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey,
-    luks1, luks2,
+    ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,
+    VolumeKey, luks1, luks2,
 };
 
 /// A LUKS header as read from disk.
@@ -122,6 +122,17 @@ impl Header {
         match self {
             Self::Luks1(_) => Ok(()),
             Self::Luks2(header) => header.repair(file, name),
+        }
+    }
+
+    /// As [`Header::repair`], on what nobody else can lock: a device that is no file.
+    ///
+    /// # Errors
+    /// As [`Header::repair`], without the name.
+    pub fn repair_on(&mut self, target: &impl Target) -> Result<()> {
+        match self {
+            Self::Luks1(_) => Ok(()),
+            Self::Luks2(header) => header.repair_on(target),
         }
     }
 

@@ -60,14 +60,14 @@ mod unlock;
 mod volume;
 
 pub use error::{Error, ErrorKind};
-pub use format::{FormatOptions, Version, format};
+pub use format::{FormatOptions, Version, format, format_on};
 pub use hash::Hash;
 pub use header::Header;
 pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use rekey::{Keyless, Recipe};
-pub use storage::ReadAt;
+pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Volume};
 

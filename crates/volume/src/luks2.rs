@@ -30,7 +30,7 @@ use crate::lock::HeaderLock;
 pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 
-use crate::{ActivateOptions, Info, Key, ReadAt, Result, UnlockOptions, Unlocked, Volume, VolumeKey};
+use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 
 /// A LUKS2 header as read from disk.
 pub struct Header {
@@ -59,8 +59,15 @@ impl Header {
     /// # Errors
     /// `Busy` when somebody changed the header since it was read, `Io`.
     pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
-        let repaired = HeaderLock::exclusive(file).and_then(|_lock| store::repair(file, &self.stored));
-        repaired.map_err(|e| e.in_file(name))?;
+        HeaderLock::exclusive(file).and_then(|_lock| self.repair_on(file)).map_err(|e| e.in_file(name))
+    }
+
+    /// As [`Header::repair`], on what nobody else can lock.
+    ///
+    /// # Errors
+    /// As [`Header::repair`], without the name.
+    pub fn repair_on(&mut self, target: &impl Target) -> Result<()> {
+        store::repair(target, &self.stored)?;
         self.stored.damage = None;
         Ok(())
     }

@@ -64,15 +64,24 @@ pub(crate) fn size(of: &(impl ReadAt + ?Sized)) -> Result<u64> {
     of.size().map_err(|e| Error::new(ErrorKind::Io, "cannot find out the size").with_source(e))
 }
 
-/// What headers are written to: a [`File`], or in tests a recorder of the order of writes.
-pub(crate) trait Target: ReadAt {
+/// What headers are written to: a [`File`], a device that is no file, or in tests a recorder of the order of writes.
+pub trait Target: ReadAt {
     /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the system says.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Returns when everything written is on disk.
+    ///
+    /// # Errors
+    /// Whatever the system says.
     fn sync_all(&self) -> io::Result<()>;
 
     /// Makes the file this long.
+    ///
+    /// # Errors
+    /// Whatever the system says; `Unsupported` where the size is fixed.
     fn set_len(&self, size: u64) -> io::Result<()>;
 }
 

@@ -44,11 +44,8 @@ pub(super) fn report(
 ) -> NbdReport {
     let mut rows = Vec::new();
     for (workload, seen) in workloads.iter().zip(seen) {
-        let Some(ours) =
-            servers.iter().zip(seen).find(|(s, _)| s.name == servers::OURS).map(|(_, seen)| seen)
-        else {
-            continue;
-        };
+        // Ours is the first.
+        let Some(ours) = seen.first() else { continue };
         for (server, rounds) in servers.iter().zip(seen) {
             let ratios =
                 |of: fn(&Seen) -> f64| Range::of(ours.iter().zip(rounds).map(|(a, b)| of(a) / of(b)));

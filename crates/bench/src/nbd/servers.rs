@@ -17,8 +17,8 @@ use underseal_volume::{Segment, Volume};
 use super::{NbdError, NbdOptions};
 use crate::place::{Place, SocketServer};
 
-/// Ours with the cipher: what the others are compared with.
-pub(super) const OURS: &str = "underseal, 4 KiB sectors";
+/// Ours with the cipher: the first, with which the others are compared.
+const OURS: &str = "underseal, 4 KiB sectors";
 /// Ours with the sectors that the LUKS1 peers have.
 pub(super) const OURS_512: &str = "underseal, 512 B sectors";
 /// Ours without structured replies, which cost libnbd two more calls a read.
@@ -62,6 +62,9 @@ pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
 /// Makes the images and starts a server over each.
 pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
     let place = Place::new(&options.underseal, &options.directory, options.size)?;
+    if options.over_nbd {
+        return super::remote::start(&place);
+    }
     Ok(vec![
         ours(&place, OURS, "4096", &[])?,
         ours(&place, OURS_512, "512", &[])?,
@@ -122,7 +125,7 @@ fn nbdkit(place: &Place, name: &'static str, more: &[&str]) -> Result<Server, Nb
     Server::start(name, &mut serve, socket, vec![image])
 }
 
-fn unix(socket: &Path) -> String {
+pub(super) fn unix(socket: &Path) -> String {
     format!("unix:{}", socket.display())
 }
 

@@ -54,6 +54,9 @@ pub(crate) struct BenchNbdArgs {
     /// Only workloads with this in their names, such as "4k" or "depth 32"
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
+    /// Volumes on other NBD servers (nbdkit's memory) instead of files
+    #[arg(long)]
+    pub(crate) over_nbd: bool,
     /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,

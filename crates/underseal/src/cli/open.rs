@@ -182,6 +182,7 @@ const PROCESS: &str = "Process";
 const EXAMPLES: &str = "\
 Examples:
   underseal open disk.img --nbd unix:disk.sock
+  underseal open 'nbd+unix:///?socket=lower.sock' --nbd unix:disk.sock     encrypts over another server
   underseal open disk.img --nbd unix:/run/disk.sock --daemon --pid-file /run/disk.pid
   underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer
   underseal open disk.img --nbd unix:disk.sock --name work --policy adaptive --metrics localhost:9533

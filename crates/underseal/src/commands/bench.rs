@@ -36,6 +36,7 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 rounds: args.rounds.into(),
                 runtime: Duration::from_secs(args.runtime.into()),
                 only: args.only,
+                over_nbd: args.over_nbd,
             };
             show(&nbd(&options, progress).map_err(|e| failed(&e))?, args.json)
         }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     allow_overwriting(on, args.force)?;
     // Nothing was written so far but the size of a new file.
     let passphrase = Secret::new(&args.secret, &args.image).get_new()?;
-    let (made, _) = underseal_volume::format(on.file(), on.path(), image.size(), &passphrase, options)?;
+    let made = on.place().format(on.path(), image.size(), &passphrase, options)?;
     let data = image.size().saturating_sub(made.data_offset());
     image.keep();
     if let Some(header) = header {
@@ -110,7 +110,7 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
 
 /// Sees to it that nothing is lost that somebody wants.
 fn allow_overwriting(on: &Target, force: bool) -> Result<()> {
-    let Some(found) = contents::of(on.file()).map_err(|e| Error::io(on.path(), "cannot read", e))? else {
+    let Some(found) = on.contents().map_err(|e| Error::io(on.path(), "cannot read", e))? else {
         return Ok(());
     };
     let image = on.path().display();

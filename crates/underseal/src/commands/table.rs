@@ -14,6 +14,7 @@ use super::{open, same_file};
 use crate::cli::{self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::{Lower, is_remote};
 use crate::output::print;
 use crate::passphrase::secret_file;
 use crate::policy;
@@ -110,6 +111,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
         // One file under two names is locked once.
         let device = match paths[..i].iter().position(|earlier| same_file(earlier, path)) {
             Some(earlier) => opened[earlier].clone(),
+            None if is_remote(path) => Lower::open(path, options)?.into_device(),
             None => Arc::new(FileDevice::open(path, options).map_err(lookup_failed)?),
         };
         opened.push(device);

@@ -1,6 +1,5 @@
 //! What is on an image already.
 
-use std::fs::File;
 use std::io;
 
 use underseal_volume::{ErrorKind, Header, ReadAt};
@@ -27,7 +26,7 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
 ///
 /// # Errors
 /// When it cannot be read.
-pub(super) fn of(file: &File) -> io::Result<Option<&'static str>> {
+pub(super) fn of(file: &impl ReadAt) -> io::Result<Option<&'static str>> {
     let size = file.size()?;
     if size == 0 {
         return Ok(None);

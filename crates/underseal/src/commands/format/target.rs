@@ -1,4 +1,4 @@
-//! The file that a header goes to: an existing one, or a new one that goes again unless it is kept.
+//! What a header goes to: an existing file, a new one that goes again unless it is kept, or a server's export.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,16 +7,23 @@ use std::path::{Path, PathBuf};
 
 use underseal_device::{Device, FileDevice, OpenOptions};
 
+use super::contents;
 use crate::error::{Error, Result};
+use crate::lower::{Lower, On, Remote, is_remote};
 use crate::size;
 
-/// A file or block device, locked, of the right size.
+/// A file or block device, locked, or an export, of the right size.
 pub(super) struct Target {
-    device: FileDevice,
+    place: Place,
     path: PathBuf,
     size: u64,
     /// It was not there before.
     new: bool,
+}
+
+enum Place {
+    File(FileDevice),
+    Remote(Box<Remote>),
 }
 
 impl Target {
@@ -28,15 +35,20 @@ impl Target {
         if size == Some(0) {
             return Err(Error::usage("an image of no bytes holds nothing").with_remedy("--size 10G"));
         }
-        if size.is_none() && !path.exists() {
+        if size.is_none() && !is_remote(path) && !path.exists() {
             return Err(Error::usage(format!("{}: does not exist", path.display()))
                 .with_remedy("--size 10G to make one of that size"));
         }
         let mut this = Self::at(path)?;
         match size {
+            Some(size) if size != this.size && is_remote(path) => {
+                let context =
+                    format!("{}: has {}, which its server settles", path.display(), size::show(this.size));
+                return Err(Error::usage(context).with_remedy("without --size"));
+            }
             Some(size) if this.size == 0 || (force && size != this.size) => {
                 // Sparse: blocks are taken as they are written.
-                this.device.file().set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
+                this.set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
                 this.size = size;
             }
             Some(size) if size != this.size => {
@@ -60,6 +72,11 @@ impl Target {
     }
 
     fn at(path: &Path) -> Result<Self> {
+        if is_remote(path) {
+            let device = Lower::open(path, OpenOptions::default())?.into_device();
+            let (place, size) = (Place::Remote(Box::new(Remote::new(&*device)?)), device.geometry().size);
+            return Ok(Self { place, path: path.into(), size, new: false });
+        }
         // Read and write for its owner only: it is about to hold secrets.
         let new = match File::options().write(true).create_new(true).mode(0o600).open(path) {
             Ok(_) => true,
@@ -68,11 +85,29 @@ impl Target {
         };
         let device = FileDevice::open(path, OpenOptions::default())?;
         let size = device.geometry().size;
-        Ok(Self { device, path: path.into(), size, new })
+        Ok(Self { place: Place::File(device), path: path.into(), size, new })
     }
 
-    pub(super) fn file(&self) -> &File {
-        self.device.file()
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        match &self.place {
+            Place::File(device) => device.file().set_len(size),
+            Place::Remote(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    pub(super) fn place(&self) -> On<'_> {
+        match &self.place {
+            Place::File(device) => On::File(device.file()),
+            Place::Remote(remote) => On::Remote(remote),
+        }
+    }
+
+    /// What it holds; none where it begins with zeros.
+    pub(super) fn contents(&self) -> io::Result<Option<&'static str>> {
+        match &self.place {
+            Place::File(device) => contents::of(device.file()),
+            Place::Remote(remote) => contents::of(&**remote),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {

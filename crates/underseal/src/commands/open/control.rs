@@ -11,6 +11,7 @@ use underseal_export::nbd::{Endpoint, Listener, listen};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
+use crate::lower::is_remote;
 
 /// What serves the operator, until the volume ends.
 pub(super) struct Sides {
@@ -74,9 +75,12 @@ pub(super) fn start(
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
-        None => by_default(&directory, &Name::of_file(image)),
+        None => by_default(&directory, &default_name(image)),
     };
-    let image = std::path::absolute(image).unwrap_or_else(|_| image.into());
+    let image = match std::path::absolute(image) {
+        Ok(path) if !is_remote(image) => path,
+        _ => image.into(),
+    };
     let described = Described { name, image, addresses };
     let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
     let control = listeners.map(|listeners| Control::start(listeners, volume.clone())).transpose()?;
@@ -88,6 +92,19 @@ pub(super) fn start(
         started.map_err(|e| log::error!("no metrics: {}", Error::from(e).what())).ok()
     });
     Ok(Sides { control, _metrics: metrics })
+}
+
+/// An image's file name; of a server, what its URI calls the export, or its place.
+fn default_name(image: &Path) -> Name {
+    let text = image.to_string_lossy();
+    if !is_remote(image) {
+        return Name::of_file(image);
+    }
+    let place = text.split_once("://").map_or(&*text, |(_, rest)| rest);
+    let (path, query) = place.split_once('?').unwrap_or((place, ""));
+    let socket = query.split(['&', ';']).find_map(|parameter| parameter.strip_prefix("socket="));
+    let name = [Some(path.trim_end_matches('/')), socket].into_iter().flatten().find(|name| !name.is_empty());
+    Name::of_file(Path::new(name.unwrap_or("nbd")))
 }
 
 fn by_default(directory: &Directory, name: &Name) -> (Option<Vec<Listener>>, Name) {

@@ -169,6 +169,27 @@ pub mod option_reply {
     pub const ERR_TOO_BIG: u32 = ERROR + 9;
 }
 
+/// Chunks of a structured reply (proto.md, "Structured reply types").
+pub mod chunk {
+    /// Flag: the reply ends with this chunk.
+    pub const DONE: u16 = 1 << 0;
+    /// Bit of every type that is an error.
+    pub const IS_ERROR: u16 = 1 << 15;
+
+    /// Nothing more to say.
+    pub const NONE: u16 = 0;
+    /// Data at an offset.
+    pub const OFFSET_DATA: u16 = 1;
+    /// Zeroes at an offset.
+    pub const OFFSET_HOLE: u16 = 2;
+    /// Extents of a metadata context.
+    pub const BLOCK_STATUS: u16 = 5;
+    /// An error of the whole request.
+    pub const ERROR: u16 = IS_ERROR + 1;
+    /// An error at an offset.
+    pub const ERROR_OFFSET: u16 = IS_ERROR + 2;
+}
+
 /// Facts about an export (`NBD_INFO_*`).
 pub mod info {
     /// Size and transmission flags.

@@ -13,6 +13,7 @@
 //!
 //! `done` marks the last chunk of a reply. A content chunk may carry it only if nothing can fail after it.
 
+use super::chunk::{BLOCK_STATUS, DONE, ERROR, ERROR_OFFSET, NONE, OFFSET_DATA, OFFSET_HOLE};
 use super::{Cookie, Errno, ExtentState, MAX_STRING, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 
 /// Bytes of [`simple_reply`].
@@ -110,7 +111,12 @@ pub fn error_offset_chunk(
 }
 
 fn chunk(out: &mut [u8], kind: u16, done: bool, cookie: Cookie, payload: u32) -> Writer<'_> {
-    Writer(out, 0).u32(STRUCTURED_REPLY_MAGIC).u16(u16::from(done)).u16(kind).bytes(&cookie).u32(payload)
+    Writer(out, 0)
+        .u32(STRUCTURED_REPLY_MAGIC)
+        .u16(if done { DONE } else { 0 })
+        .u16(kind)
+        .bytes(&cookie)
+        .u32(payload)
 }
 
 /// The longest prefix that fits and ends between characters.
@@ -156,13 +162,6 @@ impl Writer<'_> {
         promised
     }
 }
-
-const NONE: u16 = 0;
-const OFFSET_DATA: u16 = 1;
-const OFFSET_HOLE: u16 = 2;
-const BLOCK_STATUS: u16 = 5;
-const ERROR: u16 = (1 << 15) + 1;
-const ERROR_OFFSET: u16 = (1 << 15) + 2;
 
 const _: () = {
     assert!(SIMPLE_REPLY_LEN == size_of::<u32>() * 2 + size_of::<Cookie>());

@@ -1,0 +1,261 @@
+//! An export of an NBD server as a lower device: a disk at qemu-nbd, whatever nbdkit has a plugin for, another volume.
+//!
+//! ```text
+//!   NbdDevice   URI, what was negotiated, Losses
+//!     |
+//!     +-- NbdChannel (one a queue) -- Link -- Socket      where the server says multi-conn
+//!     |
+//!     +-- NbdChannel -+
+//!     +-- NbdChannel -+- Link -- Socket                   where it does not: one connection for all
+//!
+//!   handshake   options, without I/O          flight    one request: what is asked, what was answered
+//!   protocol    numbers and messages          replies   the server's bytes, taken apart
+//!   address     nbd://..., nbd+unix://...     link      sending, receiving, connecting again
+//!   extents     block status
+//! ```
+//!
+//! # How many connections
+//! Each channel has a connection of its own where the server promises (multi-conn) that a flush on one covers what any
+//! has seen acknowledged, and that all read what one wrote. Without that promise there is exactly one: another one's
+//! flush would mean nothing, and qemu-nbd lets only one client in. It is shared behind a lock, and no thread is added:
+//! one of the threads that wait reads for all. Connections are made when the first request needs them.
+//!
+//! # When the server goes away
+//! Requests in flight are asked again on the next connection, and new ones wait, for `reconnect-delay` seconds (30, or the URI's
+//! parameter); then they fail with EIO, and each one that follows looks for the server again. Asking twice changes nothing:
+//! no request that overlaps one in flight is made. (A server that is not dead but cut off may still carry out what it was asked
+//! before, as with every client that connects again.) An export that is back with another size, other flags or narrower
+//! blocks is refused.
+//!
+//! # Flushes
+//! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has those bytes any more, so a
+//! flush after that would promise what cannot be known. It **fails**, once on every channel, as fsync fails once on every
+//! descriptor after Linux has failed to write back: whoever wrote is told that acknowledged writes may be lost. QEMU's client
+//! (`reconnect-delay`) and the kernel's (`nbd-client -persist`) leave this out, and acknowledge.
+//! Where the operator knows that a server which ends loses nothing (its bytes are in the page cache of a host that stays up,
+//! or it writes through), `unflushed=trust` in the URI has flushes believed as those clients do. A write with FUA is on
+//! stable storage when it is acknowledged, and so is what an earlier flush covers; where nothing else was written, nothing
+//! fails.
+//! A connection that another thread has not used since the server ended is looked at before a flush is acknowledged. What is
+//! not seen is a server's end that TCP has not told of yet.
+//!
+//! # Time
+//! A server has 10 seconds to accept and negotiate. A request in flight has no limit: a server may be slow, and TCP notices a host
+//! that is gone (20 s).
+//!
+//! # Trust
+//! The server sees ciphertext, offsets and times. Of what it says nothing is believed before it is checked; whatever breaks the
+//! rules ends the connection, and the same limits hold as for one that went away.
+
+mod address;
+mod bell;
+mod channel;
+mod extents;
+mod flight;
+mod handshake;
+mod link;
+mod losses;
+pub mod protocol;
+mod replies;
+#[doc(hidden)]
+pub mod script;
+mod socket;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use self::bell::Bell;
+use self::channel::{NbdChannel, cannot_open};
+use self::extents::Extents;
+use self::link::{Link, say_goodbye};
+use self::losses::Losses;
+use self::protocol::TransmissionFlags;
+use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
+
+pub use address::Address;
+pub use handshake::{Export, Handshake, Refused};
+
+/// An export of an NBD server.
+pub struct NbdDevice {
+    shared: Arc<Shared>,
+    /// The one connection of a server that does not want several.
+    single: Option<Arc<Link>>,
+    geometry: Geometry,
+    extents: Extents,
+}
+
+/// What all connections have in common.
+struct Shared {
+    address: Address,
+    name: String,
+    /// The host's addresses, looked up once: no name server is waited for amid requests.
+    addresses: Vec<SocketAddr>,
+    export: Export,
+    losses: Losses,
+    /// A connection that nobody uses now, and whether it has structured replies.
+    spare: Mutex<Option<(Arc<Socket>, bool)>>,
+    /// Those in use.
+    sockets: Mutex<Vec<Weak<Socket>>>,
+}
+
+impl NbdDevice {
+    /// Connects, and asks for the export. `read_only`: nothing will be written, whatever the server allows.
+    ///
+    /// # Errors
+    /// `Open` when the server is not there, is none, or does not give the export; also when it is to be written to, and is
+    /// read-only.
+    pub fn open(address: Address, read_only: bool) -> Result<Self> {
+        let name = address.to_string();
+        let addresses = address
+            .place
+            .lookup()
+            .map_err(|e| Error::new(ErrorKind::Open, format!("{name}: no such host")).with_source(e))?;
+        let (socket, export) =
+            connect_now(&address, &addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(&name, &e))?;
+        let has = |flag| export.flags.contains(flag);
+        if !read_only && has(TransmissionFlags::READ_ONLY) {
+            let context = format!("{name}: the export is read-only; open it with --read-only");
+            return Err(Error::new(ErrorKind::Open, context));
+        }
+        if !read_only && !has(TransmissionFlags::SEND_FLUSH) {
+            log::warn!(
+                "{name}: the server knows no flush: what it acknowledges may not be on stable storage"
+            );
+        }
+        let geometry = Geometry {
+            size: export.size / u64::from(export.min_block) * u64::from(export.min_block),
+            block: export.min_block,
+            preferred_block: export.preferred_block,
+            memory_alignment: 1,
+            read_only,
+            discard: has(TransmissionFlags::SEND_TRIM),
+            zones: None,
+        };
+        let several = has(TransmissionFlags::CAN_MULTI_CONN);
+        let spare = Mutex::new(Some((socket, export.structured)));
+        let (losses, sockets) = (Losses::default(), Mutex::default());
+        let shared = Arc::new(Shared { address, name, addresses, export, losses, spare, sockets });
+        let single = (!several).then(|| Arc::new(Link::new(shared.clone())));
+        Ok(Self { shared, single, geometry, extents: Extents::default() })
+    }
+
+    /// What the server says of the export.
+    pub fn export(&self) -> Export {
+        self.shared.export
+    }
+}
+
+impl Device for NbdDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        let (link, bell) = match &self.single {
+            Some(link) => (link.clone(), Some(Arc::new(Bell::new()?))),
+            None => (Arc::new(Link::new(self.shared.clone())), None),
+        };
+        Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell, depth)))
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let tells = self.single.is_none() && self.shared.export.structured;
+        let inside = offset < self.geometry.size && len > 0;
+        if !tells || !inside {
+            return Extent { len, hole: false };
+        }
+        // The end of the last block is the end of the export.
+        let len = len.min(self.geometry.size - offset);
+        self.extents.at(&self.shared, offset, len)
+    }
+}
+
+impl Shared {
+    /// A connection that nobody uses, if there is one and it is whole.
+    fn take_spare(&self) -> Option<(Arc<Socket>, bool)> {
+        let (socket, structured) = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        if socket.is_dead() {
+            self.note_loss(&socket);
+            return None;
+        }
+        Some((socket, structured))
+    }
+
+    /// Keeps a connection for the next channel. One is enough.
+    fn keep_spare(&self, spare: (Arc<Socket>, bool)) {
+        let before = self.spare.lock().unwrap_or_else(PoisonError::into_inner).replace(spare);
+        if let Some((socket, _)) = before {
+            say_goodbye(&socket);
+        }
+    }
+
+    /// A connection is used from now on.
+    fn register(&self, socket: &Arc<Socket>) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, &Arc::downgrade(socket)));
+        sockets.push(Arc::downgrade(socket));
+    }
+
+    /// A connection has ended, and perhaps the server. Others that ended with it count as one.
+    fn note_loss(&self, socket: &Socket) {
+        if !socket.count() {
+            return;
+        }
+        for other in &*self.sockets.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(other) = other.upgrade()
+                && !std::ptr::eq(&*other, socket)
+                && other.is_dead()
+            {
+                other.count();
+            }
+        }
+        if !self.address.trusts_unflushed && self.losses.note() {
+            log::error!(
+                "{}: what the server acknowledged and had not flushed may be lost; the next flush fails (unflushed=trust in \
+                 the URI, if the server keeps it)",
+                self.name
+            );
+        }
+    }
+
+    /// Looks for connections that have ended unnoticed.
+    fn look(&self) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let dead = sockets.iter().filter_map(Weak::upgrade).find(|socket| socket.is_dead());
+        drop(sockets);
+        if let Some(socket) = dead {
+            self.note_loss(&socket);
+        }
+    }
+
+    /// What is different about an export that should be the same; `None` when it can take its place.
+    fn differs(&self, now: &Export) -> Option<String> {
+        let was = &self.export;
+        let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;
+        if now.size != was.size {
+            return Some(format!("it has {} bytes, not {}", now.size, was.size));
+        }
+        if now.min_block > was.min_block || now.max_block < was.max_block {
+            let (min, max) = (now.min_block, now.max_block);
+            return Some(format!(
+                "its blocks are of {min} to {max} bytes, not {} to {}",
+                was.min_block, was.max_block
+            ));
+        }
+        let changed = (now.flags ^ was.flags) - ignored;
+        (!changed.is_empty()).then(|| format!("{changed:?} changed"))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some((socket, _)) = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            say_goodbye(&socket);
+        }
+    }
+}

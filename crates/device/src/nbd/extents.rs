@@ -1,0 +1,151 @@
+//! Which parts of an export are stored: block status, asked for on a connection of its own.
+//!
+//! Only where the server says multi-conn, so that what one connection wrote is no hole on another. Whatever goes wrong
+//! means that all is data, and the server is left alone for a while: nobody waits for a hint.
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::Shared;
+use super::handshake::Refused;
+use super::protocol::{
+    CHUNK_HEADER_LEN, Command, CommandFlags, ExtentState, Request, STRUCTURED_REPLY_MAGIC, chunk,
+};
+use super::socket::{Failed, Socket, connect_now, wait};
+use crate::{Extent, monotonic};
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(3);
+/// How long the server is left alone after something went wrong.
+const REST: Duration = Duration::from_secs(10);
+
+/// The way to ask.
+#[derive(Default)]
+pub(super) struct Extents(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    asked: Option<Asked>,
+    /// Not to be tried before.
+    rests_until: Duration,
+    questions: u64,
+}
+
+struct Asked {
+    socket: Arc<Socket>,
+    /// The number of `base:allocation`.
+    context: u32,
+}
+
+impl Extents {
+    /// The extent at `offset`, at most `len` bytes; whole blocks.
+    pub(super) fn at(&self, shared: &Shared, offset: u64, len: u64) -> Extent {
+        let data = Extent { len, hole: false };
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if monotonic() < state.rests_until {
+            return data;
+        }
+        match state.ask(shared, offset, len) {
+            Ok(extent) => extent,
+            Err(e) => {
+                log::debug!("{}: no block status: {e}", shared.name);
+                state.asked = None;
+                state.rests_until = monotonic() + REST;
+                data
+            }
+        }
+    }
+}
+
+impl State {
+    fn ask(&mut self, shared: &Shared, offset: u64, len: u64) -> Result<Extent, Failed> {
+        let asked = match &self.asked {
+            Some(asked) => asked,
+            None => self.asked.insert(connect(shared)?),
+        };
+        self.questions += 1;
+        let block = u64::from(shared.export.min_block);
+        let most = (1 << 31) / block * block;
+        let request = Request {
+            flags: CommandFlags::REQ_ONE,
+            command: Command::BlockStatus,
+            cookie: self.questions.to_be_bytes(),
+            offset,
+            length: u32::try_from(len.min(most)).unwrap_or(u32::MAX),
+        };
+        let deadline = monotonic() + LIMIT;
+        send(&asked.socket, &request.encode(), deadline)?;
+        let mut found = None;
+        loop {
+            let mut header = [0; CHUNK_HEADER_LEN];
+            receive(&asked.socket, &mut header, deadline)?;
+            let (magic, flags, kind, len) =
+                (word(&header, 0), word(&header, 4) >> 16, word(&header, 4) & 0xffff, word(&header, 16));
+            if magic != STRUCTURED_REPLY_MAGIC || header[8..16] != request.cookie {
+                return Err(Refused::from("the answer is another one's").into());
+            }
+            match (u16::try_from(kind).unwrap_or(u16::MAX), len) {
+                (chunk::NONE, 0) => {}
+                (chunk::BLOCK_STATUS, 12) => {
+                    let mut body = [0; 12];
+                    receive(&asked.socket, &mut body, deadline)?;
+                    if word(&body, 0) == asked.context {
+                        found =
+                            Some((u64::from(word(&body, 4)), ExtentState::from_bits_retain(word(&body, 8))));
+                    }
+                }
+                _ => return Err(Refused::from("the server cannot tell").into()),
+            }
+            if u16::try_from(flags).is_ok_and(|flags| flags & chunk::DONE != 0) {
+                break;
+            }
+        }
+        match found {
+            Some((length, state)) if length > 0 => {
+                // What is not allocated may hold anything; a hole reads as zeros, as a file's does.
+                let hole = state.contains(ExtentState::HOLE | ExtentState::ZERO);
+                Ok(Extent { len: length.min(len), hole })
+            }
+            _ => Err(Refused::from("the answer is none").into()),
+        }
+    }
+}
+
+fn connect(shared: &Shared) -> Result<Asked, Failed> {
+    let (socket, export) = connect_now(&shared.address, &shared.addresses, true, LIMIT)?;
+    if let Some(why) = shared.differs(&export) {
+        return Err(Refused::from(&*why).into());
+    }
+    let context = export.allocation.ok_or_else(|| Refused::from("the server has no base:allocation"))?;
+    Ok(Asked { socket, context })
+}
+
+fn send(socket: &Socket, mut bytes: &[u8], deadline: Duration) -> Result<(), Failed> {
+    while !bytes.is_empty() {
+        match socket.send(&[IoSlice::new(bytes)]) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::AGAIN) if monotonic() < deadline => wait(socket, true, deadline),
+            Err(e) => return Err(Failed::System("cannot ask", e)),
+        }
+    }
+    Ok(())
+}
+
+fn receive(socket: &Socket, mut into: &mut [u8], deadline: Duration) -> Result<(), Failed> {
+    while !into.is_empty() {
+        match socket.recv(into) {
+            Ok(0) => return Err(Refused::from("the server closed the connection").into()),
+            Ok(received) => into = &mut into[received..],
+            Err(Errno::AGAIN) if monotonic() < deadline => wait(socket, false, deadline),
+            Err(e) => return Err(Failed::System("no answer", e)),
+        }
+    }
+    Ok(())
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

@@ -1,0 +1,250 @@
+//! A request in flight: what is asked next, and what has come of it.
+
+use rustix::io::Errno;
+
+use super::handshake::Export;
+use super::protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
+use crate::{Buffer, Finished, Io};
+
+/// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.
+const MOST: u64 = 1 << 30;
+/// Places of a read that were answered out of order. A server that answers in more pieces is none.
+const MOST_PIECES: usize = 1 << 12;
+
+/// A request of a channel's. It is asked for in pieces, one after the other, where it is longer than the server takes.
+pub(super) struct Flight {
+    /// The channel's number, and the request's slot there.
+    pub(super) member: usize,
+    pub(super) slot: u32,
+    pub(super) io: Io,
+    /// Bytes that are done.
+    done: u64,
+    /// Bytes of the piece that is asked for.
+    pub(super) piece: u64,
+    /// A durable write at a server without FUA: the write is done, its flush is asked for.
+    flushes: bool,
+    /// Changes with every question, so that an answer to an earlier one is not taken for this one's.
+    pub(super) generation: u32,
+    /// The whole question has left.
+    pub(super) is_sent: bool,
+    pub(super) covered: Covered,
+    /// The first error of a reply in chunks.
+    pub(super) error: Option<u32>,
+    /// What had been acknowledged when the question was made: what a flush covers.
+    pub(super) mark: u64,
+    /// Requests are asked again in the order in which they came.
+    pub(super) number: u64,
+}
+
+impl Flight {
+    pub(super) fn new(member: usize, slot: u32, io: Io, number: u64) -> Self {
+        Self {
+            member,
+            slot,
+            io,
+            done: 0,
+            piece: 0,
+            flushes: false,
+            generation: 0,
+            is_sent: false,
+            covered: Covered::default(),
+            error: None,
+            mark: 0,
+            number,
+        }
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.io, Io::Read { .. })
+    }
+
+    pub(super) fn is_flush(&self) -> bool {
+        matches!(self.io, Io::Flush)
+    }
+
+    /// True when it is acknowledged without being on stable storage.
+    pub(super) fn is_volatile(&self) -> bool {
+        matches!(self.io, Io::Write { durable: false, .. } | Io::Discard { .. } | Io::Zero { .. })
+    }
+
+    /// Where the piece begins, in the export.
+    pub(super) fn offset(&self) -> u64 {
+        if self.flushes { 0 } else { self.io.extent().0 + self.done }
+    }
+
+    /// Makes the next question, or the same again.
+    pub(super) fn ask(&mut self, export: &Export, mark: u64, generation: u32) {
+        let left = self.io.extent().1 - self.done;
+        let most = match self.io {
+            Io::Read { .. } | Io::Write { .. } => export.max_block.into(),
+            _ => MOST,
+        };
+        self.piece = if self.flushes { 0 } else { left.min(most) };
+        self.generation = generation;
+        self.is_sent = false;
+        self.covered.clear();
+        self.error = None;
+        self.mark = mark;
+    }
+
+    /// The connection is gone, and perhaps what the server has of a write: all of it is asked for again.
+    pub(super) fn starts_over(&mut self) {
+        if !self.is_read() {
+            (self.done, self.flushes) = (0, false);
+        }
+    }
+
+    /// The piece is done. True when there is more to ask for.
+    pub(super) fn goes_on(&mut self, export: &Export) -> bool {
+        if self.flushes {
+            return false;
+        }
+        self.done += self.piece;
+        if self.done < self.io.extent().1 {
+            return true;
+        }
+        let durable = matches!(self.io, Io::Write { durable: true, .. });
+        self.flushes = durable
+            && export.flags.contains(TransmissionFlags::SEND_FLUSH)
+            && !export.flags.contains(TransmissionFlags::SEND_FUA);
+        self.flushes
+    }
+
+    pub(super) fn request(&self, index: u32, export: &Export) -> Request {
+        let has = |flag| export.flags.contains(flag);
+        let mut flags = CommandFlags::empty();
+        let command = match self.io {
+            _ if self.flushes => Command::Flush,
+            Io::Read { .. } => Command::Read,
+            Io::Write { durable, .. } => {
+                flags.set(CommandFlags::FUA, durable && has(TransmissionFlags::SEND_FUA));
+                Command::Write
+            }
+            Io::Flush => Command::Flush,
+            Io::Discard { .. } => Command::Trim,
+            Io::Zero { punch, .. } => {
+                flags.set(CommandFlags::NO_HOLE, !punch);
+                flags.set(CommandFlags::FAST_ZERO, has(TransmissionFlags::SEND_FAST_ZERO));
+                Command::WriteZeroes
+            }
+            Io::Prefetch { .. } => Command::Cache,
+        };
+        Request {
+            flags,
+            command,
+            cookie: cookie(index, self.generation),
+            offset: self.offset(),
+            // A piece has at most 2^30 bytes.
+            length: u32::try_from(self.piece).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// A write's bytes.
+    pub(super) fn payload(&self) -> &[u8] {
+        match &self.io {
+            Io::Write { buffer, range, .. } if !self.flushes => {
+                let (done, piece) = (length(self.done), length(self.piece));
+                &buffer[range.start + done..range.start + done + piece]
+            }
+            _ => &[],
+        }
+    }
+
+    /// The place for `len` bytes from byte `from` of a read's piece.
+    pub(super) fn place(&mut self, from: usize, len: usize) -> Option<&mut [u8]> {
+        let (done, piece) = (length(self.done), length(self.piece));
+        let Io::Read { buffer, range, .. } = &mut self.io else { return None };
+        let end = from.checked_add(len).filter(|&end| end <= piece)?;
+        buffer.get_mut(range.start + done + from..range.start + done + end)
+    }
+
+    /// Ends it.
+    pub(super) fn over(self, result: Result<(), (Errno, &str)>) -> (usize, Finished) {
+        let kind = self.io.kind();
+        let offset = self.io.extent().0 + self.done;
+        let result = result.map_err(|(errno, why)| kind.failed(offset, why, errno));
+        let buffer: Option<Buffer> = self.io.into_buffer();
+        (self.member, Finished { slot: self.slot, buffer, result })
+    }
+}
+
+/// A length within a buffer.
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// The mark of a question: which request, and which of its questions.
+fn cookie(index: u32, generation: u32) -> Cookie {
+    (u64::from(generation) << 32 | u64::from(index)).to_be_bytes()
+}
+
+/// The request and the question that a cookie names.
+pub(super) fn named(cookie: Cookie) -> (usize, u32) {
+    let [a, b, c, d, rest @ ..] = cookie;
+    (u32::from_be_bytes(rest) as usize, u32::from_be_bytes([a, b, c, d]))
+}
+
+/// The parts of a read that were answered: none twice, and in the end all.
+#[derive(Debug, Default)]
+pub(super) struct Covered(Vec<(usize, usize)>);
+
+impl Covered {
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds `from..to`. False when a part of it was there already, or there are too many parts.
+    pub(super) fn add(&mut self, from: usize, to: usize) -> bool {
+        let at = self.0.partition_point(|&(start, _)| start < from);
+        let touches_next = self.0.get(at).is_some_and(|&(start, _)| start == to);
+        if self.0.get(at).is_some_and(|&(start, _)| start < to) {
+            return false;
+        }
+        match at.checked_sub(1).map(|before| self.0[before]) {
+            Some((_, end)) if end > from => false,
+            Some((start, end)) if end == from => {
+                let to = if touches_next { self.0.remove(at).1 } else { to };
+                self.0[at - 1] = (start, to);
+                true
+            }
+            _ if touches_next => {
+                self.0[at].0 = from;
+                true
+            }
+            _ if self.0.len() == MOST_PIECES => false,
+            _ => {
+                self.0.insert(at, (from, to));
+                true
+            }
+        }
+    }
+
+    pub(super) fn is_whole(&self, len: u64) -> bool {
+        self.0 == [(0, length(len))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_covered_is_what_was_added_once(parts in prop::collection::vec((0usize..64, 1usize..16), 1..40)) {
+            let mut covered = Covered::default();
+            let mut model = [false; 80];
+            for (from, len) in parts {
+                let free = !model[from..from + len].contains(&true);
+                prop_assert_eq!(covered.add(from, from + len), free);
+                if free {
+                    model[from..from + len].fill(true);
+                }
+                let whole = (1..=80).find(|&n| model[..n] == vec![true; n] && !model[n..].contains(&true));
+                for n in 1..=80 {
+                    prop_assert_eq!(covered.is_whole(n as u64), whole == Some(n));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! A connection, its requests, and how it is made again.
+//!
+//! ```text
+//!   Down --a request--> Trying --handshake--> Up --the connection breaks--> Trying ...
+//!    ^                    | refused            |
+//!    |                    v                    +-- writes start over, reads go on
+//!    +--the time is over- Pausing (50 ms .. 1 s)
+//! ```
+//!
+//! One thread uses it at a time. Of several channels that share it, one leads: it alone waits for the socket and for the
+//! clock, and rings for the others when something of theirs is over.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::Shared;
+use super::bell::Bell;
+use super::flight::Flight;
+use super::protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
+use super::replies::{Answer, Inbox, Received};
+use super::socket::{Attempt, Progress, Socket};
+use crate::{Finished, Io, monotonic};
+
+/// The pauses between attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A connection that lasted so long was a good one: the next outage is a new one.
+const LASTING: Duration = Duration::from_secs(10);
+/// How often whoever waits for a connection looks, though nothing was heard.
+const TICK: Duration = Duration::from_millis(100);
+/// Requests that are sent in one call, and receives before others have their turn.
+const BATCH: usize = 32;
+
+/// A connection that channels use.
+pub(super) struct Link {
+    state: Mutex<State>,
+}
+
+/// What has to be waited for before the link goes on.
+pub(super) struct Wants {
+    pub(super) socket: Option<Arc<Socket>>,
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) at: Option<Duration>,
+}
+
+pub(super) struct State {
+    shared: Arc<Shared>,
+    phase: Phase,
+    /// How the export is read on this connection.
+    structured: bool,
+    flights: Vec<Option<Flight>>,
+    free: Vec<u32>,
+    /// Requests of which not everything has left, the first in part perhaps.
+    outbox: VecDeque<u32>,
+    sent: usize,
+    inbox: Inbox,
+    members: Vec<Option<Member>>,
+    leader: Option<usize>,
+    outage: Option<Outage>,
+    up_since: Duration,
+    /// Requests that came, and questions that were asked.
+    requests: u64,
+    questions: u32,
+}
+
+enum Phase {
+    Down,
+    Trying(Box<Attempt>, bool),
+    Pausing(Duration),
+    Up(Arc<Socket>),
+}
+
+/// A time without a connection, until one has answered a request.
+struct Outage {
+    since: Duration,
+    attempts: u32,
+    /// There was a connection before.
+    lost: bool,
+    /// What was logged last.
+    said: String,
+    /// Requests fail until there is a connection.
+    given_up: bool,
+    last: Duration,
+}
+
+/// A channel.
+struct Member {
+    in_flight: usize,
+    over: Vec<Finished>,
+    /// The losses that it was told of.
+    seen: u64,
+    bell: Option<Arc<Bell>>,
+}
+
+impl Link {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let state = State {
+            structured: shared.export.structured,
+            shared,
+            phase: Phase::Down,
+            flights: Vec::new(),
+            free: Vec::new(),
+            outbox: VecDeque::new(),
+            sent: 0,
+            inbox: Inbox::new(),
+            members: Vec::new(),
+            leader: None,
+            outage: None,
+            up_since: Duration::ZERO,
+            requests: 0,
+            questions: 0,
+        };
+        Self { state: Mutex::new(state) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked amid a request has lost that request only.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A new channel; `bell` where others may see its requests end.
+    pub(super) fn join(&mut self, bell: Option<Arc<Bell>>) -> usize {
+        let member = Member { in_flight: 0, over: Vec::new(), seen: self.shared.losses.told(), bell };
+        let free = self.members.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.members.len());
+        if number == self.members.len() {
+            self.members.push(None);
+        }
+        self.members[number] = Some(member);
+        number
+    }
+
+    /// A channel goes, with whatever it has in flight.
+    pub(super) fn leave(&mut self, number: usize) {
+        self.members[number] = None;
+        let theirs = |flight: &Option<Flight>| flight.as_ref().is_some_and(|f| f.member == number);
+        if self.flights.iter().any(theirs) {
+            for index in 0..self.flights.len() {
+                if theirs(&self.flights[index]) {
+                    self.take(index);
+                }
+            }
+            self.outbox.retain(|&index| self.flights[index as usize].is_some());
+            // Replies to them would be unknown.
+            self.lost("a channel was closed amid its requests");
+        }
+        self.resign(number);
+    }
+
+    /// Takes a request. Whether it is over at once is told by [`take_over`](Self::take_over).
+    pub(super) fn begin(&mut self, member: usize, slot: u32, io: Io) {
+        self.requests += 1;
+        let mut flight = Flight::new(member, slot, io, self.requests);
+        let export = self.shared.export;
+        let has = |flag| export.flags.contains(flag);
+        let at_once = match &flight.io {
+            Io::Flush if !has(TransmissionFlags::SEND_FLUSH) => Some(Ok(())),
+            Io::Flush => None,
+            io if io.extent().1 == 0 => Some(Ok(())),
+            io if io.kind().changes() && has(TransmissionFlags::READ_ONLY) => {
+                Some(Err((Errno::ROFS, "the export is read-only")))
+            }
+            Io::Discard { .. } if !has(TransmissionFlags::SEND_TRIM) => Some(Ok(())),
+            Io::Prefetch { .. } if !has(TransmissionFlags::SEND_CACHE) => Some(Ok(())),
+            Io::Zero { .. } if !has(TransmissionFlags::SEND_WRITE_ZEROES) => {
+                Some(Err((Errno::OPNOTSUPP, "the server cannot zero")))
+            }
+            _ => None,
+        };
+        if let Some(m) = &mut self.members[member] {
+            m.in_flight += 1;
+        }
+        if let Some(result) = at_once {
+            return self.end(flight, result);
+        }
+        self.questions = self.questions.wrapping_add(1);
+        flight.ask(&export, self.shared.losses.mark(), self.questions);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            u32::try_from(self.flights.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.flights[index as usize] = Some(flight);
+        self.outbox.push_back(index);
+        match self.phase {
+            Phase::Up(_) => self.send(),
+            Phase::Down => self.want_connection(),
+            _ => {}
+        }
+    }
+
+    /// Requests of a channel that are over.
+    pub(super) fn take_over(&mut self, member: usize, into: &mut Vec<Finished>) {
+        if let Some(member) = &mut self.members[member] {
+            into.append(&mut member.over);
+        }
+    }
+
+    /// Whether a channel leads, or does now because nobody did.
+    pub(super) fn leads(&mut self, number: usize) -> bool {
+        let has_work = self.members[number].as_ref().is_some_and(|m| m.in_flight > 0);
+        if self.leader.is_none() && has_work {
+            self.leader = Some(number);
+        }
+        self.leader == Some(number)
+    }
+
+    /// A leader that has nothing to wait for hands over to somebody who has.
+    pub(super) fn resign(&mut self, number: usize) {
+        if self.leader != Some(number) {
+            return;
+        }
+        let busy = |m: &&Member| m.in_flight > 0;
+        self.leader = None;
+        if let Some(next) = self.members.iter().flatten().find(busy) {
+            next.bell.iter().for_each(|bell| bell.ring());
+        }
+    }
+
+    /// What the leader waits for.
+    pub(super) fn wants(&self) -> Wants {
+        let nothing = Wants { socket: None, read: false, write: false, at: None };
+        if self.is_idle() {
+            return nothing;
+        }
+        match &self.phase {
+            Phase::Down => nothing,
+            Phase::Up(socket) => {
+                Wants { socket: Some(socket.clone()), read: true, write: !self.outbox.is_empty(), at: None }
+            }
+            Phase::Trying(attempt, to_write) => Wants {
+                socket: Some(attempt.socket().clone()),
+                read: !to_write,
+                write: *to_write,
+                at: Some(attempt.deadline.min(monotonic() + TICK)),
+            },
+            Phase::Pausing(until) => {
+                Wants { socket: None, read: false, write: false, at: Some((*until).min(monotonic() + TICK)) }
+            }
+        }
+    }
+
+    /// Something may have happened. `readable`: the socket can be read. Only then it is: a request that ends while its
+    /// socket is still waited for would wait too.
+    pub(super) fn drive(&mut self, readable: bool) {
+        match &self.phase {
+            Phase::Down => {}
+            Phase::Up(_) => {
+                if readable {
+                    self.receive();
+                }
+                self.send();
+            }
+            Phase::Trying(..) => self.advance(),
+            Phase::Pausing(until) if monotonic() >= *until => self.try_now(),
+            Phase::Pausing(_) => self.check_limit(),
+        }
+    }
+
+    /// True when the socket takes nothing more for now.
+    pub(super) fn blocked(&self) -> Option<Arc<Socket>> {
+        match &self.phase {
+            Phase::Up(socket) if !self.outbox.is_empty() => Some(socket.clone()),
+            _ => None,
+        }
+    }
+
+    /// Sends what may be sent: for whoever found the socket writable.
+    pub(super) fn send(&mut self) {
+        while let (Phase::Up(socket), false) = (&self.phase, self.outbox.is_empty()) {
+            let export = &self.shared.export;
+            let mut headers = [[0; REQUEST_LEN]; BATCH];
+            let count = self.outbox.len().min(BATCH);
+            for (&index, header) in self.outbox.iter().zip(&mut headers) {
+                if let Some(flight) = &self.flights[index as usize] {
+                    *header = flight.request(index, export).encode();
+                }
+            }
+            let payload =
+                |index: &u32| self.flights[*index as usize].as_ref().map_or(&[][..], Flight::payload);
+            let mut parts = [IoSlice::new(&[]); 2 * BATCH];
+            let (mut skip, mut total) = (self.sent, 0);
+            let bytes =
+                headers.iter().zip(&self.outbox).flat_map(|(header, index)| [&header[..], payload(index)]);
+            for (part, bytes) in parts.iter_mut().zip(bytes.take(2 * count)) {
+                let skipped = skip.min(bytes.len());
+                skip -= skipped;
+                total += bytes.len() - skipped;
+                *part = IoSlice::new(&bytes[skipped..]);
+            }
+            let result = socket.send(&parts[..2 * count]);
+            match result {
+                Ok(sent) => {
+                    self.has_sent(sent);
+                    if sent < total {
+                        return;
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(e) => return self.lost(&format!("cannot send: {e}")),
+            }
+        }
+    }
+
+    fn has_sent(&mut self, sent: usize) {
+        self.sent += sent;
+        while let Some(&index) = self.outbox.front() {
+            let Some(flight) = &mut self.flights[index as usize] else {
+                self.outbox.pop_front();
+                continue;
+            };
+            let len = REQUEST_LEN + flight.payload().len();
+            if self.sent < len {
+                return;
+            }
+            flight.is_sent = true;
+            self.sent -= len;
+            self.outbox.pop_front();
+        }
+    }
+
+    fn receive(&mut self) {
+        for _ in 0..BATCH {
+            let Phase::Up(socket) = &self.phase else { return };
+            let received = match self.inbox.receive(&mut &**socket, &mut self.flights) {
+                Ok(Received::End) => return self.lost("the server closed the connection"),
+                Ok(received) => received,
+                Err(Errno::AGAIN) => return,
+                Err(e) => return self.lost(&format!("cannot receive: {e}")),
+            };
+            loop {
+                match self.inbox.next(&mut self.flights, self.structured) {
+                    Ok(None) => break,
+                    Ok(Some((_, Answer::Failed(error))))
+                        if error == Errno::SHUTDOWN.raw_os_error().cast_unsigned() =>
+                    {
+                        return self.lost("the server is stopping");
+                    }
+                    Ok(Some((index, answer))) => self.answered(index, answer),
+                    Err(violation) => return self.lost(violation),
+                }
+            }
+            if received == Received::Short {
+                return;
+            }
+        }
+    }
+
+    fn answered(&mut self, index: usize, answer: Answer) {
+        let shared = self.shared.clone();
+        if self.outage.take().is_some_and(|outage| outage.lost) {
+            log::info!("{}: requests are answered again", shared.name);
+        }
+        let Some(flight) = &mut self.flights[index] else { return };
+        let result = match answer {
+            Answer::Done if flight.goes_on(&shared.export) => {
+                self.questions = self.questions.wrapping_add(1);
+                flight.ask(&shared.export, shared.losses.mark(), self.questions);
+                self.outbox.push_back(u32::try_from(index).unwrap_or(u32::MAX));
+                return;
+            }
+            Answer::Done => Ok(()),
+            Answer::Failed(number) => Err((errno(number), "the server answers")),
+        };
+        let Some(flight) = self.take(index) else { return };
+        let result = match (&flight.io, result) {
+            // A hint that the server cannot make use of.
+            (Io::Discard { .. } | Io::Prefetch { .. }, Err((Errno::OPNOTSUPP, _))) => Ok(()),
+            (_, result) => result,
+        };
+        if result.is_ok() && flight.is_volatile() {
+            shared.losses.acknowledge();
+        }
+        if result.is_ok() && flight.is_flush() {
+            // Another connection may have lost the server, and nobody has looked.
+            shared.look();
+            if let Some(member) = &mut self.members[flight.member]
+                && shared.losses.tell(&mut member.seen)
+            {
+                const WHY: &str =
+                    "the connection was lost before the flush, and with it perhaps acknowledged writes";
+                return self.end(flight, Err((Errno::IO, WHY)));
+            }
+            shared.losses.flushed(flight.mark);
+        }
+        self.end(flight, result);
+    }
+
+    fn take(&mut self, index: usize) -> Option<Flight> {
+        let flight = self.flights[index].take()?;
+        self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
+        Some(flight)
+    }
+
+    /// A request is over.
+    fn end(&mut self, flight: Flight, result: Result<(), (Errno, &str)>) {
+        let (number, finished) = flight.over(result);
+        let leads = self.leader == Some(number);
+        if let Some(member) = &mut self.members[number] {
+            member.in_flight -= 1;
+            member.over.push(finished);
+            if !leads {
+                member.bell.iter().for_each(|bell| bell.ring());
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+
+    /// The connection cannot go on. What is in flight is asked again on the next one.
+    fn lost(&mut self, why: &str) {
+        let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
+        socket.shut();
+        self.inbox.clear();
+        self.sent = 0;
+        let shared = self.shared.clone();
+        let now = monotonic();
+        let lasted = now.saturating_sub(self.up_since) > LASTING;
+        let was_good = lasted || self.outage.is_none();
+        if was_good {
+            log::warn!("{}: {why}; connecting again", shared.name);
+            self.outage = Some(Outage::new(true));
+        } else {
+            log::debug!("{}: {why}", shared.name);
+        }
+        shared.note_loss(&socket);
+        let export = shared.export;
+        let mut waiting: Vec<(u64, u32)> = Vec::new();
+        for (index, flight) in (0..).zip(&mut self.flights) {
+            if let Some(flight) = flight {
+                flight.starts_over();
+                self.questions = self.questions.wrapping_add(1);
+                flight.ask(&export, shared.losses.mark(), self.questions);
+                waiting.push((flight.number, index));
+            }
+        }
+        waiting.sort_unstable();
+        self.outbox = waiting.into_iter().map(|(_, index)| index).collect();
+        if !self.is_idle() {
+            // At once, perhaps the server is there; one that answers nothing is not asked in a frenzy.
+            if was_good { self.try_now() } else { self.pause() }
+        }
+    }
+
+    /// Looks whether an idle connection has broken.
+    pub(super) fn look(&mut self) {
+        if let Phase::Up(socket) = &self.phase
+            && self.is_idle()
+            && socket.is_dead()
+        {
+            self.lost("the server closed the connection");
+        }
+    }
+
+    /// The first request after a time without connection.
+    fn want_connection(&mut self) {
+        if let Some((socket, structured)) = self.shared.take_spare() {
+            return self.connected(socket, structured);
+        }
+        let now = monotonic();
+        if let Some(outage) = &self.outage
+            && outage.given_up
+            && now < outage.last + LONGEST_PAUSE
+        {
+            return self.fail_all("the server is still gone");
+        }
+        // Nobody has waited until now.
+        if self.outage.as_ref().is_none_or(|outage| !outage.given_up) {
+            let lost = self.outage.as_ref().is_some_and(|outage| outage.lost);
+            self.outage = Some(Outage::new(lost));
+        }
+        self.try_now();
+    }
+
+    fn try_now(&mut self) {
+        let now = monotonic();
+        let number = match &mut self.outage {
+            Some(outage) => {
+                outage.attempts += 1;
+                outage.last = now;
+                outage.attempts as usize - 1
+            }
+            None => 0,
+        };
+        let shared = self.shared.clone();
+        match Attempt::begin(&shared.address, &shared.addresses, number, false) {
+            Ok(attempt) => {
+                self.phase = Phase::Trying(Box::new(attempt), false);
+                self.advance();
+            }
+            Err(e) => self.failed(&e.to_string()),
+        }
+    }
+
+    fn advance(&mut self) {
+        let Phase::Trying(attempt, to_write) = &mut self.phase else { return };
+        match attempt.advance() {
+            Ok(Progress::Waits(write)) => {
+                *to_write = write;
+                self.check_limit();
+            }
+            Ok(Progress::Ready(export)) => {
+                let Phase::Trying(attempt, _) = std::mem::replace(&mut self.phase, Phase::Down) else {
+                    return;
+                };
+                let socket = attempt.into_socket();
+                match self.shared.differs(&export) {
+                    None => self.connected(socket, export.structured),
+                    Some(why) => {
+                        socket.shut();
+                        self.failed(&format!("what is served there is another export: {why}"));
+                    }
+                }
+            }
+            Err(e) => self.failed(&e.to_string()),
+        }
+    }
+
+    fn connected(&mut self, socket: Arc<Socket>, structured: bool) {
+        self.up_since = monotonic();
+        self.structured = structured;
+        self.inbox.clear();
+        self.sent = 0;
+        self.shared.register(&socket);
+        self.phase = Phase::Up(socket);
+        self.send();
+    }
+
+    /// An attempt came to nothing.
+    fn failed(&mut self, why: &str) {
+        if let Phase::Trying(attempt, _) = &self.phase {
+            attempt.socket().shut();
+        }
+        if let Some(outage) = &mut self.outage
+            && outage.said != why
+        {
+            log::warn!("{}: {why}", self.shared.name);
+            outage.said = why.into();
+        }
+        if self.outage.as_ref().is_some_and(|outage| outage.given_up) {
+            return self.fail_all(why);
+        }
+        self.pause();
+    }
+
+    fn pause(&mut self) {
+        let attempts = self.outage.as_ref().map_or(0, |outage| outage.attempts);
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(attempts.min(10)).max(1) / 2;
+        self.phase = Phase::Pausing(monotonic() + pause.min(LONGEST_PAUSE));
+        self.check_limit();
+    }
+
+    /// Requests do not wait for ever.
+    fn check_limit(&mut self) {
+        let now = monotonic();
+        let limit = self.shared.address.reconnect_delay;
+        if let Some(outage) = &mut self.outage
+            && !outage.given_up
+            && now.saturating_sub(outage.since) >= limit
+        {
+            outage.given_up = true;
+            let seconds = limit.as_secs();
+            log::error!(
+                "{}: the server did not come back within {seconds} s (reconnect-delay); requests fail until it does",
+                self.shared.name
+            );
+            self.fail_all("the server went away and did not come back");
+        }
+    }
+
+    fn fail_all(&mut self, why: &str) {
+        if let Phase::Trying(attempt, _) = std::mem::replace(&mut self.phase, Phase::Down) {
+            attempt.socket().shut();
+        }
+        self.outbox.clear();
+        self.sent = 0;
+        for index in 0..self.flights.len() {
+            if let Some(flight) = self.take(index) {
+                self.end(flight, Err((Errno::IO, why)));
+            }
+        }
+    }
+
+    /// The connection, if it is whole and nobody uses it, for somebody else to use.
+    pub(super) fn release(&mut self) -> Option<(Arc<Socket>, bool)> {
+        self.look();
+        if !self.is_idle() || !matches!(self.phase, Phase::Up(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Up(socket) => Some((socket, self.structured)),
+            _ => None,
+        }
+    }
+}
+
+impl Outage {
+    fn new(lost: bool) -> Self {
+        let now = monotonic();
+        Self { since: now, attempts: 0, lost, said: String::new(), given_up: false, last: now }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Phase::Up(socket) = &self.phase {
+            say_goodbye(socket);
+        }
+    }
+}
+
+/// Tells the server that no more comes. It may not hear it: then it sees the connection close.
+pub(super) fn say_goodbye(socket: &Socket) {
+    let goodbye = Request {
+        flags: CommandFlags::empty(),
+        command: Command::Disconnect,
+        cookie: [0; 8],
+        offset: 0,
+        length: 0,
+    };
+    let _ = socket.send(&[IoSlice::new(&goodbye.encode())]);
+}
+
+/// What a server's error number means here: those of the protocol, and an I/O error for all others.
+fn errno(number: u32) -> Errno {
+    match number {
+        1 => Errno::PERM,
+        12 => Errno::NOMEM,
+        22 => Errno::INVAL,
+        28 => Errno::NOSPC,
+        75 => Errno::OVERFLOW,
+        95 => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    }
+}

@@ -1,0 +1,279 @@
+//! What a server answers, taken apart: nothing it says is believed before it is checked.
+//!
+//! ```text
+//!   socket -> Inbox -> simple reply | chunk -> the flight that its cookie names
+//!                 \--- a read's bytes go straight into its buffer, from the socket where they have not come yet
+//! ```
+
+use super::flight::{Flight, named};
+use super::protocol::{
+    CHUNK_HEADER_LEN, Cookie, Errno, MAX_STRING, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
+    STRUCTURED_REPLY_MAGIC, chunk,
+};
+
+/// Bytes that are received at a time when no read's are expected.
+const INBOX: usize = 64 << 10;
+/// The longest chunk that is looked at as a whole: an error with the longest message.
+const LONGEST_ERROR: usize = 6 + MAX_STRING + 8;
+const _: () = assert!(CHUNK_HEADER_LEN + LONGEST_ERROR < INBOX, "every message fits");
+
+/// Why the connection cannot go on.
+pub(super) type Violation = &'static str;
+
+/// Where bytes come from: a socket, or in tests a script.
+pub(super) trait Source {
+    /// Fills one place and then the other with what is there. `Ok(0)` is the end.
+    fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, rustix::io::Errno>;
+}
+
+/// What was received and not looked at.
+pub(super) struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The read whose bytes come next.
+    payload: Option<Payload>,
+}
+
+/// Bytes of a read that are on their way.
+#[derive(Clone, Copy)]
+struct Payload {
+    index: usize,
+    /// Where they go, in the read's piece.
+    at: usize,
+    left: usize,
+    /// The reply ends with them.
+    last: bool,
+}
+
+/// What a reply came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    Failed(u32),
+}
+
+/// What was received at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// As much as there was room for: there may be more.
+    Full,
+    /// Less than there was room for.
+    Short,
+    /// The server closed the connection.
+    End,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { bytes: vec![0; INBOX].into(), start: 0, end: 0, payload: None }
+    }
+
+    /// Forgets everything: the connection is another one.
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end, self.payload) = (0, 0, None);
+    }
+
+    /// Receives what is there. A read's bytes are put where they belong.
+    pub(super) fn receive(
+        &mut self,
+        from: &mut impl Source,
+        flights: &mut [Option<Flight>],
+    ) -> Result<Received, rustix::io::Errno> {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let free = &mut self.bytes[self.end..];
+        let mut none: [u8; 0] = [];
+        let place = self.payload.and_then(|p| flights.get_mut(p.index)?.as_mut()?.place(p.at, p.left));
+        let place = place.unwrap_or(&mut none);
+        let (direct, room) = (place.len(), place.len() + free.len());
+        let received = from.fill(place, free)?;
+        let to_place = received.min(direct);
+        if let Some(payload) = &mut self.payload {
+            payload.at += to_place;
+            payload.left -= to_place;
+        }
+        self.end += received - to_place;
+        Ok(match received {
+            0 => Received::End,
+            n if n == room => Received::Full,
+            _ => Received::Short,
+        })
+    }
+
+    /// The next reply that is whole: which request's, and what it came to.
+    pub(super) fn next(
+        &mut self,
+        flights: &mut [Option<Flight>],
+        structured: bool,
+    ) -> Result<Option<(usize, Answer)>, Violation> {
+        loop {
+            if let Some(payload) = self.payload {
+                match self.take_payload(payload, flights)? {
+                    None => return Ok(None),
+                    Some(Some(answer)) => return Ok(Some((payload.index, answer))),
+                    Some(None) => continue,
+                }
+            }
+            let bytes = &self.bytes[self.start..self.end];
+            let Some(&magic) = bytes.first_chunk::<4>() else { return Ok(None) };
+            let answer = match u32::from_be_bytes(magic) {
+                SIMPLE_REPLY_MAGIC => self.simple(flights, structured)?,
+                STRUCTURED_REPLY_MAGIC if structured => self.chunk(flights)?,
+                _ => return Err("a reply does not begin with its magic"),
+            };
+            match answer {
+                Parsed::Incomplete => return Ok(None),
+                Parsed::More => {}
+                Parsed::Answer(index, answer) => return Ok(Some((index, answer))),
+            }
+        }
+    }
+
+    /// Moves what has come of a read's bytes. `None`: more must come. The answer, if the reply ends with them.
+    #[expect(clippy::option_option, reason = "wait, go on, answer")]
+    fn take_payload(
+        &mut self,
+        mut payload: Payload,
+        flights: &mut [Option<Flight>],
+    ) -> Result<Option<Option<Answer>>, Violation> {
+        let here = payload.left.min(self.end - self.start);
+        let flight = flights.get_mut(payload.index).and_then(Option::as_mut).ok_or(UNKNOWN)?;
+        let place = flight.place(payload.at, here).ok_or(UNKNOWN)?;
+        place.copy_from_slice(&self.bytes[self.start..self.start + here]);
+        self.start += here;
+        payload.at += here;
+        payload.left -= here;
+        self.payload = Some(payload).filter(|p| p.left > 0);
+        if self.payload.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(if payload.last { Some(verdict(flight)?) } else { None }))
+    }
+
+    fn simple(&mut self, flights: &mut [Option<Flight>], structured: bool) -> Result<Parsed, Violation> {
+        let Some(&header) = self.bytes[self.start..self.end].first_chunk::<SIMPLE_REPLY_LEN>() else {
+            return Ok(Parsed::Incomplete);
+        };
+        self.start += SIMPLE_REPLY_LEN;
+        let (error, cookie) = (u32_at(&header, 4), cookie_at(&header, 8));
+        let (index, flight) = find(flights, cookie)?;
+        if error != 0 {
+            return Ok(Parsed::Answer(index, Answer::Failed(error)));
+        }
+        if !flight.is_read() {
+            return Ok(Parsed::Answer(index, Answer::Done));
+        }
+        if structured {
+            return Err("a read is answered in the way that was not agreed");
+        }
+        let len = usize::try_from(flight.piece).map_err(|_| UNKNOWN)?;
+        flight.covered.add(0, len);
+        self.payload = Some(Payload { index, at: 0, left: len, last: true });
+        Ok(Parsed::More)
+    }
+
+    fn chunk(&mut self, flights: &mut [Option<Flight>]) -> Result<Parsed, Violation> {
+        let bytes = &self.bytes[self.start..self.end];
+        let Some(header) = bytes.first_chunk::<CHUNK_HEADER_LEN>() else { return Ok(Parsed::Incomplete) };
+        let body = &bytes[CHUNK_HEADER_LEN..];
+        let (flags, kind) = (u16_at(header, 4), u16_at(header, 6));
+        let len = u32_at(header, 16) as usize;
+        let last = flags & chunk::DONE != 0;
+        let (index, flight) = find(flights, cookie_at(header, 8))?;
+        let mut used = len;
+        match kind {
+            chunk::NONE if len == 0 && last => {}
+            chunk::OFFSET_DATA if len > 8 && flight.is_read() => {
+                if body.len() < 8 {
+                    return Ok(Parsed::Incomplete);
+                }
+                let (at, left) = cover(flight, u64_at(body, 0), len - 8)?;
+                self.payload = Some(Payload { index, at, left, last });
+                used = 8;
+            }
+            chunk::OFFSET_HOLE if len == 12 && flight.is_read() => {
+                if body.len() < 12 {
+                    return Ok(Parsed::Incomplete);
+                }
+                let (at, hole) = cover(flight, u64_at(body, 0), u32_at(body, 8) as usize)?;
+                flight.place(at, hole).ok_or(OUTSIDE)?.fill(0);
+            }
+            kind if kind & chunk::IS_ERROR != 0 && (6..=LONGEST_ERROR).contains(&len) => {
+                if body.len() < len {
+                    return Ok(Parsed::Incomplete);
+                }
+                // Without a number it is an error all the same.
+                let number = Some(u32_at(body, 0)).filter(|&n| n != 0).unwrap_or(Errno::Io.number());
+                flight.error.get_or_insert(number);
+            }
+            _ => return Err("a chunk of a reply is none that was asked for"),
+        }
+        self.start += CHUNK_HEADER_LEN + used;
+        if self.payload.is_some() || !last {
+            return Ok(Parsed::More);
+        }
+        Ok(Parsed::Answer(index, verdict(flight)?))
+    }
+}
+
+enum Parsed {
+    Incomplete,
+    /// Something was taken, and the reply goes on.
+    More,
+    Answer(usize, Answer),
+}
+
+const UNKNOWN: Violation = "a reply to a request that was not made";
+const OUTSIDE: Violation = "a part of a reply lies outside of what was asked for";
+
+/// A reply has ended.
+fn verdict(flight: &Flight) -> Result<Answer, Violation> {
+    match flight.error {
+        Some(error) => Ok(Answer::Failed(error)),
+        None if flight.is_read() && !flight.covered.is_whole(flight.piece) => {
+            Err("a read was answered in part only")
+        }
+        None => Ok(Answer::Done),
+    }
+}
+
+/// The flight that a cookie names, if it waits for an answer.
+fn find(flights: &mut [Option<Flight>], cookie: Cookie) -> Result<(usize, &mut Flight), Violation> {
+    let (index, generation) = named(cookie);
+    let flight = flights.get_mut(index).and_then(Option::as_mut);
+    let flight = flight.filter(|flight| flight.generation == generation && flight.is_sent);
+    flight.map(|flight| (index, flight)).ok_or(UNKNOWN)
+}
+
+/// Notes that a part of a read is answered: where it lies in the piece.
+fn cover(flight: &mut Flight, offset: u64, len: usize) -> Result<(usize, usize), Violation> {
+    let at = offset.checked_sub(flight.offset()).ok_or(OUTSIDE)?;
+    if len == 0 || at > flight.piece || len as u64 > flight.piece - at {
+        return Err(OUTSIDE);
+    }
+    let at = usize::try_from(at).map_err(|_| OUTSIDE)?;
+    if !flight.covered.add(at, at + len) {
+        return Err("a part of a read is answered twice");
+    }
+    Ok((at, len))
+}
+
+fn cookie_at(bytes: &[u8], at: usize) -> Cookie {
+    u64_at(bytes, at).to_be_bytes()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
+}
+
+/// The caller has seen to it that the bytes are there.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}

@@ -1,0 +1,273 @@
+//! A socket that never blocks, and the way from an address to a negotiated connection.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, connect, recv, sendmsg, shutdown, socket_with,
+};
+
+use super::address::{Address, Place};
+use super::handshake::{Export, Handshake, Refused};
+use super::replies::Source;
+use crate::monotonic;
+
+/// How long a server may take to accept and to negotiate.
+pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// What was sent to a host that is gone is given up after so long.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+
+/// A connected socket.
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// Its end is known, and what may be lost with it is counted.
+    is_counted: AtomicBool,
+}
+
+impl Socket {
+    /// Sends what the socket takes now.
+    pub(super) fn send(&self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        retry(|| sendmsg(&self.fd, parts, &mut SendAncillaryBuffer::default(), flags))
+    }
+
+    /// Receives what is there. Nothing at all is the end of the stream.
+    pub(super) fn recv(&self, into: &mut [u8]) -> Result<usize, Errno> {
+        retry(|| recv(&self.fd, &mut *into, RecvFlags::DONTWAIT).map(|(n, _)| n))
+    }
+
+    /// True when the other side has gone. Data that waits to be read says that it has not.
+    pub(super) fn is_dead(&self) -> bool {
+        let looked = retry(|| recv(&self.fd, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
+        !matches!(looked, Ok((1, _)) | Err(Errno::AGAIN))
+    }
+
+    /// True the first time only.
+    pub(super) fn count(&self) -> bool {
+        !self.is_counted.swap(true, SeqCst)
+    }
+
+    /// Ends the connection for both sides: whoever waits for it wakes.
+    pub(super) fn shut(&self) {
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+}
+
+impl Source for &Socket {
+    fn fill(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
+        let parts = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
+        retry(|| rustix::io::readv(&self.fd, parts))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// It may work later.
+    System(&'static str, Errno),
+    /// The server refuses, or is none.
+    Refused(Refused),
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::System(what, errno) => write!(f, "{what}: {errno}"),
+            Self::Refused(why) => why.fmt(f),
+        }
+    }
+}
+
+impl From<Refused> for Failed {
+    fn from(why: Refused) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// A connection on its way: connecting, then negotiating.
+pub(super) struct Attempt {
+    socket: Arc<Socket>,
+    connecting: bool,
+    handshake: Handshake,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    pub(super) deadline: Duration,
+}
+
+/// What an attempt came to.
+pub(super) enum Progress {
+    /// It goes on when the socket can be read, or (`true`) written.
+    Waits(bool),
+    Ready(Export),
+}
+
+impl Attempt {
+    /// Begins to connect to one of `addresses` (none are needed for a Unix socket), the `number`th in turn.
+    pub(super) fn begin(
+        address: &Address,
+        addresses: &[SocketAddr],
+        number: usize,
+        wants_allocation: bool,
+    ) -> Result<Self, Failed> {
+        let cannot = |e| Failed::System("cannot connect", e);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let open = |family| socket_with(family, SocketType::STREAM, flags, None).map_err(cannot);
+        let (fd, connected) = match &address.place {
+            Place::Unix(path) => {
+                let to = SocketAddrUnix::new(path.as_path())
+                    .map_err(|e| Failed::System("the socket's path cannot be one", e))?;
+                let fd = open(AddressFamily::UNIX)?;
+                let connected = retry(|| connect(&fd, &to));
+                (fd, connected)
+            }
+            Place::Tcp { .. } => {
+                let to = addresses.get(number % addresses.len().max(1)).ok_or(cannot(Errno::HOSTUNREACH))?;
+                let fd = open(if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 })?;
+                // Each is a nicety: a request's header leaves at once, a host that is gone is noticed.
+                let _ = sockopt::set_tcp_nodelay(&fd, true);
+                let _ = sockopt::set_socket_keepalive(&fd, true);
+                let _ = sockopt::set_tcp_keepidle(&fd, Duration::from_secs(10));
+                let _ = sockopt::set_tcp_keepintvl(&fd, Duration::from_secs(5));
+                let limit = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+                let _ = sockopt::set_tcp_user_timeout(&fd, limit);
+                let connected = retry(|| connect(&fd, to));
+                (fd, connected)
+            }
+        };
+        let connecting = match connected {
+            Ok(()) => false,
+            Err(Errno::INPROGRESS) => true,
+            Err(e) => return Err(cannot(e)),
+        };
+        Ok(Self {
+            socket: Arc::new(Socket { fd, is_counted: AtomicBool::new(false) }),
+            connecting,
+            handshake: Handshake::new(&address.export, wants_allocation),
+            output: Vec::new(),
+            input: Vec::new(),
+            deadline: monotonic() + HANDSHAKE_LIMIT,
+        })
+    }
+
+    pub(super) fn socket(&self) -> &Arc<Socket> {
+        &self.socket
+    }
+
+    pub(super) fn into_socket(self) -> Arc<Socket> {
+        self.socket
+    }
+
+    /// Goes on as far as that is possible without waiting.
+    pub(super) fn advance(&mut self) -> Result<Progress, Failed> {
+        if monotonic() > self.deadline {
+            return Err(Failed::System("the server does not answer", Errno::TIMEDOUT));
+        }
+        if self.connecting {
+            let fd = &mut [PollFd::new(&self.socket, PollFlags::OUT)];
+            if !matches!(poll(fd, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1)) {
+                return Ok(Progress::Waits(true));
+            }
+            let error = sockopt::socket_error(&self.socket).unwrap_or_else(Err);
+            error.map_err(|e| Failed::System("cannot connect", e))?;
+            self.connecting = false;
+        }
+        let lost = |e| Failed::System("the connection broke in the handshake", e);
+        loop {
+            self.output.extend(self.handshake.take_output());
+            while !self.output.is_empty() {
+                match self.socket.send(&[IoSlice::new(&self.output)]) {
+                    Ok(sent) => drop(self.output.drain(..sent)),
+                    Err(Errno::AGAIN) => return Ok(Progress::Waits(true)),
+                    Err(e) => return Err(lost(e)),
+                }
+            }
+            // Exactly what the message has: what follows the handshake is not its own.
+            let wants = self.handshake.wants(&self.input)?;
+            if wants > 0 {
+                let had = self.input.len();
+                self.input.resize(had + wants, 0);
+                let received = self.socket.recv(&mut self.input[had..]);
+                self.input.truncate(had + received.unwrap_or(0));
+                match received {
+                    Ok(0) => {
+                        return Err(Refused::from("the server closed the connection in the handshake").into());
+                    }
+                    Ok(_) => {}
+                    Err(Errno::AGAIN) => return Ok(Progress::Waits(false)),
+                    Err(e) => return Err(lost(e)),
+                }
+                continue;
+            }
+            let done = self.handshake.take(&self.input)?;
+            self.input.clear();
+            if let Some(export) = done {
+                return Ok(Progress::Ready(export));
+            }
+        }
+    }
+
+    /// Waits, at most until the deadline, until it is over.
+    pub(super) fn finish(mut self) -> Result<(Arc<Socket>, Export), Failed> {
+        loop {
+            match self.advance()? {
+                Progress::Ready(export) => return Ok((self.socket, export)),
+                Progress::Waits(to_write) => wait(&self.socket, to_write, self.deadline),
+            }
+        }
+    }
+}
+
+/// Waits until the socket can be read or written, or the time is over.
+pub(super) fn wait(socket: &Socket, to_write: bool, deadline: Duration) {
+    let flags = if to_write { PollFlags::OUT } else { PollFlags::IN };
+    let left = deadline.saturating_sub(monotonic()) + Duration::from_millis(1);
+    let left = Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    // Interrupted or failed: whoever waits looks again.
+    let _ = poll(&mut [PollFd::new(socket, flags)], Some(&left));
+}
+
+/// Connects and negotiates, trying each address of a host for so long.
+pub(super) fn connect_now(
+    address: &Address,
+    addresses: &[SocketAddr],
+    wants_allocation: bool,
+    limit: Duration,
+) -> Result<(Arc<Socket>, Export), Failed> {
+    let mut result = Err(Failed::System("cannot connect", Errno::HOSTUNREACH));
+    for number in 0..addresses.len().max(1) {
+        result = Attempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
+            attempt.deadline = monotonic() + limit;
+            attempt.finish()
+        });
+        if !matches!(result, Err(Failed::System(..))) {
+            break;
+        }
+    }
+    result
+}

@@ -1,0 +1,122 @@
+//! A flush is acknowledged only when what it covers is on stable storage.
+
+use super::{Behaviour, Server, open, plain};
+use underseal_device::Blocking;
+use underseal_device::nbd::protocol::TransmissionFlags as Flags;
+
+fn restart(server: &Server) {
+    server.vanish();
+    server.come_back();
+}
+
+fn forgetful(flags: Flags) -> Server {
+    Server::start(Behaviour { forgets: true, ..plain().without(flags) })
+}
+
+#[test]
+fn a_flush_fails_once_when_acknowledged_writes_may_be_lost() {
+    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN] {
+        let server = forgetful(flags);
+        let device = open(&server, "");
+        let mut io = Blocking::new(&device).unwrap();
+        io.write(0, &[1; 4096], false).unwrap();
+        restart(&server);
+        assert_eq!(server.memory()[0], 0, "it is lost indeed");
+        let error = io.flush().unwrap_err();
+        assert_eq!(error.errno(), Some(5));
+        assert!(error.to_string().contains("acknowledged writes"), "{error}");
+        io.write(0, &[1; 4096], false).unwrap();
+        io.flush().unwrap();
+        restart(&server);
+        assert_eq!(server.memory()[0], 1);
+        io.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_is_on_stable_storage_is_not_missed() {
+    let server = forgetful(Flags::empty());
+    let device = open(&server, "");
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(0, &[1; 4096], false).unwrap();
+    io.flush().unwrap();
+    io.write(4096, &[2; 4096], true).unwrap();
+    restart(&server);
+    io.flush().unwrap();
+    let memory = server.memory();
+    assert_eq!((memory[0], memory[4096]), (1, 2));
+}
+
+#[test]
+fn every_channel_is_told_that_has_not_asked_yet() {
+    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN] {
+        let server = forgetful(flags);
+        let device = open(&server, "");
+        let mut channels: Vec<Blocking> = (0..3).map(|_| Blocking::new(&device).unwrap()).collect();
+        for io in &mut channels {
+            io.write(0, &[1; 4096], false).unwrap();
+        }
+        restart(&server);
+        for io in &mut channels {
+            assert_eq!(io.flush().unwrap_err().errno(), Some(5));
+        }
+        for io in &mut channels {
+            io.flush().unwrap();
+        }
+        Blocking::new(&device).unwrap().flush().unwrap();
+    }
+}
+
+#[test]
+fn a_channel_that_was_not_there_is_told_of_what_nobody_heard() {
+    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN] {
+        let server = forgetful(flags);
+        let device = open(&server, "");
+        let mut writer = Blocking::new(&device).unwrap();
+        writer.write(0, &[1; 4096], false).unwrap();
+        restart(&server);
+        // As a volume that is closed does: the writer may be there still, or not.
+        assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
+        drop(writer);
+
+        let mut writer = Blocking::new(&device).unwrap();
+        writer.write(0, &[1; 4096], false).unwrap();
+        server.vanish();
+        drop(writer);
+        server.come_back();
+        assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
+    }
+}
+
+#[test]
+fn a_durable_write_that_was_cut_short_is_written_again() {
+    let server = Server::start(Behaviour {
+        forgets: true,
+        // The second request is the flush of the durable write: its write is gone when the connection is.
+        dies_after: Some(2),
+        ..plain().without(Flags::SEND_FUA)
+    });
+    let device = open(&server, "");
+    let mut io = Blocking::new(&device).unwrap();
+    let inner = server.inner.clone();
+    let fixed = std::thread::spawn(move || {
+        super::wait_until("the flush was asked for", || inner.requests.lock().unwrap().len() >= 2);
+        inner.behaviour.lock().unwrap().dies_after = None;
+    });
+    io.write(0, &[7; 4096], true).unwrap();
+    fixed.join().unwrap();
+    restart(&server);
+    assert_eq!(server.memory()[0], 7);
+    let writes = server.commands().iter().filter(|c| **c == super::server::WRITE).count();
+    assert!(writes >= 2, "{:?}", server.commands());
+}
+
+#[test]
+fn an_operator_who_knows_better_is_believed() {
+    let server = Server::start(plain());
+    let device = open(&server, "&unflushed=trust");
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(0, &[1; 4096], false).unwrap();
+    restart(&server);
+    io.flush().unwrap();
+}

@@ -1,0 +1,52 @@
+//! The NBD client against servers that do what servers do: go away, come back, forget, lie.
+
+#[path = "../server/mod.rs"]
+mod server;
+
+mod flushes;
+mod hostile;
+mod opening;
+mod requests;
+mod vanishing;
+
+use std::time::{Duration, Instant};
+
+use server::{Behaviour, Server};
+use underseal_device::nbd::Address;
+use underseal_device::{Error, NbdDevice};
+
+const SIZE: usize = 1 << 20;
+
+/// How long to wait for what takes a moment on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(server: &Server, parameters: &str) -> NbdDevice {
+    NbdDevice::open(address(&server.uri(parameters)), false).unwrap()
+}
+
+fn address(uri: &str) -> Address {
+    uri.parse().unwrap()
+}
+
+fn refusal(uri: &str, read_only: bool) -> String {
+    said(&NbdDevice::open(address(uri), read_only).err().expect("it is refused"))
+}
+
+/// An error with its cause.
+fn said(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|e| format!(": {e}"));
+    format!("{error}{}", cause.unwrap_or_default())
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "waited until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn plain() -> Behaviour {
+    Behaviour::plain(SIZE)
+}

@@ -1,0 +1,192 @@
+//! What an image's name leads to: a file or block device, or an NBD server's export where the name is a URI.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use underseal_cipher::Key;
+use underseal_device::nbd::Address;
+use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions};
+use underseal_volume::{FormatOptions, Header, ReadAt, Target, UnlockOptions, Unlocked};
+
+use crate::error::{Error, Result};
+
+/// A lower device.
+pub(crate) enum Lower {
+    File(FileDevice),
+    Nbd(NbdDevice),
+}
+
+impl Lower {
+    /// Opens a file, locked, or connects to a server.
+    ///
+    /// # Errors
+    /// The device's; `Usage` for a URI that is none.
+    pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
+        match address(name)? {
+            None => Ok(Self::File(FileDevice::open(name, options)?)),
+            Some(_) if options.direct => {
+                Err(Error::usage("--direct goes past this machine's page cache, which a server has none of")
+                    .with_remedy("without --direct"))
+            }
+            Some(address) => Ok(Self::Nbd(NbdDevice::open(address, options.read_only)?)),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        match self {
+            Self::File(device) => device.geometry(),
+            Self::Nbd(device) => device.geometry(),
+        }
+    }
+
+    pub(crate) fn into_device(self) -> Arc<dyn Device> {
+        match self {
+            Self::File(device) => Arc::new(device),
+            Self::Nbd(device) => Arc::new(device),
+        }
+    }
+}
+
+/// The server that a name means, or none where it is a path. What is there under that very name is a file.
+///
+/// # Errors
+/// `Usage`.
+pub(crate) fn address(name: &Path) -> Result<Option<Address>> {
+    match name.to_str().filter(|text| Address::is_uri(text)) {
+        Some(text) => {
+            let address = text.parse().map_err(|e: underseal_device::Error| Error::usage(e.to_string()))?;
+            Ok(Some(address))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Whether a name is a server's.
+pub(crate) fn is_remote(name: &Path) -> bool {
+    name.to_str().is_some_and(Address::is_uri)
+}
+
+/// Where a header lies.
+pub(crate) enum On<'a> {
+    File(&'a File),
+    Remote(&'a Remote),
+}
+
+impl On<'_> {
+    /// # Errors
+    /// The header's.
+    pub(crate) fn header(&self, name: &Path) -> Result<Header> {
+        Ok(match self {
+            Self::File(file) => Header::read(file, name)?,
+            Self::Remote(remote) => Header::parse(*remote).map_err(|e| within(name, e))?,
+        })
+    }
+
+    /// # Errors
+    /// The header's.
+    pub(crate) fn unlock(
+        &self,
+        header: &Header,
+        name: &Path,
+        key: &Key,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked> {
+        match self {
+            Self::File(file) => Ok(header.unlock(file, name, key, options)?),
+            Self::Remote(remote) => header.unlock_from(*remote, key, options).map_err(|e| within(name, e)),
+        }
+    }
+
+    /// Writes a new header; see [`underseal_volume::format`].
+    ///
+    /// # Errors
+    /// The header's.
+    pub(crate) fn format(
+        &self,
+        name: &Path,
+        data_size: u64,
+        passphrase: &Key,
+        options: FormatOptions,
+    ) -> Result<Header> {
+        match self {
+            Self::File(file) => Ok(underseal_volume::format(file, name, data_size, passphrase, options)?.0),
+            Self::Remote(remote) => {
+                let made = underseal_volume::format_on(*remote, data_size, passphrase, options);
+                Ok(made.map_err(|e| within(name, e))?.0)
+            }
+        }
+    }
+
+    /// # Errors
+    /// The header's.
+    pub(crate) fn repair(&self, header: &mut Header, name: &Path) -> underseal_volume::Result<()> {
+        match self {
+            Self::File(file) => header.repair(file, name),
+            Self::Remote(remote) => header.repair_on(*remote),
+        }
+    }
+}
+
+fn within(name: &Path, error: underseal_volume::Error) -> Error {
+    Error::from(error).within(name.display())
+}
+
+/// A device's bytes at any offset, for headers.
+pub(crate) struct Remote {
+    way: RefCell<Blocking>,
+    size: u64,
+    block: u64,
+}
+
+impl Remote {
+    /// # Errors
+    /// When the system has no ring or memory for it.
+    pub(crate) fn new(device: &dyn Device) -> Result<Self> {
+        let Geometry { size, block, .. } = device.geometry();
+        Ok(Self { way: RefCell::new(Blocking::new(device)?), size, block: block.into() })
+    }
+
+    /// The blocks that a range lies in, read; and where it begins in them.
+    fn blocks(&self, offset: u64, len: usize) -> io::Result<(u64, Vec<u8>, usize)> {
+        let eof = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let end = offset.checked_add(len as u64).filter(|&end| end <= self.size).ok_or_else(eof)?;
+        let first = offset / self.block * self.block;
+        let span = usize::try_from(end.next_multiple_of(self.block).min(self.size) - first);
+        let mut bytes = vec![0; span.map_err(|_| eof())?];
+        self.way.borrow_mut().read(first, &mut bytes).map_err(io::Error::other)?;
+        // A part of a block.
+        let skip = usize::try_from(offset - first).map_err(|_| eof())?;
+        Ok((first, bytes, skip))
+    }
+}
+
+impl ReadAt for Remote {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let (_, bytes, skip) = self.blocks(offset, buf.len())?;
+        buf.copy_from_slice(&bytes[skip..skip + buf.len()]);
+        Ok(())
+    }
+}
+
+impl Target for Remote {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (first, mut blocks, skip) = self.blocks(offset, bytes.len())?;
+        blocks[skip..skip + bytes.len()].copy_from_slice(bytes);
+        self.way.borrow_mut().write(first, &blocks, false).map_err(io::Error::other)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.way.borrow_mut().flush().map_err(io::Error::other)
+    }
+
+    fn set_len(&self, _size: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
