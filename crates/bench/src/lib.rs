@@ -7,6 +7,7 @@
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
+//!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
 //! ```
 
 mod cipher;
@@ -18,6 +19,7 @@ mod nbd;
 mod peers;
 mod range;
 mod report;
+mod ublk;
 
 pub use cipher::cipher;
 pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
@@ -26,3 +28,4 @@ pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use report::{Report, Row, Scaling};
+pub use ublk::{UblkOptions, UblkReport, UblkRow, ublk};

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::control::Control;
-use super::{UblkConfig, link, params};
+use super::{UblkConfig, character, link, params};
 use crate::{Error, ErrorKind, Result};
 
 /// How long the kernel may take to see a killed server off.
@@ -134,11 +134,33 @@ fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) ->
         }
         _ => refused("the kernel made no device".into(), e),
     })?;
-    if let Err(e) = control.set_params(info.dev_id, *params) {
+    if let Err(e) = describe(control, config, info.dev_id, params) {
         let _ = control.delete(info.dev_id, &|| false);
         return Err(refused("the kernel takes no such disk".into(), e));
     }
     Ok(Claimed { info, recovered: false })
+}
+
+/// Describes a new disk. A user's device is theirs once a rule of udev's has given them its node.
+fn describe(
+    control: &mut Control,
+    config: &UblkConfig,
+    id: u32,
+    params: &sys::ublk_params,
+) -> io::Result<()> {
+    let started = Instant::now();
+    loop {
+        match control.set_params(id, *params) {
+            Err(e)
+                if config.unprivileged
+                    && matches!(Errno::from_io_error(&e), Some(Errno::ACCESS | Errno::NOENT))
+                    && started.elapsed() < character::APPEARS =>
+            {
+                thread::sleep(Duration::from_millis(20));
+            }
+            described => return described,
+        }
+    }
 }
 
 /// The kernel said no.

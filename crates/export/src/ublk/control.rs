@@ -89,8 +89,7 @@ impl Control {
     /// The kernel's: ENODEV when there is none of that number.
     pub(super) fn info(&mut self, id: u32) -> io::Result<sys::ublksrv_ctrl_dev_info> {
         let mut info = sys::ublksrv_ctrl_dev_info::default();
-        let operation =
-            if self.named { sys::UBLK_U_CMD_GET_DEV_INFO2 } else { sys::UBLK_U_CMD_GET_DEV_INFO };
+        let operation = if self.named { sys::UBLK_U_CMD_GET_DEV_INFO2 } else { sys::UBLK_U_CMD_GET_DEV_INFO };
         self.exchange(operation, id, 0, Some(&mut info), true, &|| false)?;
         Ok(info)
     }

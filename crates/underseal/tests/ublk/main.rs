@@ -4,6 +4,8 @@
 //!   ../guest/    boots the machine
 //!   machine.rs   the machine itself: tasks, waiting, the plug
 //!   tasks.rs     what tasks share; serve.sh is its half in the guest
+//!   bench.rs     `underseal bench ublk`, when asked for
+//!   absent.rs    machines without ublk
 //!   disk.rs      the block device is what the volume is
 //!   recovery.rs  servers that are killed, stopped, replaced
 //! ```
@@ -15,6 +17,8 @@ mod guest;
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod absent;
+mod bench;
 mod disk;
 mod machine;
 mod recovery;
