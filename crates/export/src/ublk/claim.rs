@@ -115,13 +115,15 @@ fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) ->
             | sys::UBLK_F_USER_RECOVERY
             | sys::UBLK_F_USER_RECOVERY_REISSUE
     };
+    let zoned = params.types & sys::UBLK_PARAM_TYPE_ZONED != 0;
     let mut info = sys::ublksrv_ctrl_dev_info {
-        nr_hw_queues: config.queues,
+        // What is appended to a zone goes down in the order in which places were given out: by one thread.
+        nr_hw_queues: if zoned { 1 } else { config.queues },
         queue_depth: config.depth,
         max_io_buf_bytes: params::LONGEST,
         // All ones: the kernel chooses.
         dev_id: config.id.unwrap_or(u32::MAX),
-        flags: flags.into(),
+        flags: (flags | if zoned { sys::UBLK_F_ZONED } else { 0 }).into(),
         ublksrv_flags: config.identity,
         ..Default::default()
     };

@@ -1,6 +1,7 @@
 //! `underseal bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`.
 
 use std::fs;
+use std::io::Write;
 use std::time::Duration;
 
 use crate::guest::Guest;
@@ -19,5 +20,5 @@ fn bench_ublk() {
     let script = format!("{} --quiet bench ublk {options} > report", env!("CARGO_BIN_EXE_underseal"));
     guest.task_within("bench", Duration::from_secs(3600), &script);
     guest.boot();
-    println!("{}", fs::read_to_string(scratch.path("report")).unwrap());
+    std::io::stdout().write_all(&fs::read(scratch.path("report")).unwrap()).unwrap();
 }

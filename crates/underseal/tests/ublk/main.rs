@@ -7,6 +7,7 @@
 //!   bench.rs     `underseal bench ublk`, when asked for
 //!   absent.rs    machines without ublk
 //!   disk.rs      the block device is what the volume is
+//!   zoned.rs     volumes on zoned disks have zones
 //!   recovery.rs  servers that are killed, stopped, replaced
 //! ```
 
@@ -23,3 +24,4 @@ mod disk;
 mod machine;
 mod recovery;
 mod tasks;
+mod zoned;
