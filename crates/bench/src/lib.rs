@@ -8,8 +8,10 @@
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
+//!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
+mod beside;
 mod cipher;
 mod fuse;
 mod limits;
@@ -17,15 +19,20 @@ mod machine;
 mod measure;
 mod nbd;
 mod peers;
+mod place;
 mod range;
 mod report;
+mod rounds;
 mod ublk;
+mod vhost_user;
 
+pub use beside::ServerRow;
 pub use cipher::cipher;
-pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
+pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use report::{Report, Row, Scaling};
-pub use ublk::{UblkOptions, UblkReport, UblkRow, ublk};
+pub use ublk::{UblkOptions, UblkReport, ublk};
+pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
+use crate::rounds::interleaved;
 
-pub use report::{UblkReport, UblkRow};
+pub use report::UblkReport;
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
@@ -47,16 +48,7 @@ pub fn ublk(options: &UblkOptions, mut progress: impl FnMut(&str)) -> Result<Ubl
     }
     let only = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| only(&w.name())).collect();
-    let mut seen = vec![vec![Vec::with_capacity(options.rounds); disks.len()]; workloads.len()];
-    for round in 0..options.rounds {
-        for (workload, seen) in workloads.iter().zip(&mut seen) {
-            progress(&format!("round {} of {}: {}", round + 1, options.rounds, workload.name()));
-            for i in 0..disks.len() {
-                // Each round begins with another disk: none always follows the same one.
-                let turn = (i + round) % disks.len();
-                seen[turn].push(fio::run(&disks[turn], *workload, options.runtime)?);
-            }
-        }
-    }
+    let run = |disk: &_, workload: &_| fio::run(disk, *workload, options.runtime);
+    let seen = interleaved(options.rounds, &workloads, fio::Workload::name, &disks, progress, run)?;
     Ok(report::report(machine, &workloads, &disks, &seen))
 }

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     Mounted,
     /// The system refused to mount.
     Mount,
+    /// Users may not let others, nor root, into their mounts on this system.
+    OthersForbidden,
     /// The volume cannot be shown in this way.
     Unsupported,
 }

@@ -4,6 +4,7 @@
 //!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
 //!   fuse/     a file: mounted over a file, or one for each segment in a folder
 //!   ublk/     a block device of the kernel's
+//!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
 //! ```
@@ -18,6 +19,7 @@ pub mod metrics;
 pub mod nbd;
 mod tickets;
 pub mod ublk;
+pub mod vhost_user;
 
 pub use error::{Error, ErrorKind};
 

@@ -195,6 +195,7 @@ impl From<export::Error> for Error {
             Kind::DeviceInUse => (Exit::InUse, "another number with --ublk-id, or stop its server first"),
             Kind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
             Kind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
+            Kind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
             Kind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
             Kind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
             _ => (Exit::Failed, ""),

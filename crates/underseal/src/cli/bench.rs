@@ -20,6 +20,7 @@ pub(crate) enum Bench {
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
     Ublk(BenchUblkArgs),
+    VhostUser(BenchVhostUserArgs),
     ServeMemory(ServeMemoryArgs),
     ServeFuseMemory(ServeFuseArgs),
     ServeFuseNull(ServeFuseArgs),
@@ -105,6 +106,29 @@ pub(crate) struct BenchUblkArgs {
     pub(crate) json: bool,
 }
 
+/// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's driver
+#[derive(Debug, Args)]
+pub(crate) struct BenchVhostUserArgs {
+    /// Where the images go: a file system in memory with four times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Each image's size
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// How often every server meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k" or "depth 32"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Mounts memory without a cipher, for `bench fuse`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -138,4 +162,5 @@ Examples:
   underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
   underseal bench nbd --only 'depth 32' --rounds 3
   underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
-  underseal bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin";
+  underseal bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
+  underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils";

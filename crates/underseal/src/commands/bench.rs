@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
-use underseal_bench::{UblkOptions, serve_fuse_memory, serve_null_memory, ublk};
+use underseal_bench::{
+    UblkOptions, VhostUserOptions, serve_fuse_memory, serve_null_memory, ublk, vhost_user,
+};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -61,6 +63,17 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 only: args.only,
             };
             show(&ublk(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::VhostUser(args) => {
+            let options = VhostUserOptions {
+                underseal: this_program()?,
+                directory: args.directory,
+                size: args.size,
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&vhost_user(&options, progress).map_err(|e| failed(&e))?, args.json)
         }
         Bench::ServeFuseMemory(args) => {
             serve_fuse_memory(args.size, &args.fuse, args.threads.into()).map_err(|e| failed(&e))

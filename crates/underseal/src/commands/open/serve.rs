@@ -8,6 +8,7 @@ use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::fuse::{FuseServer, FuseStopper};
 use underseal_export::nbd::{Server, Stopper};
 use underseal_export::ublk::{UblkServer, UblkStopper};
+use underseal_export::vhost_user::{VhostUserServer, VhostUserStopper};
 
 use super::control::Sides;
 use crate::error::{Error, Result};
@@ -20,6 +21,7 @@ pub(super) struct Ways {
     pub(super) nbd: Option<Server>,
     pub(super) fuse: Option<FuseServer>,
     pub(super) ublk: Option<UblkServer>,
+    pub(super) vhost_user: Option<VhostUserServer>,
 }
 
 /// What stops them.
@@ -28,6 +30,7 @@ pub(super) struct Stoppers {
     nbd: Option<Stopper>,
     fuse: Option<FuseStopper>,
     ublk: Option<UblkStopper>,
+    vhost_user: Option<VhostUserStopper>,
     mapping: Arc<Mapping>,
 }
 
@@ -37,6 +40,7 @@ impl Ways {
             nbd: self.nbd.as_ref().map(Server::stopper),
             fuse: self.fuse.as_ref().map(FuseServer::stopper),
             ublk: self.ublk.as_ref().map(UblkServer::stopper),
+            vhost_user: self.vhost_user.as_ref().map(VhostUserServer::stopper),
             mapping: mapping.clone(),
         }
     }
@@ -44,8 +48,10 @@ impl Ways {
     /// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves them alone, and so does
     /// a block device that is deleted.
     fn run(self, stoppers: &Stoppers) -> Result<()> {
-        let Self { nbd, fuse, ublk } = self;
+        let Self { nbd, fuse, ublk, vhost_user } = self;
         thread::scope(|scope| {
+            // Until it is told to stop.
+            vhost_user.map(|device| scope.spawn(|| device.run()));
             let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
             let attached = ublk.map(|ublk| scope.spawn(|| ublk.run()));
             let served = nbd.map_or(Ok(()), |nbd| {
@@ -69,6 +75,7 @@ impl Stoppers {
     pub(super) fn stop(&self) {
         self.nbd.iter().for_each(Stopper::stop);
         self.ublk.iter().for_each(UblkStopper::stop);
+        self.vhost_user.iter().for_each(VhostUserStopper::stop);
         // Unmounting can take its time, and a second signal is to be heard meanwhile.
         if let Some(fuse) = self.fuse.clone() {
             aside("unmount", move || fuse.stop());

@@ -10,7 +10,13 @@ use crate::cli::{Nbd, ServeArgs};
 /// The line that says that clients can connect, and where, and with what.
 pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> String {
     let hint = match (uris.first(), paths.first()) {
-        (Some(uri), _) => format!("nbdinfo '{uri}'"),
+        (Some(uri), _) => match uri.strip_prefix("vhost-user:") {
+            Some(path) => format!(
+                "qemu-system-x86_64 ... -chardev 'socket,id=disk,path={path}' -device vhost-user-blk-pci,chardev=disk \
+                 (with memory that has share=on)"
+            ),
+            None => format!("nbdinfo '{uri}'"),
+        },
         (None, Some(path)) if path.starts_with("/dev/") => format!("lsblk -f {path}"),
         (None, path) => format!("ls -l '{}'", path.unwrap_or(&name.display().to_string())),
     };
