@@ -7,6 +7,7 @@
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
+//!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
@@ -22,6 +23,7 @@ mod place;
 mod range;
 mod report;
 mod rounds;
+mod ublk;
 mod vhost_user;
 
 pub use beside::ServerRow;
@@ -32,4 +34,5 @@ pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use report::{Report, Row, Scaling};
+pub use ublk::{UblkOptions, UblkReport, ublk};
 pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

@@ -37,7 +37,7 @@ pub use policy::{Affinity, Dispatch, Flags, Policy, WriteOrder};
 pub use queue::{Full, Queue, QueueOptions};
 pub use request::{Completion, Request};
 pub use stats::{Backlog, Count, Dispatched, Histogram, Stages, Stats};
-pub use underseal_device::Buffer;
+pub use underseal_device::{Buffer, Zone, ZoneAction, ZoneLimits, Zones};
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,5 +1,7 @@
 //! A volume over its lower devices.
 
+mod zones;
+
 use std::sync::Arc;
 use std::time::Duration;
 

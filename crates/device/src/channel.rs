@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Buffer, Error, Geometry, Result, Ring, Token};
+use crate::{Buffer, Error, Geometry, Result, Ring, Token, Zone, ZoneAction, ZoneLimits};
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
@@ -24,6 +24,29 @@ pub trait Device: Send + Sync {
     fn extent(&self, offset: u64, len: u64) -> Extent {
         let _ = offset;
         Extent { len, hole: false }
+    }
+
+    /// Up to `most` zones from `offset` on, as they are now; there may be more.
+    ///
+    /// # Errors
+    /// The system's; `ENOTTY` for a device without zones that it could tell of.
+    fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
+        let _ = (offset, most);
+        Err(rustix::io::Errno::NOTTY.into())
+    }
+
+    /// How many zones may be in use at a time.
+    fn zone_limits(&self) -> ZoneLimits {
+        ZoneLimits::default()
+    }
+
+    /// Does something to the zones of a range, and waits for it.
+    ///
+    /// # Errors
+    /// As [`report_zones`](Device::report_zones).
+    fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> std::io::Result<()> {
+        let _ = (action, offset, len);
+        Err(rustix::io::Errno::NOTTY.into())
     }
 }
 

@@ -2,17 +2,18 @@
 
 mod channel;
 mod extents;
+mod zones;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
 
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zones};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 
 /// How to open a file.
@@ -80,6 +81,12 @@ impl FileDevice {
             () => Way::Cached,
         };
         let (block, memory_alignment) = if options.direct { direct_alignment(&file, &name)? } else { (1, 1) };
+        let zones = if kind.is_block_device() { zones::of(&file, size) } else { None };
+        if zones.is_some() && !options.direct && !options.read_only {
+            let context =
+                format!("{name} has zones: the page cache would not write them in order; use --direct");
+            return Err(Error::new(ErrorKind::Open, context));
+        }
         let geometry = Geometry {
             size,
             block,
@@ -87,7 +94,7 @@ impl FileDevice {
             memory_alignment,
             read_only: options.read_only,
             discard: true,
-            zones: if kind.is_block_device() { zones(&file) } else { None },
+            zones,
         };
         Ok(Self { file: Arc::new(file), name, geometry, way })
     }
@@ -114,6 +121,18 @@ impl Device for FileDevice {
     fn extent(&self, offset: u64, len: u64) -> Extent {
         extents::extent(&self.file, offset, len)
     }
+
+    fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
+        zones::report(&self.file, offset, most)
+    }
+
+    fn zone_limits(&self) -> ZoneLimits {
+        zones::limits(&self.file)
+    }
+
+    fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> std::io::Result<()> {
+        zones::act(&self.file, action, offset, len)
+    }
 }
 
 /// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells (6.1).
@@ -132,18 +151,6 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
         return Err(Error::new(ErrorKind::Alignment, context));
     }
     Ok((block, memory))
-}
-
-/// A host-managed disk's zones, as sysfs tells. It does not tell how many are conventional: none is counted as such.
-fn zones(file: &File) -> Option<Zones> {
-    let device = file.metadata().ok()?.rdev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let queue = |name| std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/{name}")).ok();
-    if queue("zoned")?.trim() != "host-managed" {
-        return None;
-    }
-    let sectors: u64 = queue("chunk_sectors")?.trim().parse().ok()?;
-    Some(Zones { size: sectors.checked_mul(512).filter(|&size| size > 0)?, conventional: 0 })
 }
 
 fn lives_in_memory(file: &File) -> bool {

@@ -29,3 +29,42 @@ pub struct Zones {
     /// So many zones at the front may be written anywhere.
     pub conventional: u32,
 }
+
+/// How many zones may be in use at a time; 0: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ZoneLimits {
+    /// Open for writing.
+    pub open: u32,
+    /// Open, or closed and neither empty nor full.
+    pub active: u32,
+}
+
+/// One zone as it is now, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zone {
+    /// Where it begins.
+    pub start: u64,
+    /// Its length: where the next one begins.
+    pub len: u64,
+    /// How much of it can be written.
+    pub capacity: u64,
+    /// Where it is written next.
+    pub pointer: u64,
+    /// `BLK_ZONE_TYPE_`: 1 conventional, 2 to be written in sequence.
+    pub kind: u8,
+    /// `BLK_ZONE_COND_`: empty, open, full, ..
+    pub condition: u8,
+}
+
+/// What can be done to zones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ZoneAction {
+    /// Holds the resources for writing.
+    Open,
+    /// Gives them back.
+    Close,
+    /// Makes it full.
+    Finish,
+    /// Makes it empty: what is in it is lost.
+    Reset,
+}

@@ -50,7 +50,7 @@ pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use fault::{Fault, FaultControl, FaultDevice, Rule};
 pub use file::{FileDevice, OpenOptions};
-pub use geometry::{Geometry, Zones};
+pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;

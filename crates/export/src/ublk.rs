@@ -9,7 +9,8 @@
 //!     |
 //!   Worker         one hardware queue: a thread, a `Queue`; requests in, completions out
 //!     |- character.rs  /dev/ublkcN: descriptors of requests, and where their data is
-//!     +- request.rs    a descriptor as what the queue understands
+//!     |- request.rs    a descriptor as what the queue understands
+//!     +- zones.rs      where the zones of a zoned volume are written next
 //! ```
 //!
 //! A thread waits in one place. A queue's commands to the driver ("fetch a request", "this one is done, fetch another") are
@@ -46,6 +47,8 @@ mod request;
 mod server;
 #[cfg(feature = "ublk")]
 mod worker;
+#[cfg(feature = "ublk")]
+mod zones;
 
 #[cfg(not(feature = "ublk"))]
 #[path = "ublk/absent.rs"]

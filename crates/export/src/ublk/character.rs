@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use libublk_rs_sys as sys;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// How long the node may take to appear.
-const APPEARS: Duration = Duration::from_secs(10);
+/// How long the node may take to appear, and to be this user's.
+pub(super) const APPEARS: Duration = Duration::from_secs(10);
 
 pub(super) fn path(id: u32) -> String {
     format!("/dev/ublkc{id}")

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::control::Control;
-use super::{UblkConfig, link, params};
+use super::{UblkConfig, character, link, params};
 use crate::{Error, ErrorKind, Result};
 
 /// How long the kernel may take to see a killed server off.
@@ -115,13 +115,15 @@ fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) ->
             | sys::UBLK_F_USER_RECOVERY
             | sys::UBLK_F_USER_RECOVERY_REISSUE
     };
+    let zoned = params.types & sys::UBLK_PARAM_TYPE_ZONED != 0;
     let mut info = sys::ublksrv_ctrl_dev_info {
-        nr_hw_queues: config.queues,
+        // What is appended to a zone goes down in the order in which places were given out: by one thread.
+        nr_hw_queues: if zoned { 1 } else { config.queues },
         queue_depth: config.depth,
         max_io_buf_bytes: params::LONGEST,
         // All ones: the kernel chooses.
         dev_id: config.id.unwrap_or(u32::MAX),
-        flags: flags.into(),
+        flags: (flags | if zoned { sys::UBLK_F_ZONED } else { 0 }).into(),
         ublksrv_flags: config.identity,
         ..Default::default()
     };
@@ -134,11 +136,33 @@ fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) ->
         }
         _ => refused("the kernel made no device".into(), e),
     })?;
-    if let Err(e) = control.set_params(info.dev_id, *params) {
+    if let Err(e) = describe(control, config, info.dev_id, params) {
         let _ = control.delete(info.dev_id, &|| false);
         return Err(refused("the kernel takes no such disk".into(), e));
     }
     Ok(Claimed { info, recovered: false })
+}
+
+/// Describes a new disk. A user's device is theirs once a rule of udev's has given them its node.
+fn describe(
+    control: &mut Control,
+    config: &UblkConfig,
+    id: u32,
+    params: &sys::ublk_params,
+) -> io::Result<()> {
+    let started = Instant::now();
+    loop {
+        match control.set_params(id, *params) {
+            Err(e)
+                if config.unprivileged
+                    && matches!(Errno::from_io_error(&e), Some(Errno::ACCESS | Errno::NOENT))
+                    && started.elapsed() < character::APPEARS =>
+            {
+                thread::sleep(Duration::from_millis(20));
+            }
+            described => return described,
+        }
+    }
 }
 
 /// The kernel said no.

@@ -1,7 +1,7 @@
 //! What the kernel is told of the volume.
 
 use libublk_rs_sys as sys;
-use underseal_datapath::Mapping;
+use underseal_datapath::{Mapping, Zones};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -29,32 +29,65 @@ pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     let block = u64::from(mapping.block()).max(SECTOR);
-    let shift = |bytes: u64| u8::try_from(bytes.ilog2()).unwrap_or(u8::MAX);
     let preferred = u64::from(mapping.preferred_block()).max(block).next_power_of_two().min(1 << 20);
     let mut attrs = sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA;
     if mapping.read_only() {
         attrs |= sys::UBLK_ATTR_READ_ONLY;
     }
+    if let Some(zones) = mapping.zones() {
+        return zoned(mapping, zones, block, preferred, attrs);
+    }
     let discards = if mapping.discards() { FREED >> 9 } else { 0 };
     let zeroes = if mapping.is_null() { FREED >> 9 } else { ZEROED >> 9 };
     Ok(sys::ublk_params {
         types: sys::UBLK_PARAM_TYPE_BASIC | sys::UBLK_PARAM_TYPE_DISCARD,
-        basic: sys::ublk_param_basic {
-            attrs,
-            logical_bs_shift: shift(block),
-            physical_bs_shift: shift(preferred),
-            io_opt_shift: shift(preferred),
-            io_min_shift: shift(preferred),
-            max_sectors: LONGEST >> 9,
-            // What is left beyond whole blocks nobody could reach.
-            dev_sectors: mapping.size() / block * (block / SECTOR),
-            ..Default::default()
-        },
+        basic: basic(mapping, block, preferred, attrs),
         discard: sys::ublk_param_discard {
             discard_granularity: u32::try_from(preferred).unwrap_or(mapping.block()),
             max_discard_sectors: discards,
             max_write_zeroes_sectors: zeroes,
             max_discard_segments: 1,
+            ..Default::default()
+        },
+        ..Default::default()
+    })
+}
+
+fn basic(mapping: &Mapping, block: u64, preferred: u64, attrs: u32) -> sys::ublk_param_basic {
+    let shift = |bytes: u64| u8::try_from(bytes.ilog2()).unwrap_or(u8::MAX);
+    sys::ublk_param_basic {
+        attrs,
+        logical_bs_shift: shift(block),
+        physical_bs_shift: shift(preferred),
+        io_opt_shift: shift(preferred),
+        io_min_shift: shift(preferred),
+        max_sectors: LONGEST >> 9,
+        // What is left beyond whole blocks nobody could reach.
+        dev_sectors: mapping.size() / block * (block / SECTOR),
+        ..Default::default()
+    }
+}
+
+/// A disk with zones. Zones are emptied, not discarded in part, and zeros would have to be written in sequence.
+fn zoned(
+    mapping: &Mapping,
+    zones: Zones,
+    block: u64,
+    preferred: u64,
+    attrs: u32,
+) -> Result<sys::ublk_params> {
+    let limits = mapping.zone_limits();
+    let chunk_sectors = u32::try_from(zones.size / SECTOR).map_err(|_| {
+        let context = format!("zones of {} bytes are longer than the kernel's", zones.size);
+        Error::new(ErrorKind::Unsupported, context)
+    })?;
+    Ok(sys::ublk_params {
+        types: sys::UBLK_PARAM_TYPE_BASIC | sys::UBLK_PARAM_TYPE_ZONED,
+        basic: sys::ublk_param_basic { chunk_sectors, ..basic(mapping, block, preferred, attrs) },
+        zoned: sys::ublk_param_zoned {
+            max_open_zones: limits.open,
+            max_active_zones: limits.active,
+            max_zone_append_sectors: chunk_sectors.min(LONGEST >> 9),
             ..Default::default()
         },
         ..Default::default()

@@ -2,15 +2,49 @@
 
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
+use underseal_datapath::ZoneAction;
+
+/// A zone's bytes in a report.
+pub(super) const ZONE: usize = size_of::<sys::blk_zone>();
 
 /// A request of the block layer's, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    Read { offset: u64, len: usize },
-    Write { offset: u64, len: usize, durable: bool },
+    Read {
+        offset: u64,
+        len: usize,
+    },
+    Write {
+        offset: u64,
+        len: usize,
+        durable: bool,
+    },
     Flush,
-    Discard { offset: u64, len: u64 },
-    Zero { offset: u64, len: u64, punch: bool },
+    Discard {
+        offset: u64,
+        len: u64,
+    },
+    Zero {
+        offset: u64,
+        len: u64,
+        punch: bool,
+    },
+    /// Tell of so many zones from `offset` on.
+    Report {
+        offset: u64,
+        count: usize,
+    },
+    /// Do something to the zone at `offset`, or to all.
+    Zone {
+        offset: u64,
+        action: ZoneAction,
+    },
+    ResetAll,
+    /// Write to the zone that begins at `offset` wherever it is written next, and say where.
+    Append {
+        offset: u64,
+        len: usize,
+    },
 }
 
 impl Request {
@@ -37,6 +71,17 @@ impl Request {
             sys::UBLK_IO_OP_WRITE_ZEROES => {
                 Self::Zero { offset, len, punch: flags & sys::UBLK_IO_F_NOUNMAP == 0 }
             }
+            // A count takes the place of the length.
+            sys::UBLK_IO_OP_REPORT_ZONES => Self::Report {
+                offset,
+                count: usize::try_from(descriptor.nr_sectors).map_err(|_| Errno::INVAL)?.min(longest / ZONE),
+            },
+            sys::UBLK_IO_OP_ZONE_OPEN => Self::Zone { offset, action: ZoneAction::Open },
+            sys::UBLK_IO_OP_ZONE_CLOSE => Self::Zone { offset, action: ZoneAction::Close },
+            sys::UBLK_IO_OP_ZONE_FINISH => Self::Zone { offset, action: ZoneAction::Finish },
+            sys::UBLK_IO_OP_ZONE_RESET => Self::Zone { offset, action: ZoneAction::Reset },
+            sys::UBLK_IO_OP_ZONE_RESET_ALL => Self::ResetAll,
+            sys::UBLK_IO_OP_ZONE_APPEND => Self::Append { offset, len: short()? },
             _ => return Err(Errno::OPNOTSUPP),
         })
     }
@@ -80,7 +125,9 @@ mod tests {
             Err(Errno::INVAL),
             "no byte has that number"
         );
-        assert_eq!(parse(sys::UBLK_IO_OP_REPORT_ZONES, 1, 0), Err(Errno::OPNOTSUPP));
+        assert_eq!(parse(sys::UBLK_IO_OP_ZONE_APPEND, 2049, 0), Err(Errno::INVAL));
+        let most = Request::Report { offset: 0, count: (1 << 20) / ZONE };
+        assert_eq!(parse(sys::UBLK_IO_OP_REPORT_ZONES, u32::MAX, 0), Ok(most));
         assert_eq!(parse(99, 1, 0), Err(Errno::OPNOTSUPP));
     }
 }

@@ -10,10 +10,11 @@ use std::time::Instant;
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping};
-use underseal_datapath::{Queue, QueueOptions, Request as Job};
+use underseal_datapath::{Queue, QueueOptions, Request as Job, ZoneAction};
 
 use super::character;
 use super::request::Request;
+use super::zones::Pointers;
 use crate::{Error, ErrorKind, Result};
 
 /// Request memory of one queue is twice this: so many bytes are in flight at most.
@@ -49,6 +50,8 @@ pub(super) struct Worker {
     /// Tags that the driver has, or will have again.
     live: usize,
     failures: u64,
+    /// Where zones are written next.
+    pointers: Pointers,
 }
 
 impl Worker {
@@ -60,9 +63,10 @@ impl Worker {
         let Part { mapping, file, number, depth, longest, unprivileged } = part;
         let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the block device").with_source(e);
         let max_request = IN_FLIGHT.max(longest);
-        let queue =
-            Queue::open(mapping, QueueOptions { depth: depth.into(), max_request }).map_err(no_queue)?;
+        let queue = Queue::open(mapping.clone(), QueueOptions { depth: depth.into(), max_request })
+            .map_err(no_queue)?;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
+        let pointers = Pointers::new(mapping);
         let driver = character::Queue::new(file, number, depth, unprivileged.then_some(longest));
         let mut this = Self {
             queue,
@@ -73,6 +77,7 @@ impl Worker {
             waiting: VecDeque::with_capacity(depth.into()),
             live: 0,
             failures: 0,
+            pointers,
         };
         for tag in 0..depth {
             this.command(sys::UBLK_U_IO_FETCH_REQ, tag, 0).map_err(refused)?;
@@ -106,19 +111,27 @@ impl Worker {
 
     /// Gives the driver the outcome of a tag's request, and waits for the next one there.
     fn commit(&mut self, tag: u16, result: i32) -> io::Result<()> {
+        self.commit_at(tag, result, self.driver.address(tag))
+    }
+
+    fn commit_at(&mut self, tag: u16, result: i32, address: u64) -> io::Result<()> {
         self.requests[usize::from(tag)] = None;
         self.live -= 1;
-        self.command(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ, tag, result)
+        self.command_at(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ, tag, result, address)
     }
 
     fn command(&mut self, operation: u32, tag: u16, result: i32) -> io::Result<()> {
+        self.command_at(operation, tag, result, self.driver.address(tag))
+    }
+
+    fn command_at(&mut self, operation: u32, tag: u16, result: i32, address: u64) -> io::Result<()> {
         let mut payload = [0; 16];
         const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16, "queue, tag, result, address");
         payload[..2].copy_from_slice(&self.number.to_ne_bytes());
         payload[2..4].copy_from_slice(&tag.to_ne_bytes());
         payload[4..8].copy_from_slice(&result.to_ne_bytes());
-        payload[8..].copy_from_slice(&self.driver.address(tag).to_ne_bytes());
-        // SAFETY: the command names the tag's own buffer, if any. The driver writes to it until it answers; it is touched
+        payload[8..].copy_from_slice(&address.to_ne_bytes());
+        // SAFETY: the command names the tag's own buffer, or none (it may be a sector's number then). The driver writes to it until it answers; it is touched
         // for requests that were answered only, and unmapped after all commands are (see `drop`).
         unsafe { self.queue.command(self.driver.as_fd(), operation, payload, tag.into()) }?;
         self.live += 1;
@@ -163,7 +176,12 @@ impl Worker {
     fn start(&mut self, tag: u16, request: Request) -> io::Result<usize> {
         let (job, moves) = match request {
             Request::Read { offset, len } => (Job::Read { offset, len }, len),
-            Request::Write { offset, len, durable } => {
+            Request::Write { .. } | Request::Append { .. } => {
+                let (len, durable) = match request {
+                    Request::Write { len, durable, .. } => (len, durable),
+                    Request::Append { len, .. } => (len, false),
+                    _ => (0, false),
+                };
                 let Some(mut data) = self.queue.alloc(len) else {
                     self.waiting.push_back(tag);
                     return Ok(0);
@@ -173,12 +191,23 @@ impl Worker {
                     log::error!("a write's data cannot be fetched from ublk: {e}");
                     return self.commit(tag, -errno_of(&e)).map(|()| 0);
                 }
+                let offset = match self.place(tag, request) {
+                    Ok(offset) => offset,
+                    Err(e) => {
+                        self.queue.free(data);
+                        return self.commit(tag, -errno_of(&e)).map(|()| 0);
+                    }
+                };
                 (Job::Write { offset, data, durable }, len)
             }
             Request::Flush => (Job::Flush, 0),
             Request::Discard { offset, len } => (Job::Discard { offset, len, durable: false }, 0),
             Request::Zero { offset, len, punch } => {
                 (Job::WriteZeroes { offset, len, durable: false, punch, fast: false }, 0)
+            }
+            Request::Report { .. } | Request::Zone { .. } | Request::ResetAll => {
+                let result = self.zones(tag, request).unwrap_or_else(|e| -errno_of(&e));
+                return self.commit(tag, result).map(|()| 0);
             }
         };
         match self.queue.submit(tag.into(), job) {
@@ -190,6 +219,35 @@ impl Worker {
                 self.waiting.push_back(tag);
                 Ok(0)
             }
+        }
+    }
+
+    /// Where a write goes: for what is appended that is decided here, and the request remembers it.
+    fn place(&mut self, tag: u16, request: Request) -> io::Result<u64> {
+        match request {
+            Request::Append { offset, len } => {
+                let at = self.pointers.append(offset, len as u64)?;
+                self.requests[usize::from(tag)] = Some(Request::Append { offset: at, len });
+                Ok(at)
+            }
+            Request::Write { offset, len, .. } => {
+                self.pointers.written(offset, len as u64);
+                Ok(offset)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Tells of zones or changes them, and waits for the device: neither is done often. What the driver is told.
+    fn zones(&mut self, tag: u16, request: Request) -> io::Result<i32> {
+        match request {
+            Request::Report { offset, count } => {
+                let report = self.pointers.report(offset, count)?;
+                self.driver.write(tag, &report)?;
+                Ok(bytes(report.len()))
+            }
+            Request::Zone { offset, action } => self.pointers.act(action, Some(offset)).map(|()| 0),
+            _ => self.pointers.act(ZoneAction::Reset, None).map(|()| 0),
         }
     }
 
@@ -223,15 +281,21 @@ impl Worker {
                     -errno_of(&e)
                 }
             },
-            (Ok(()), Request::Write { len, .. }, _) => bytes(len),
+            (Ok(()), Request::Write { len, .. } | Request::Append { len, .. }, _) => bytes(len),
             (Ok(()), ..) => 0,
             (Err(failure), ..) => {
+                if let Request::Write { offset, .. } | Request::Append { offset, .. } = request {
+                    self.pointers.forget(offset);
+                }
                 self.log(&format!("{request:?}"), &failure);
                 -errno(&failure).raw_os_error()
             }
         };
         self.give_back(buffer);
-        self.commit(tag, result)?;
+        match request {
+            Request::Append { offset, .. } => self.commit_at(tag, result, offset / 512)?,
+            _ => self.commit(tag, result)?,
+        }
         self.queue.replied(ready, Instant::now());
         Ok(())
     }

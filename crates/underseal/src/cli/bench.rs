@@ -19,6 +19,7 @@ pub(crate) enum Bench {
     Cipher(BenchCipherArgs),
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
+    Ublk(BenchUblkArgs),
     VhostUser(BenchVhostUserArgs),
     ServeMemory(ServeMemoryArgs),
     ServeFuseMemory(ServeFuseArgs),
@@ -88,6 +89,26 @@ pub(crate) struct BenchFuseArgs {
     pub(crate) json: bool,
 }
 
+/// The block device, beside the kernel's dm-crypt with and without its work queues, each on a RAM disk; the client is fio
+#[derive(Debug, Args)]
+pub(crate) struct BenchUblkArgs {
+    /// A RAM disk, five times; WHAT IS ON THEM IS LOST; by default /dev/ram0 to /dev/ram4 (`modprobe brd rd_nr=5`)
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub(crate) devices: Vec<PathBuf>,
+    /// How often every disk meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k" or "depth 32"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's driver
 #[derive(Debug, Args)]
 pub(crate) struct BenchVhostUserArgs {
@@ -144,4 +165,5 @@ Examples:
   underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
   underseal bench nbd --only 'depth 32' --rounds 3
   underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
+  underseal bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
   underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils";

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
-use underseal_bench::{VhostUserOptions, serve_fuse_memory, serve_null_memory, vhost_user};
+use underseal_bench::{
+    UblkOptions, VhostUserOptions, serve_fuse_memory, serve_null_memory, ublk, vhost_user,
+};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -51,6 +53,17 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 only: args.only,
             };
             show(&fuse(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::Ublk(args) => {
+            let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();
+            let options = UblkOptions {
+                underseal: this_program()?,
+                devices: if args.devices.is_empty() { by_default() } else { args.devices },
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&ublk(&options, progress).map_err(|e| failed(&e))?, args.json)
         }
         Bench::VhostUser(args) => {
             let options = VhostUserOptions {

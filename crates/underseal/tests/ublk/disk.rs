@@ -19,6 +19,7 @@ fn a_volume_is_a_disk_to_the_kernel() {
     guest.task("filesystem", &script(&volume, FILESYSTEM));
     guest.task("freed", &script(&volume, FREED));
     guest.task("operator", &script(&volume, OPERATOR));
+    guest.task("user", &script(&volume, USER));
     guest.boot();
 }
 
@@ -118,6 +119,28 @@ wait $writer
 \"$OURS\" status op | grep 'policy     same-cpu'
 \"$OURS\" close op
 ends 0
+";
+
+/// A user who is not root, where the machine's rules (udev's, elsewhere) allow it.
+const USER: &str = "
+chmod 666 /dev/ublk-control
+mkdir /run/user
+cp $PASS /run/user/pass
+cp $OURS /run/user/ours
+mv /run/image /run/user/image
+chown -R 1000 /run/user
+setpriv --reuid 1000 --regid 1000 --clear-groups env UNDERSEAL_RUNTIME_DIR=/run/user/run \\
+    /run/user/ours open /run/user/image --ublk --ublk-queues 1 --passphrase-file /run/user/pass -vv > user.out 2> user.err &
+server=$!
+name=user
+until chown 1000 /dev/ublkc0; do kill -0 $server; sleep 0.1; done 2> /dev/null
+until grep 'is open: /dev/ublkb0$' user.out; do kill -0 $server || { cat user.err; exit 1; }; sleep 0.1; done
+verify /dev/ublkb0
+stop
+mv /run/user/image /run/image
+chmod 600 /dev/ublk-control
+refused 'this user may not use' setpriv --reuid 1000 --regid 1000 --clear-groups \\
+    /run/user/ours open /run/user/image --ublk --passphrase-file /run/user/pass
 ";
 
 #[test]

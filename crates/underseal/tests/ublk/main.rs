@@ -4,7 +4,10 @@
 //!   ../guest/    boots the machine
 //!   machine.rs   the machine itself: tasks, waiting, the plug
 //!   tasks.rs     what tasks share; serve.sh is its half in the guest
+//!   bench.rs     `underseal bench ublk`, when asked for
+//!   absent.rs    machines without ublk
 //!   disk.rs      the block device is what the volume is
+//!   zoned.rs     volumes on zoned disks have zones
 //!   recovery.rs  servers that are killed, stopped, replaced
 //! ```
 
@@ -15,7 +18,10 @@ mod guest;
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod absent;
+mod bench;
 mod disk;
 mod machine;
 mod recovery;
 mod tasks;
+mod zoned;

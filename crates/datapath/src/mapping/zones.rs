@@ -1,0 +1,72 @@
+//! A volume that lies in the zones of its device as one run, whole zone by whole zone: it has zones itself.
+
+use std::io;
+
+use rustix::io::Errno;
+use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
+use underseal_volume::SegmentKind;
+
+use super::Mapping;
+
+impl Mapping {
+    /// The zones of the volume, if it has any.
+    pub fn zones(&self) -> Option<Zones> {
+        let (device, lower) = self.zoned()?;
+        let zones = device.geometry().zones?;
+        let before = u32::try_from(lower / zones.size).unwrap_or(u32::MAX);
+        Some(Zones { conventional: zones.conventional.saturating_sub(before), ..zones })
+    }
+
+    /// How many zones may be in use at a time.
+    pub fn zone_limits(&self) -> ZoneLimits {
+        self.zoned().map_or_else(ZoneLimits::default, |(device, _)| device.zone_limits())
+    }
+
+    /// Up to `most` zones from `offset` on, as they are now; there may be more, and none beyond the end. It asks the device,
+    /// and waits for it.
+    ///
+    /// # Errors
+    /// The system's; `ENOTTY` for a volume without zones.
+    pub fn report_zones(&self, offset: u64, most: usize) -> io::Result<Vec<Zone>> {
+        let (device, lower) = self.zoned().ok_or_else(without)?;
+        if offset >= self.size() {
+            return Ok(Vec::new());
+        }
+        let mut zones = device.report_zones(lower + offset, most)?;
+        zones.retain(|zone| zone.start >= lower && zone.start - lower < self.size());
+        for zone in &mut zones {
+            zone.start -= lower;
+            zone.pointer = zone.pointer.saturating_sub(lower);
+            zone.len = zone.len.min(self.size() - zone.start);
+            zone.capacity = zone.capacity.min(zone.len);
+        }
+        Ok(zones)
+    }
+
+    /// Does something to the zones of a range, and waits for it.
+    ///
+    /// # Errors
+    /// `EROFS`; `EINVAL` beyond the end; the system's.
+    pub fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> io::Result<()> {
+        let (device, lower) = self.zoned().ok_or_else(without)?;
+        if self.read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.size()) {
+            return Err(Errno::INVAL.into());
+        }
+        device.act_on_zones(action, lower + offset, len)
+    }
+
+    /// The one device, and where the volume begins on it.
+    fn zoned(&self) -> Option<(&dyn Device, u64)> {
+        let [(_, _, SegmentKind::Stored, device, lower, ..)] = self.extents.0[..] else { return None };
+        let device = &**self.devices.get(device)?;
+        let zone = device.geometry().zones?.size;
+        lower.is_multiple_of(zone).then_some((device, lower))
+    }
+}
+
+fn without() -> io::Error {
+    Errno::NOTTY.into()
+}
