@@ -108,7 +108,10 @@ impl Region {
 }
 
 /// Copies guest memory into `bytes`, which is as long.
-pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
+///
+/// # Errors
+/// `IoError` when it is not, or some of it is not there.
+pub fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
     let mut rest = bytes;
     for segment in from {
         let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
@@ -119,7 +122,10 @@ pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Resu
 }
 
 /// Copies as many of `bytes` into guest memory as there is room for.
-pub(super) fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
+///
+/// # Errors
+/// `IoError` when some of it is not there.
+pub fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
     let mut rest = bytes;
     for segment in into.iter().filter(|segment| segment.writable) {
         let (now, later) = rest.split_at(rest.len().min(segment.len as usize));
