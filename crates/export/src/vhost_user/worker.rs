@@ -146,6 +146,10 @@ impl Worker {
         self.signal_now();
         if let Err(trouble) = self.serve() {
             match trouble {
+                // Zeros in the place of what was there make no sense in many ways.
+                Trouble::Ring(_) if self.is_lost() => {
+                    log::error!("{}: stopped: {}", self.name, Malformed::Lost)
+                }
                 Trouble::Ring(malformed) => {
                     log::error!("{}: stopped, its driver is at fault: {malformed}", self.name)
                 }
@@ -183,6 +187,11 @@ impl Worker {
                 self.wait(true)?;
             }
         }
+    }
+
+    /// Memory that is shared was cut short.
+    fn is_lost(&self) -> bool {
+        self.memory.is_lost() || self.tracker.as_ref().is_some_and(Tracker::is_lost)
     }
 
     /// Nothing that was taken is without an answer, or nobody is there to get it.
@@ -250,6 +259,9 @@ impl Worker {
     fn take_requests(&mut self) -> Result<Pace, Trouble> {
         let mut bytes = 0;
         self.ring.hush(self.memory.ram())?;
+        if self.is_lost() {
+            return Err(Malformed::Lost.into());
+        }
         loop {
             let stalled = match self.stalled.take() {
                 Some(stalled) => stalled,
@@ -334,6 +346,10 @@ impl Worker {
                     self.queue.free(data);
                     self.give_back(ticket, how)?;
                     return Ok(Ok(()));
+                }
+                if self.is_lost() {
+                    self.queue.free(data);
+                    return Err(Malformed::Lost.into());
                 }
                 Job::Write { offset, data, durable }
             }
