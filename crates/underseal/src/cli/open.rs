@@ -14,8 +14,8 @@ use super::VolumeArgs;
 /// Opens a volume and serves its plain bytes.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
-/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd,
-/// --fuse and --vhost-user says where.
+/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd, --fuse,
+/// --ublk and --vhost-user says where.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 // Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
@@ -80,6 +80,19 @@ pub(crate) struct ServeArgs {
     /// Let the kernel keep no pages of the file; always so for a volume that is also written to through --nbd
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_cache: bool,
+
+    /// Make the plain bytes a block device, /dev/ublkbN, to which /dev/underseal/NAME leads; opening a volume again whose
+    /// server was killed goes on with its device
+    #[arg(long, help_heading = UBLK)]
+    pub(crate) ublk: bool,
+    /// The number N; by default the volume's own from before, or the next free one
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = clap::value_parser!(u32).range(..=0xf_ffff),
+        help_heading = UBLK)]
+    pub(crate) ublk_id: Option<u32>,
+    /// Hardware queues, each with a thread; by default one for each processor, but at most 4
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = clap::value_parser!(u16).range(1..=256),
+        help_heading = UBLK)]
+    pub(crate) ublk_queues: Option<u16>,
 
     #[command(flatten)]
     pub(crate) vhost_user: VhostUserArgs,
@@ -161,6 +174,7 @@ impl FromStr for Nbd {
 
 const NBD: &str = "NBD";
 const FUSE: &str = "FUSE";
+const UBLK: &str = "Block device (ublk)";
 const VHOST_USER: &str = "Virtual machines";
 const CONTROL: &str = "Control and metrics";
 const PROCESS: &str = "Process";
@@ -174,6 +188,7 @@ Examples:
   underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
   underseal open disk.img --vhost-user vm.sock --vhost-user-queues 2
   touch disk; underseal open disk.img --fuse disk      the plain bytes are the file \"disk\" until Ctrl-C
+  sudo underseal open disk.img --ublk --name disk      the plain bytes are /dev/underseal/disk
 
 Then, for instance:
   nbdinfo 'nbd+unix:///?socket=disk.sock'

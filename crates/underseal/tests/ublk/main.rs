@@ -3,6 +3,9 @@
 //! ```text
 //!   ../guest/    boots the machine
 //!   machine.rs   the machine itself: tasks, waiting, the plug
+//!   tasks.rs     what tasks share; serve.sh is its half in the guest
+//!   disk.rs      the block device is what the volume is
+//!   recovery.rs  servers that are killed, stopped, replaced
 //! ```
 
 #[path = "../guest/guest.rs"]
@@ -12,4 +15,7 @@ mod guest;
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod disk;
 mod machine;
+mod recovery;
+mod tasks;
