@@ -345,7 +345,8 @@ fn memory_that_cannot_be_shared_is_refused() {
         ..region
     };
     assert!(front.link.set_mem_table(&[region, overlapping]).is_err());
-    assert!(server.log().contains("regions of guest memory"), "{}", server.log());
+    let told = || server.log().contains("regions of guest memory");
+    crate::support::tools::wait_until("the log says why", crate::support::tools::PATIENCE, told);
     drop(front);
     still_serves(&server, &socket);
     server.stop();
