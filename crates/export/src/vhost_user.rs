@@ -27,6 +27,7 @@ pub mod request;
 pub mod ring;
 mod running;
 mod server;
+mod shared;
 mod worker;
 
 use std::io;

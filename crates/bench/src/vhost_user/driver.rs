@@ -81,14 +81,16 @@ pub(super) fn run(
     let elapsed = started.elapsed().as_secs_f64();
     let cpu = server.cpu_time()?.saturating_sub(before);
     latencies.sort_unstable();
-    let count = latencies.len() as f64;
-    let at = |part: f64| latencies[((count - 1.0) * part) as usize].as_secs_f64() * 1e6;
+    let (count, last) = (latencies.len() as f64, latencies.len().saturating_sub(1));
+    let at = |thousandths: usize| {
+        latencies.get(last * thousandths / 1000).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6)
+    };
     Ok(Seen {
         iops: count / elapsed,
         mb_per_s: count * workload.block as f64 / elapsed / 1e6,
-        p50_us: at(0.5),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
+        p50_us: at(500),
+        p99_us: at(990),
+        p999_us: at(999),
         server_cpu_us: cpu.as_secs_f64() * 1e6 / count,
     })
 }
@@ -134,9 +136,9 @@ impl Client {
         let mut latencies = Vec::with_capacity(1 << 20);
         let mut since = vec![Instant::now(); workload.depth];
         let mut in_flight = 0;
-        for slot in 0..workload.depth {
+        for (slot, since) in since.iter_mut().enumerate() {
             let Some(block) = place() else { break };
-            since[slot] = Instant::now();
+            *since = Instant::now();
             self.submit(workload, slot, block).map_err(failed)?;
             in_flight += 1;
         }

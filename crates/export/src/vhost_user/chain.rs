@@ -19,6 +19,7 @@ const INDIRECT: u16 = 4;
 #[expect(missing_docs, reason = "each one's text explains it")]
 pub enum Malformed {
     Ring,
+    Lost,
     Index { offered: u16 },
     Head(u16),
     Next(u16),
@@ -36,6 +37,7 @@ pub enum Malformed {
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Lost => f.write_str("the file of the memory that it shares was cut short"),
             Self::Ring => f.write_str("a part of the ring is not in guest memory"),
             Self::Index { offered } => write!(f, "{offered} chains are offered, more than the ring holds"),
             Self::Head(head) => write!(f, "a chain begins at descriptor {head}, beyond the table"),

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use rustix::fs::FileType;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
 use super::broken;
 use super::chain::Segment;
 use super::request::Status;
+use super::shared::{self, Watch};
 
 /// Regions that a front end may share. QEMU has a few, and one more for each memory module that is plugged in.
 pub(super) const REGIONS: u64 = 256;
@@ -31,12 +31,19 @@ struct Region {
     front: u64,
     guest: u64,
     len: u64,
+    /// Before the mapping that it watches.
+    watch: Arc<Watch>,
     mapped: Arc<GuestRegionMmap<()>>,
 }
 
 impl Memory {
     pub(super) fn ram(&self) -> &GuestRam {
         &self.ram
+    }
+
+    /// Some of it went while it was in use.
+    pub(super) fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.watch.is_lost())
     }
 
     /// With these regions and no others.
@@ -93,22 +100,20 @@ impl Memory {
 impl Region {
     fn map(region: &VhostUserMemoryRegion, file: File) -> vhost::vhost_user::Result<Self> {
         let (front, guest, len) = (region.user_addr, region.guest_phys_addr, region.memory_size);
-        let stat = rustix::fs::fstat(&file).map_err(|e| broken(format!("guest memory: {e}")))?;
-        let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
-        // `vhost` has checked that no end runs over. Pages beyond the file's end would be fatal to touch.
-        if is_file && region.mmap_offset + len > u64::try_from(stat.st_size).unwrap_or(0) {
-            return Err(broken(format!(
-                "guest memory at {guest:#x} has {len} bytes, and its file ends before them"
-            )));
-        }
-        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(guest));
-        let mapped = mapped.ok_or_else(|| broken(format!("guest memory at {guest:#x} is too long")))?;
-        Ok(Self { front, guest, len, mapped: Arc::new(mapped) })
+        let what = format!("guest memory at {guest:#x}");
+        let bytes = usize::try_from(len).map_err(|_| broken(format!("{what} is too long")))?;
+        let (watch, mapped) = shared::map(file, region.mmap_offset, bytes, &what)?;
+        let mapped = GuestRegionMmap::new(mapped, GuestAddress(guest));
+        let mapped = Arc::new(mapped.ok_or_else(|| broken(format!("{what} is too long")))?);
+        Ok(Self { front, guest, len, watch: Arc::new(watch), mapped })
     }
 }
 
 /// Copies guest memory into `bytes`, which is as long.
-pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
+///
+/// # Errors
+/// `IoError` when it is not, or some of it is not there.
+pub fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
     let mut rest = bytes;
     for segment in from {
         let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
@@ -119,7 +124,10 @@ pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Resu
 }
 
 /// Copies as many of `bytes` into guest memory as there is room for.
-pub(super) fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
+///
+/// # Errors
+/// `IoError` when some of it is not there.
+pub fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
     let mut rest = bytes;
     for segment in into.iter().filter(|segment| segment.writable) {
         let (now, later) = rest.split_at(rest.len().min(segment.len as usize));

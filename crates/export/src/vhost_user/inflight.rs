@@ -19,9 +19,10 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 use super::ring::LARGEST;
+use super::shared::{self, Watch};
 use super::{broken, no_memory};
 
 const HEADER: usize = 16;
@@ -42,14 +43,14 @@ const COUNTER: usize = 8;
 
 /// The whole memory.
 pub(super) struct Inflight {
-    mapped: Arc<MmapRegion>,
+    mapped: Arc<(Watch, MmapRegion)>,
     size: u16,
     queues: u16,
 }
 
 /// One ring's part of it.
 pub(super) struct Tracker {
-    mapped: Arc<MmapRegion>,
+    mapped: Arc<(Watch, MmapRegion)>,
     start: usize,
     size: u16,
     counter: u64,
@@ -92,8 +93,7 @@ impl Inflight {
             return Err(broken(context));
         }
         let len = part(queue_size) * usize::from(num_queues);
-        let mapped = MmapRegion::from_file(FileOffset::new(file, mmap_offset), len)
-            .map_err(|e| broken(format!("memory to track requests with: {e}")))?;
+        let mapped = shared::map(file, mmap_offset, len, "memory to track requests with")?;
         Ok(Self { mapped: Arc::new(mapped), size: queue_size, queues: num_queues })
     }
 
@@ -168,18 +168,87 @@ impl Tracker {
         self.store(USED, used);
     }
 
+    /// The memory went while it was in use.
+    pub(super) fn is_lost(&self) -> bool {
+        self.mapped.0.is_lost()
+    }
+
     fn entry(&self, head: u16) -> usize {
         HEADER + ENTRY * usize::from(head)
     }
 
     fn load<T: vm_memory::AtomicAccess>(&self, at: usize) -> T {
-        let part = self.mapped.as_volatile_slice();
+        let part = self.mapped.1.as_volatile_slice();
         part.load(self.start + at, Ordering::Acquire).expect("the part was mapped as a whole, and is aligned")
     }
 
     fn store<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) {
-        let part = self.mapped.as_volatile_slice();
+        let part = self.mapped.1.as_volatile_slice();
         part.store(value, self.start + at, Ordering::Release)
             .expect("the part was mapped as a whole, and is aligned");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory for two rings of eight descriptors, and what a second process makes of it.
+    fn make() -> impl Fn() -> Tracker {
+        let (of, file) = Inflight::make(2, 8).unwrap();
+        move || Inflight::open(&of, file.try_clone().unwrap()).unwrap().tracker(1, 8).unwrap()
+    }
+
+    #[test]
+    fn what_was_taken_and_not_given_back_is_found_in_its_order() {
+        let open = make();
+        let mut first = open();
+        assert!(first.recover(100).is_empty());
+        for head in [5, 0, 7, 3] {
+            first.take(head);
+        }
+        first.put(0);
+        first.published(101);
+        let mut second = open();
+        assert_eq!(second.recover(101), [5, 7, 3]);
+        second.take(1);
+        assert_eq!(open().recover(101), [5, 7, 3, 1], "counters go on");
+    }
+
+    #[test]
+    fn a_kill_at_any_point_of_giving_back_loses_and_repeats_nothing_that_was_published() {
+        // Before the used index was published, both are done again; after it, none of them.
+        for (published, left) in [(u16::MAX, vec![2, 4, 6]), (1, vec![6])] {
+            let open = make();
+            let mut first = open();
+            assert!(first.recover(u16::MAX).is_empty());
+            [2, 4, 6].into_iter().for_each(|head| first.take(head));
+            first.put(4);
+            first.put(2);
+            assert_eq!(open().recover(published), left, "the index is {published}");
+            assert_eq!(open().recover(published), left, "and the same once more");
+        }
+    }
+
+    #[test]
+    fn nonsense_in_it_does_no_harm() {
+        let open = make();
+        let tracker = open();
+        for at in (0..part(8)).step_by(2) {
+            tracker.store(at, 0xffff_u16);
+        }
+        assert!(open().recover(3).len() <= 8);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        for (queues, size) in [(0, 8), (1, 0), (1, LARGEST + 1)] {
+            assert!(Inflight::make(queues, size).is_err());
+        }
+        let (of, file) = Inflight::make(1, 8).unwrap();
+        let more = VhostUserInflight { num_queues: 3, ..of };
+        assert!(Inflight::open(&more, file.try_clone().unwrap()).is_err(), "longer than it says");
+        let longer = VhostUserInflight { mmap_size: 1 << 20, ..more };
+        assert!(Inflight::open(&longer, file).is_err(), "longer than its file");
     }
 }

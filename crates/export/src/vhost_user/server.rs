@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
@@ -18,6 +19,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// Front ends that may be at the door: the one that is served, and those that are told so.
 const CALLERS: usize = 16;
+
+/// How long a front end waits for the one before it to go, until it is turned away.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Rings that a device may have.
 pub const MOST_QUEUES: u16 = 64;
@@ -135,10 +139,12 @@ impl Shared {
 
     /// The place of the front end that is served, once it is free.
     fn enter(&self, socket: &Arc<UnixStream>) -> Option<Session> {
-        let state = self.lock();
-        // One that is gone is on its way out: its successor need not come again.
+        let taken = |state: &mut State| !state.stopping && state.session.is_some();
+        // One that is gone, or is just going, makes room: its successor need not come again.
+        let waited = self.changed.wait_timeout_while(self.lock(), GRACE, taken);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let state = self.changed.wait_while(state, |state| {
-            !state.stopping && state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket))
+            taken(state) && state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket))
         });
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if state.stopping || state.session.is_some() {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use underseal_datapath::{Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue};
+use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue};
 use underseal_datapath::{QueueOptions, Request as Job};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -84,6 +84,8 @@ pub(super) struct Worker {
     tickets: Tickets<Ticket>,
     /// Lists of segments that are free.
     spare: Vec<Vec<Segment>>,
+    /// Keeps the queue's memory in pieces: else each small request would cut up the whole of it, and join it again.
+    _piece: Option<Buffer>,
     /// When requests that are answered but not signalled yet were ready.
     ready: Vec<Instant>,
     serial: [u8; SERIAL],
@@ -100,7 +102,8 @@ impl Worker {
             start;
         let depth = DEPTH.min(ring.size()).into();
         let options = QueueOptions { depth, max_request: LONGEST as usize };
-        let queue = Queue::open(mapping.clone(), options).map_err(io::Error::other)?;
+        let mut queue = Queue::open(mapping.clone(), options).map_err(io::Error::other)?;
+        let _piece = queue.alloc(1);
         let mut again = tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(ring.used()));
         // What was taken and not given back comes before what is next.
         let taken = u16::try_from(again.len()).unwrap_or(u16::MAX);
@@ -126,6 +129,7 @@ impl Worker {
             stalled: None,
             tickets: Tickets::new(depth),
             spare: Vec::with_capacity(size),
+            _piece,
             ready: Vec::with_capacity(size),
             serial,
             durable,
@@ -142,6 +146,10 @@ impl Worker {
         self.signal_now();
         if let Err(trouble) = self.serve() {
             match trouble {
+                // Zeros in the place of what was there make no sense in many ways.
+                Trouble::Ring(_) if self.is_lost() => {
+                    log::error!("{}: stopped: {}", self.name, Malformed::Lost)
+                }
                 Trouble::Ring(malformed) => {
                     log::error!("{}: stopped, its driver is at fault: {malformed}", self.name)
                 }
@@ -179,6 +187,11 @@ impl Worker {
                 self.wait(true)?;
             }
         }
+    }
+
+    /// Memory that is shared was cut short.
+    fn is_lost(&self) -> bool {
+        self.memory.is_lost() || self.tracker.as_ref().is_some_and(Tracker::is_lost)
     }
 
     /// Nothing that was taken is without an answer, or nobody is there to get it.
@@ -246,6 +259,9 @@ impl Worker {
     fn take_requests(&mut self) -> Result<Pace, Trouble> {
         let mut bytes = 0;
         self.ring.hush(self.memory.ram())?;
+        if self.is_lost() {
+            return Err(Malformed::Lost.into());
+        }
         loop {
             let stalled = match self.stalled.take() {
                 Some(stalled) => stalled,
@@ -330,6 +346,10 @@ impl Worker {
                     self.queue.free(data);
                     self.give_back(ticket, how)?;
                     return Ok(Ok(()));
+                }
+                if self.is_lost() {
+                    self.queue.free(data);
+                    return Err(Malformed::Lost.into());
                 }
                 Job::Write { offset, data, durable }
             }

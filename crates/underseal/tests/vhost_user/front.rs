@@ -147,6 +147,11 @@ impl Front {
         self.memory.as_volatile_slice().store(value, at, Ordering::Release).unwrap();
     }
 
+    /// Cuts the memory short under the server's hands, and from then on this front end's own.
+    pub(crate) fn cut(&self, len: usize) {
+        ftruncate(&self.file, len as u64).unwrap();
+    }
+
     /// Writes a descriptor of the ring's table.
     pub(crate) fn describe(&self, index: u16, at: u64, len: u32, flags: u16, next: u16) {
         self.put(TABLE + 16 * usize::from(index), &descriptor(at, len, flags, next));
@@ -196,6 +201,12 @@ impl Front {
 
     /// Offers a request of the usual form: a header, data, a status.
     pub(crate) fn ask(&mut self, slot: usize, kind: u32, sector: u64, len: usize) {
+        let head = self.lay(slot, kind, sector, len);
+        self.offer(head);
+    }
+
+    /// Lays it out, and no more: its head.
+    pub(crate) fn lay(&self, slot: usize, kind: u32, sector: u64, len: usize) -> u16 {
         let (header, status, data) = (HEADERS + 32 * slot, HEADERS + 32 * slot + 16, data(slot));
         self.put(header, &request(kind, sector));
         self.put(status, &[0xff]);
@@ -204,7 +215,7 @@ impl Front {
         self.describe(head, guest(header), 16, NEXT, if len == 0 { head + 2 } else { head + 1 });
         self.describe(head + 1, guest(data), u32::try_from(len).unwrap(), data_flags, head + 2);
         self.describe(head + 2, guest(status), 1, WRITE, 0);
-        self.offer(head);
+        head
     }
 
     /// The status that a request of `ask` ended with.

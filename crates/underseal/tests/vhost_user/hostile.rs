@@ -345,8 +345,39 @@ fn memory_that_cannot_be_shared_is_refused() {
         ..region
     };
     assert!(front.link.set_mem_table(&[region, overlapping]).is_err());
-    assert!(server.log().contains("regions of guest memory"), "{}", server.log());
+    let told = || server.log().contains("regions of guest memory");
+    crate::support::tools::wait_until("the log says why", crate::support::tools::PATIENCE, told);
     drop(front);
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+#[test]
+fn memory_that_is_cut_short_stops_its_ring_and_nothing_else() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    let mut nbd = crate::support::nbd::Client::connect(&server.socket()).unwrap();
+    nbd.write(0, &[4; 4096]).unwrap();
+    // To the end of the ring, and all of it.
+    for left in [data(0), 0] {
+        let mut front = Front::connect(&socket);
+        front.put(data(0), &[1; 4096]);
+        front.ask(0, OUT, 0, 4096);
+        front.next();
+        nbd.write(0, &[4; 4096]).unwrap();
+        let before = server.log().len();
+        if left > 0 {
+            front.lay(0, OUT, 0, 4096);
+            front.offer_quietly(0);
+        }
+        front.cut(left);
+        front.kick.write(1).unwrap();
+        let told = || server.log()[before..].contains("cut short");
+        crate::support::tools::wait_until("the ring is stopped", crate::support::tools::PATIENCE, told);
+        assert_eq!(nbd.read(0, 4096).unwrap(), [4; 4096], "what was not there was not written");
+    }
+    drop(nbd);
     still_serves(&server, &socket);
     server.stop();
 }

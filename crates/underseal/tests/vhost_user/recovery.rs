@@ -12,6 +12,11 @@ use crate::support::{Scratch, bytes, seed};
 
 const OK: u8 = 0;
 
+/// What a slot's place is filled with.
+fn byte(slot: usize) -> u8 {
+    slot.try_into().unwrap()
+}
+
 #[test]
 fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
     let operator = Operator::new();
@@ -22,7 +27,7 @@ fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
     assert_eq!(front.does(FLUSH, 0, 0), OK);
     operator.does("suspend image");
     for slot in 0..SLOTS {
-        front.put(data(slot), &[slot as u8; 4096]);
+        front.put(data(slot), &[byte(slot); 4096]);
         front.ask(slot, OUT, 8 * slot as u64, 4096);
     }
     let taken = || operator.status("image")["in_flight"].as_u64().unwrap() == SLOTS as u64;
@@ -42,7 +47,7 @@ fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
     drop(front);
     server.stop();
     for slot in 0..SLOTS {
-        assert_eq!(volume.read(slot as u64 * 4096, 4096), [slot as u8; 4096]);
+        assert_eq!(volume.read(slot as u64 * 4096, 4096), [byte(slot); 4096]);
     }
 }
 
@@ -55,7 +60,7 @@ fn no_write_is_lost_when_the_server_is_killed_again_and_again() {
     let (mut server, socket) = serve(&volume, &[]);
     let mut front = Front::connect(&socket);
     // What each slot writes at present, and what its place has at the end.
-    let mut model = vec![0; SLOTS];
+    let mut model = [0; SLOTS];
     let mut free: Vec<usize> = (0..SLOTS).collect();
     let place = |slot: usize| (slot * LEN / 512) as u64;
     for _ in 0..12 {

@@ -1,0 +1,132 @@
+//! Memory whose file somebody else has, too, and may cut short at any moment.
+//!
+//! Touching a page that is gone raises SIGBUS, which ends a process with all that it serves. Here the signal's handler puts
+//! empty memory in the place of the whole mapping, and the mapping is [lost](Watch::is_lost) from then on: rings in it stop,
+//! and what was copied out of it is thrown away.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::FileType;
+use vm_memory::{FileOffset, MmapRegion};
+
+use super::broken;
+
+/// Mappings that there can be at a time, of all servers of the process.
+const MOST: usize = 1024;
+
+/// Where a mapping is, for the handler. Free while its length is 0.
+struct Place {
+    taken: AtomicBool,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    lost: AtomicBool,
+}
+
+static PLACES: [Place; MOST] = [const {
+    Place {
+        taken: AtomicBool::new(false),
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        lost: AtomicBool::new(false),
+    }
+}; MOST];
+
+/// What the signal did before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapping's place among those that are watched. It goes before the mapping does.
+pub(super) struct Watch(&'static Place);
+
+impl Watch {
+    /// Something of it was gone when it was touched; all of it is empty since.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.lost.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.len.store(0, Ordering::Release);
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Maps `len` bytes of a file.
+///
+/// # Errors
+/// When the file ends before them, or the system refuses.
+pub(super) fn map(
+    file: File,
+    offset: u64,
+    len: usize,
+    what: &str,
+) -> vhost::vhost_user::Result<(Watch, MmapRegion)> {
+    let failed = |why: String| broken(format!("{what} cannot be mapped: {why}"));
+    let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.to_string()))?;
+    let end = offset.checked_add(len as u64).ok_or_else(|| failed("it is too long".into()))?;
+    if FileType::from_raw_mode(stat.st_mode).is_file() && end > u64::try_from(stat.st_size).unwrap_or(0) {
+        return Err(failed(format!("its file ends before byte {end}")));
+    }
+    listen().map_err(|e| failed(e.to_string()))?;
+    let mapped =
+        MmapRegion::from_file(FileOffset::new(file, offset), len).map_err(|e| failed(e.to_string()))?;
+    let free = PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel));
+    let place = free.ok_or_else(|| failed("there are too many".into()))?;
+    place.lost.store(false, Ordering::Release);
+    place.start.store(mapped.as_ptr() as usize, Ordering::Release);
+    place.len.store(len, Ordering::Release);
+    Ok((Watch(place), mapped))
+}
+
+/// Takes the signal over, once.
+fn listen() -> io::Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if BEFORE.get().is_some() {
+        return Ok(());
+    }
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all fields of the structure may be zero; the handler below has the signature that SA_SIGINFO asks for.
+    let done = unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        // On the thread's signal stack where it has one, as the handler before.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, action, before.as_mut_ptr())
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was zeroed, and the kernel has filled it in.
+    let _ = BEFORE.set(unsafe { before.assume_init() });
+    Ok(())
+}
+
+/// Only atomics and system calls: it may interrupt anything.
+extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid structure; for this signal it has an address.
+    let at = unsafe { (*info).si_addr() } as usize;
+    for place in &PLACES {
+        let (start, len) = (place.start.load(Ordering::Acquire), place.len.load(Ordering::Acquire));
+        if at.checked_sub(start).is_some_and(|offset| offset < len) {
+            place.lost.store(true, Ordering::Release);
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: the range is one of our mappings, which stays until its place is given back; only volatile accesses are
+            // made to it, which find zeros instead of what is gone.
+            let there = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
+            if there != libc::MAP_FAILED {
+                return;
+            }
+        }
+    }
+    // Not ours: what would have happened before happens when the instruction is tried again.
+    let before = BEFORE.get().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: it is what the kernel gave us, or null, which changes nothing.
+    unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+}
