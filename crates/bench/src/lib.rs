@@ -6,10 +6,12 @@
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
+//!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //! ```
 
 mod cipher;
+mod ecryptfs;
 mod fuse;
 mod limits;
 mod machine;
@@ -20,6 +22,7 @@ mod range;
 mod report;
 
 pub use cipher::cipher;
+pub use ecryptfs::{CryptoRow, EcryptfsReport, ecryptfs};
 pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};

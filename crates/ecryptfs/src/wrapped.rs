@@ -104,6 +104,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_ecryptfs_wrap_passphrase_opens() {
+        let file = hex::decode(
+            "3a02456684d91d68178933646464666637636236383938653061d89562a00ea47739bfaa0b2b184fab4c",
+        );
+        assert_eq!(unwrap(&file.unwrap(), b"login").unwrap().as_bytes(), b"mount passphrase");
+    }
+
+    #[test]
     fn damaged_files_are_refused() {
         let key = Key::new(b"mount").unwrap();
         let file = wrap(&key, b"login").unwrap();
