@@ -12,6 +12,7 @@
 //!   cipher       the ciphers that the format has codes for
 //!   options      mount options, by the kernel's names
 //!   wrapped, signatures    the files of ~/.ecryptfs
+//!   tools        whole trees without mounting: export, import, check, other keys
 //! ```
 //!
 //! A new file, and the same file opened again:
@@ -49,6 +50,7 @@ pub mod options;
 mod random;
 pub mod signatures;
 mod token;
+pub mod tools;
 pub mod wrapped;
 
 pub use cipher::Cipher;
@@ -57,7 +59,7 @@ pub use error::{Error, ErrorKind};
 pub use file_key::FileKey;
 pub use header::{Header, KeyPacket, Place, XATTR};
 pub use keyring::Keyring;
-pub use name::{NameCipher, PREFIX, is_encoded};
+pub use name::{NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};
 
 /// The result of this crate's operations.
