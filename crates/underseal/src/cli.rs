@@ -2,6 +2,7 @@
 
 mod bench;
 mod control;
+mod ecryptfs;
 mod format;
 mod lab;
 mod open;
@@ -18,6 +19,7 @@ pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use control::{
     CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
 };
+pub(crate) use ecryptfs::{Ecryptfs, EcryptfsArgs, MountArgs, MountPrivateArgs, ServeMountArgs, UmountArgs};
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};
@@ -51,6 +53,7 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    Ecryptfs(EcryptfsArgs),
     #[command(flatten)]
     Control(Control),
     Bench(BenchArgs),
