@@ -11,6 +11,7 @@
 //!   name         NameCipher: names and symlink targets
 //!   cipher       the ciphers that the format has codes for
 //!   options      mount options, by the kernel's names
+//!   kernel_keyring    keys that the mount helper gave to the kernel
 //!   wrapped, signatures    the files of ~/.ecryptfs
 //!   tools        whole trees without mounting: export, import, check, other keys
 //! ```
@@ -47,6 +48,7 @@ mod file;
 mod file_key;
 pub mod fs;
 mod header;
+pub mod kernel_keyring;
 mod keyring;
 mod name;
 pub mod options;

@@ -5,6 +5,7 @@
 //!     +-- export -> Sink: folder | tar        check        list
 //!     +-- rekey   headers in place            convert      headers to xattrs and back
 //!     +-- rename  names under another key
+//!   survey      what a tree's headers say together, without any key     find: a plain path below
 //!   import      a plain tree -> a lower one
 //!
 //!   below: keys (who opens what), lower (a file's header and its place), reader, writer, attributes
@@ -16,6 +17,7 @@ mod attributes;
 mod check;
 mod convert;
 mod export;
+mod find;
 mod import;
 mod keys;
 mod list;
@@ -24,6 +26,7 @@ mod reader;
 mod rekey;
 mod rename;
 mod sink;
+mod survey;
 mod walk;
 mod writer;
 
@@ -34,6 +37,7 @@ use crate::Error;
 pub use check::{Finding, check};
 pub use convert::convert;
 pub use export::export;
+pub use find::find;
 pub use import::{Import, import};
 pub use keys::Keys;
 pub use list::{Entry, list};
@@ -42,6 +46,7 @@ pub use reader::PlainReader;
 pub use rekey::{Change, rekey};
 pub use rename::rename;
 pub use sink::{FolderSink, Sink, TarSink};
+pub use survey::Survey;
 pub use walk::Kind;
 
 /// Who is told how it goes.

@@ -154,7 +154,8 @@ impl Worker {
             op::CREATE => Self::create(fs, header, args, out)?,
             op::TMPFILE => {
                 let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
-                let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
+                let exclusive =
+                    rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
                 let (found, file) = fs.tmpfile(header, &Make { mode, umask }, exclusive)?;
                 entry(out, &found);
                 let (handle, flags) = fs.opened_new(file);

@@ -171,7 +171,12 @@ impl Nodes {
     }
 
     /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth it.
-    pub(super) fn enter(&self, stat: &Stat, link: Option<(&Arc<Node>, &[u8])>, fd: Option<OwnedFd>) -> Arc<Node> {
+    pub(super) fn enter(
+        &self,
+        stat: &Stat,
+        link: Option<(&Arc<Node>, &[u8])>,
+        fd: Option<OwnedFd>,
+    ) -> Arc<Node> {
         let key = Key::of(stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = {
@@ -194,7 +199,8 @@ impl Nodes {
                     node
                 }
             };
-            table.by_id.entry(node.id).or_insert_with(|| Entry { node: node.clone(), lookups: 0 }).lookups += 1;
+            table.by_id.entry(node.id).or_insert_with(|| Entry { node: node.clone(), lookups: 0 }).lookups +=
+                1;
             node
         };
         let mut place = locked(&node.place);

@@ -55,7 +55,10 @@ impl Body<'_> {
     }
 
     #[expect(clippy::cast_sign_loss, reason = "times before 1970 are two's complement there too")]
-    #[expect(clippy::cast_possible_truncation, reason = "nanoseconds are below a billion; a block is a few KiB")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "nanoseconds are below a billion; a block is a few KiB"
+    )]
     fn attr(&mut self, stat: &Stat) -> &mut Self {
         self.u64(stat.st_ino).u64(stat.st_size as u64).u64(stat.st_blocks as u64);
         self.u64(stat.st_atime as u64).u64(stat.st_mtime as u64).u64(stat.st_ctime as u64);
