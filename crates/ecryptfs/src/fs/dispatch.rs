@@ -54,6 +54,7 @@ impl Worker {
             };
             self.out.clear();
             let answer = match header.opcode {
+                _ if !self.admits(&header) => Err(Errno::ACCESS),
                 op::WRITE => self.write(&header, len),
                 _ => self.dispatch(&header, len),
             };
@@ -66,6 +67,27 @@ impl Worker {
             self.device.reply(header.unique, answer)?;
         }
         Ok(())
+    }
+
+    /// Whether the caller may be here at all. What the kernel does for open files has no caller.
+    fn admits(&self, header: &Header) -> bool {
+        let without_caller = matches!(
+            header.opcode,
+            op::READ
+                | op::WRITE
+                | op::READDIR
+                | op::READDIRPLUS
+                | op::FLUSH
+                | op::FSYNC
+                | op::FSYNCDIR
+                | op::FORGET
+                | op::BATCH_FORGET
+                | op::RELEASE
+                | op::RELEASEDIR
+                | op::INTERRUPT
+                | op::DESTROY
+        );
+        without_caller || header.uid == 0 || self.fs.owner.is_none_or(|owner| owner == header.uid)
     }
 
     fn write(&mut self, header: &Header, len: usize) -> Answer<Reply> {

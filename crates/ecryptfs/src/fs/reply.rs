@@ -94,7 +94,6 @@ pub(super) fn dirent_type(kind: FileType) -> u32 {
 }
 
 /// A device's number as the protocol has it: 32 bits.
-#[expect(clippy::cast_possible_truncation, reason = "larger numbers do not exist in the kernel")]
 fn device(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
