@@ -6,6 +6,7 @@
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
+//!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
@@ -13,6 +14,7 @@
 
 mod beside;
 mod cipher;
+mod ecryptfs;
 mod fuse;
 mod limits;
 mod machine;
@@ -28,6 +30,9 @@ mod vhost_user;
 
 pub use beside::ServerRow;
 pub use cipher::cipher;
+pub use ecryptfs::{
+    CryptoRow, EcryptfsReport, MountOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
+};
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};

@@ -10,12 +10,14 @@
 
 mod assemble;
 mod ciphers;
+mod extents;
 mod hashes;
 mod keys;
 mod plan;
 
 use std::sync::Arc;
 
+pub use extents::{Blocks, build_extents};
 use keys::Keys;
 use plan::Plan;
 

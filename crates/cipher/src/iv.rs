@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   IvGenerator   plain plain64 plain64be null benbi eboiv encrypted(essiv)     the IV is made of S
+//!                 extents                                                      eCryptfs's, of the extent's number
 //!   Treatment     lmk tcw elephant                                              the data is looked at or changed
 //! ```
 //!
@@ -12,6 +13,7 @@ mod benbi;
 mod eboiv;
 mod elephant;
 mod encrypted;
+mod extents;
 mod lmk;
 mod null;
 mod plain;
@@ -23,6 +25,7 @@ pub(crate) use benbi::Benbi;
 pub(crate) use eboiv::Eboiv;
 pub(crate) use elephant::Elephant;
 pub(crate) use encrypted::{Encrypted, EncryptedNumbers};
+pub(crate) use extents::Extents;
 pub(crate) use lmk::Lmk;
 pub(crate) use null::NullIv;
 pub(crate) use plain::Plain;

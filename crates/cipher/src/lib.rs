@@ -31,7 +31,7 @@ mod sector;
 mod spec;
 mod wipe;
 
-pub use build::{BuildOptions, build, build_with, key_sizes, weak_key};
+pub use build::{Blocks, BuildOptions, build, build_extents, build_with, key_sizes, weak_key};
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};

@@ -2,6 +2,7 @@
 
 mod bench;
 mod control;
+mod ecryptfs;
 mod format;
 mod lab;
 mod open;
@@ -17,6 +18,12 @@ use std::path::PathBuf;
 pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use control::{
     CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
+};
+pub(crate) use ecryptfs::{
+    Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
+    TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,
+    TreeLsArgs, TreeNameArgs, TreeRemoveKeyArgs, TreeRenameArgs, TreeRewrapArgs, TreeUnwrapArgs,
+    TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
@@ -51,6 +58,7 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    Ecryptfs(EcryptfsArgs),
     #[command(flatten)]
     Control(Control),
     Bench(BenchArgs),

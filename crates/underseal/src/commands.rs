@@ -3,6 +3,7 @@
 mod bench;
 mod completions;
 mod control;
+mod ecryptfs;
 mod format;
 mod info;
 mod lab;
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),
+        Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
         Command::Control(command) => control::run(command),
         Command::Bench(args) => bench::run(args, quiet),
         Command::Lab(args) => lab::run(&args, quiet),

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use underseal_cipher as cipher;
 use underseal_datapath as datapath;
 use underseal_device as device;
+use underseal_ecryptfs as ecryptfs;
 use underseal_export as export;
 use underseal_volume as volume;
 
@@ -198,6 +199,24 @@ impl From<export::Error> for Error {
             Kind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
             Kind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
             Kind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<ecryptfs::Error> for Error {
+    fn from(error: ecryptfs::Error) -> Self {
+        use ecryptfs::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NoKey => (Exit::NoKey, "another passphrase, or another salt"),
+            Kind::WrongPassphrase => (Exit::NoKey, "check the keyboard's layout and Caps Lock"),
+            Kind::BadOption | Kind::NameTooLong => (Exit::Usage, ""),
+            Kind::NotEncrypted | Kind::BadHeader | Kind::BadName | Kind::BadFile | Kind::Cut => {
+                (Exit::BadHeader, "")
+            }
+            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

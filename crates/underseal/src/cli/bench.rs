@@ -20,8 +20,11 @@ pub(crate) enum Bench {
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
     Ublk(BenchUblkArgs),
+    Ecryptfs(BenchEcryptfsArgs),
+    EcryptfsMount(BenchEcryptfsMountArgs),
     VhostUser(BenchVhostUserArgs),
     ServeMemory(ServeMemoryArgs),
+    ServeBareMount(ServeBareMountArgs),
     ServeFuseMemory(ServeFuseArgs),
     ServeFuseNull(ServeFuseArgs),
 }
@@ -29,6 +32,17 @@ pub(crate) enum Bench {
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
 #[derive(Debug, Args)]
 pub(crate) struct BenchCipherArgs {
+    /// A few seconds, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// eCryptfs's crypto alone: the extents of a request at once, beside one by one
+#[derive(Debug, Args)]
+pub(crate) struct BenchEcryptfsArgs {
     /// A few seconds, for a first look
     #[arg(long)]
     pub(crate) quick: bool,
@@ -157,6 +171,48 @@ pub(crate) struct ServeMemoryArgs {
     /// Where
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) nbd: String,
+}
+
+/// A mounted eCryptfs folder, beside gocryptfs and the same mount without a cipher, interleaved; fio, tar, ls, find, rm
+#[derive(Debug, Args)]
+pub(crate) struct BenchEcryptfsMountArgs {
+    /// Where the folders go: a file system in memory with twelve times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// The bytes of each thread's file
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// Small files in the tree
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    pub(crate) files: u32,
+    /// Threads that serve our mounts
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: u16,
+    /// How often every mount meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long fio runs each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k", "read" or "tree"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Mounts a folder as it is, for `bench ecryptfs-mount`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ServeBareMountArgs {
+    /// The folder
+    pub(crate) lower: PathBuf,
+    /// The folder to mount on
+    pub(crate) mountpoint: PathBuf,
+    /// Threads that serve
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) threads: u16,
 }
 
 const EXAMPLES: &str = "\

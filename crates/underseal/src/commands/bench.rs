@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
-use underseal_bench::{
-    UblkOptions, VhostUserOptions, serve_fuse_memory, serve_null_memory, ublk, vhost_user,
-};
+use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, UblkOptions, VhostUserOptions};
+use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, vhost_user};
+use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -29,6 +28,10 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
             show(&cipher(effort).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::Ecryptfs(args) => {
+            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+            show(&ecryptfs(effort).map_err(|e| failed(&e))?, args.json)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
@@ -81,6 +84,22 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         }
         Bench::ServeFuseNull(args) => {
             serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
+        }
+        Bench::EcryptfsMount(args) => {
+            let options = MountOptions {
+                underseal: this_program()?,
+                directory: args.directory,
+                size: args.size,
+                files: args.files,
+                threads: args.threads,
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&ecryptfs_mount(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::ServeBareMount(args) => {
+            serve_bare_mount(&args.lower, &args.mountpoint, args.threads).map_err(|e| failed(&e))
         }
         Bench::ServeMemory(args) => serve_memory(args.size, &args.nbd).map_err(|e| failed(&e)),
     }

@@ -1,0 +1,65 @@
+//! eCryptfs: what its parts cost.
+//!
+//! ```text
+//!   crypto    the extents of a request in one call, beside the same extents one by one, as the kernel takes them
+//!   mounted   a mount beside gocryptfs and the same mount without a cipher (bare); what is done to them: work
+//! ```
+
+mod bare;
+mod crypto;
+mod mounted;
+mod work;
+
+use std::fmt;
+
+use serde::Serialize;
+use underseal_ecryptfs::Result;
+
+use crate::{Effort, Machine};
+
+pub use bare::serve_bare_mount;
+pub use crypto::CryptoRow;
+pub use mounted::{MountOptions, MountReport, ecryptfs_mount};
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct EcryptfsReport {
+    /// Where.
+    pub machine: Machine,
+    /// Crypto alone: one thread, memory in cache.
+    pub crypto: Vec<CryptoRow>,
+}
+
+/// Measures eCryptfs's crypto alone.
+///
+/// # Errors
+/// When a cipher cannot be keyed.
+pub fn ecryptfs(effort: Effort) -> Result<EcryptfsReport> {
+    Ok(EcryptfsReport { machine: Machine::this()?, crypto: crypto::measure(effort)? })
+}
+
+impl fmt::Display for EcryptfsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = &self.machine;
+        writeln!(f, "{}, {} processors; in use {}", m.cpu, m.processors, m.chosen)?;
+        writeln!(f, "\ncrypto alone: one thread, the IVs' derivation included")?;
+        let mut group = None;
+        for row in &self.crypto {
+            let title = (&row.cipher, row.direction, row.request);
+            if group != Some(title) {
+                group = Some(title);
+                writeln!(f, "\n{}, {}, {} KiB", row.cipher, row.direction, row.request >> 10)?;
+            }
+            writeln!(
+                f,
+                "  {:30} {:8.2} GB/s {:6.1}% {:10.0} ns {:6.2}x",
+                row.subject,
+                row.sample.gb_per_s,
+                row.sample.spread * 100.0,
+                row.ns,
+                row.over_serial
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! What eCryptfs needs: extents of a file, and blocks on their own for wrapped keys and for names.
+
+use std::sync::Arc;
+
+use super::ciphers::{BlockCipherKind, Make};
+use super::list;
+use crate::block::{AnyCipher, BlockCipher};
+use crate::iv::Extents;
+use crate::kernel::AesKey;
+use crate::mode::{AesCbc, Cbc, Layout, Sectors};
+use crate::wipe::wipe_stack;
+use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
+
+/// Makes the cipher of a file's extents: CBC over 4096 bytes with eCryptfs's IVs, which number extents and not sectors.
+/// A run's first sector is eight times its first extent.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not in this build, or a path that this processor cannot run; `KeySize`; `Memory`.
+pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Arc<dyn SectorCipher>> {
+    let path = cpu.map_or_else(CpuPath::chosen, Ok)?;
+    let (kind, key) = (find(cipher, key.as_bytes())?, key.as_bytes());
+    let layout = Layout { size: SectorSize::S4096, large: true };
+    let iv = Extents::new(key)?;
+    let built: Arc<dyn SectorCipher> = match kind.make {
+        Make::Of8(make) => Arc::new(Sectors { mode: Cbc { data: make(key)? }, iv, layout }),
+        Make::Of16(make) => match if kind.name == "aes" { AesKey::new(path, key)? } else { None } {
+            Some(data) => Arc::new(Sectors { mode: AesCbc { data }, iv, layout }),
+            None => Arc::new(Sectors { mode: Cbc { data: make(key, path)? }, iv, layout }),
+        },
+    };
+    wipe_stack::<{ 64 << 10 }>();
+    Ok(built)
+}
+
+/// A block cipher over blocks on their own (ECB): for wrapped keys and short records, never for data.
+pub struct Blocks(Of);
+
+enum Of {
+    Eight(AnyCipher<8>),
+    Sixteen(AnyCipher<16>),
+}
+
+impl Blocks {
+    /// Keys a block cipher.
+    ///
+    /// # Errors
+    /// `Unsupported` for a cipher that is not in this build; `KeySize`; `Memory`.
+    pub fn new(cipher: &str, key: &[u8]) -> Result<Self> {
+        let made = match find(cipher, key)?.make {
+            Make::Of8(make) => Of::Eight(make(key)?),
+            Make::Of16(make) => Of::Sixteen(make(key, CpuPath::chosen()?)?),
+        };
+        wipe_stack::<{ 16 << 10 }>();
+        Ok(Self(made))
+    }
+
+    /// The block in bytes.
+    pub fn size(&self) -> usize {
+        match self.0 {
+            Of::Eight(_) => 8,
+            Of::Sixteen(_) => 16,
+        }
+    }
+
+    /// Encrypts in place.
+    ///
+    /// # Panics
+    /// When the data is not a whole number of blocks.
+    pub fn encrypt(&self, data: &mut [u8]) {
+        match &self.0 {
+            Of::Eight(cipher) => cipher.encrypt(whole(data)),
+            Of::Sixteen(cipher) => cipher.encrypt(whole(data)),
+        }
+    }
+
+    /// Decrypts in place.
+    ///
+    /// # Panics
+    /// When the data is not a whole number of blocks.
+    pub fn decrypt(&self, data: &mut [u8]) {
+        match &self.0 {
+            Of::Eight(cipher) => cipher.decrypt(whole(data)),
+            Of::Sixteen(cipher) => cipher.decrypt(whole(data)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+fn whole<const B: usize>(data: &mut [u8]) -> &mut [[u8; B]] {
+    let bytes = data.len();
+    let (blocks, rest) = data.as_chunks_mut();
+    assert!(rest.is_empty(), "{bytes} bytes are no blocks of {B}");
+    blocks
+}
+
+fn find(cipher: &str, key: &[u8]) -> Result<&'static BlockCipherKind> {
+    let kind = BlockCipherKind::named(cipher).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    if kind.keys.contains(&key.len()) {
+        return Ok(kind);
+    }
+    let why = format!("{cipher} takes a key of {} bytes, not {}", list(kind.keys), key.len());
+    Err(Error::new(ErrorKind::KeySize, why))
+}

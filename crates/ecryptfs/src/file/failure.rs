@@ -1,0 +1,48 @@
+//! Why a file could not be used: what the caller is told, and what the operator is.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind};
+
+/// An error number and its reason.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) errno: Errno,
+    why: Option<String>,
+}
+
+impl Failure {
+    /// What the format or its keys do not allow: an I/O error, as from the kernel.
+    pub(crate) fn unreadable(why: impl Into<String>) -> Self {
+        Self { errno: Errno::IO, why: Some(why.into()) }
+    }
+
+    /// Whether the operator should hear of it: the lower file is at fault, not the caller.
+    pub(crate) fn is_serious(&self) -> bool {
+        matches!(self.errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM)
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self { errno, why: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let errno = if error.kind() == ErrorKind::Memory { Errno::NOMEM } else { Errno::IO };
+        Self { errno, why: Some(error.to_string()) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            Some(why) => f.write_str(why),
+            None => self.errno.fmt(f),
+        }
+    }
+}

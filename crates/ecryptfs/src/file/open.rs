@@ -1,0 +1,330 @@
+//! A lower file that is open, and what it turned out to be.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
+};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::{Failure, Sealing, View};
+use crate::{Contents, ErrorKind, Header, Place, XATTR};
+
+/// A lower file, for all who have it open through this mount.
+pub(crate) struct OpenFile {
+    first: OwnedFd,
+    /// For writing, where the first was opened only to be read.
+    writer: OnceLock<OwnedFd>,
+    view: Arc<View>,
+    /// Readers go together; whoever writes goes alone.
+    state: RwLock<State>,
+}
+
+/// What a file is.
+pub(super) enum State {
+    /// Its lower file itself.
+    Plain,
+    /// An empty lower file of an encrypted mount: an empty file that has no header yet.
+    Unborn,
+    /// Encrypted.
+    Sealed(Sealed),
+    /// The encrypted file itself, with a header in front that the lower file does not begin with.
+    Shown { header: Vec<u8>, len: u64 },
+}
+
+/// An encrypted file.
+pub(super) struct Sealed {
+    pub(super) header: Header,
+    pub(super) contents: Contents,
+}
+
+impl Sealed {
+    pub(super) fn size(&self) -> u64 {
+        self.header.size()
+    }
+
+    /// Where an extent lies in the lower file.
+    pub(super) fn place_of(&self, extent: u64) -> Result<u64, Failure> {
+        let offset =
+            extent.checked_mul(super::EXTENT_BYTES).and_then(|at| at.checked_add(self.header.data_offset()));
+        offset.filter(|&offset| i64::try_from(offset).is_ok()).ok_or(Failure::from(Errno::FBIG))
+    }
+}
+
+/// A lower file's descriptor, whatever it was opened for.
+pub(crate) enum Held {
+    /// For its name and attributes alone.
+    Path(Arc<OwnedFd>),
+    /// Of an open file.
+    File(Arc<OpenFile>),
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Path(fd) => fd.as_fd(),
+            Self::File(file) => file.as_fd(),
+        }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.writer.get().unwrap_or(&self.first).as_fd()
+    }
+}
+
+impl OpenFile {
+    /// Opens the lower file at `path`.
+    ///
+    /// # Errors
+    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it.
+    pub(crate) fn open(view: &Arc<View>, path: &str, write: bool) -> Result<Self, Failure> {
+        if write && view.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let first = open_lower(path, write)?;
+        let state = State::of(view, first.as_fd())?;
+        Ok(Self { first, writer: OnceLock::new(), view: view.clone(), state: RwLock::new(state) })
+    }
+
+    /// Makes a lower file that was just made into an empty file of the mount.
+    ///
+    /// # Errors
+    /// When its header cannot be written.
+    pub(crate) fn create(view: &Arc<View>, fd: OwnedFd) -> Result<Self, Failure> {
+        let state = match &view.sealing {
+            Some(sealing) => State::Sealed(born(sealing, fd.as_fd())?),
+            None => State::Plain,
+        };
+        Ok(Self { first: fd, writer: OnceLock::new(), view: view.clone(), state: RwLock::new(state) })
+    }
+
+    /// Makes sure that it can be written to.
+    ///
+    /// # Errors
+    /// When the lower file may only be read.
+    pub(crate) fn make_writable(&self, path: &str) -> Result<(), Failure> {
+        if self.view.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
+        if flags & OFlags::ACCMODE != OFlags::RDWR {
+            // Another thread may have been quicker.
+            let _ = self.writer.set(open_lower(path, true)?);
+        }
+        Ok(())
+    }
+
+    /// The size of the plain file, of which this is the lower one.
+    pub(crate) fn size(&self, lower: &Stat) -> u64 {
+        match &*self.reading() {
+            State::Plain => lower_size(lower),
+            State::Unborn => 0,
+            State::Sealed(sealed) => sealed.size(),
+            State::Shown { len, .. } => *len,
+        }
+    }
+
+    /// Makes all that was written survive a power cut.
+    ///
+    /// # Errors
+    /// What the lower file says.
+    pub(crate) fn sync(&self, data_only: bool) -> Result<(), Failure> {
+        match data_only {
+            true => rustix::fs::fdatasync(self)?,
+            false => rustix::fs::fsync(self)?,
+        }
+        Ok(())
+    }
+
+    /// Takes away what a file may not keep that somebody else has changed.
+    ///
+    /// # Errors
+    /// What the lower file says.
+    pub(crate) fn kill_suid(&self) -> Result<(), Errno> {
+        let mode = fstat(self)?.st_mode;
+        // The group's bit means something else where the group may not execute.
+        let gone = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+        if mode & gone != 0 && FileType::from_raw_mode(mode) == FileType::RegularFile {
+            fchmod(self, Mode::from_raw_mode(mode & 0o7777 & !gone))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(super) fn reading(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Alone with the file; one that had no header gets it.
+    pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, State>, Failure> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let (State::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
+            *state = State::Sealed(born(sealing, self.as_fd())?);
+        }
+        Ok(state)
+    }
+}
+
+/// Opens through a descriptor's link in /proc, which never leads elsewhere.
+fn open_lower(path: &str, write: bool) -> Result<OwnedFd, Errno> {
+    // Parts of extents are read before they are written.
+    let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    openat(CWD, path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+/// Gives an empty lower file a header.
+fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Sealed, Failure> {
+    let (key, header) = sealing.new_file()?;
+    match header.place() {
+        Place::File => write_all(fd, &header.to_file(), 0)?,
+        Place::Xattr => fsetxattr(fd, XATTR, &header.to_xattr(), XattrFlags::empty()).map_err(no_xattr)?,
+    }
+    Ok(Sealed { contents: key.contents()?, header })
+}
+
+/// Writes the size into a header where it lies.
+pub(super) fn write_size(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
+    match header.place() {
+        Place::File => write_all(fd, &header.size().to_be_bytes(), 0),
+        Place::Xattr => {
+            fsetxattr(fd, XATTR, &header.to_xattr(), XattrFlags::empty()).map_err(no_xattr)?;
+            Ok(())
+        }
+    }
+}
+
+fn no_xattr(e: Errno) -> Failure {
+    match e {
+        Errno::OPNOTSUPP => {
+            Failure::unreadable("the lower filesystem has no xattrs for ecryptfs_xattr_metadata")
+        }
+        other => other.into(),
+    }
+}
+
+/// Writes all, or says why not.
+pub(super) fn write_all(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> Result<(), Failure> {
+    match write_most(fd, data, at) {
+        (len, _) if len == data.len() => Ok(()),
+        (_, e) => Err(e.unwrap_or(Errno::IO).into()),
+    }
+}
+
+/// Writes as much as goes.
+pub(super) fn write_most(fd: BorrowedFd<'_>, data: &[u8], at: u64) -> (usize, Option<Errno>) {
+    let mut done = 0;
+    while done < data.len() {
+        match pwrite(fd, &data[done..], at + done as u64) {
+            Ok(0) => return (done, Some(Errno::IO)),
+            Ok(len) => done += len,
+            Err(Errno::INTR) => {}
+            Err(e) => return (done, Some(e)),
+        }
+    }
+    (done, None)
+}
+
+/// Reads as much as there is.
+pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match pread(fd, &mut data[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(len) => done += len,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+impl State {
+    fn of(view: &View, fd: BorrowedFd<'_>) -> Result<Self, Failure> {
+        let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
+        let header = match header_of(sealing, fd) {
+            Ok(Some(header)) => header,
+            // The kernel leaves empty files plain that it passes through.
+            Ok(None) if sealing.passthrough || sealing.encrypted_view => return Ok(Self::Plain),
+            Ok(None) => return Ok(Self::Unborn),
+            Err(_) if sealing.encrypted_view => return Ok(Self::Plain),
+            Err(Unread::Format(e)) if e.kind() == ErrorKind::NotEncrypted && sealing.passthrough => {
+                return Ok(Self::Plain);
+            }
+            Err(Unread::Format(e)) => return Err(e.into()),
+            Err(Unread::Lower(e)) => return Err(e.into()),
+        };
+        if sealing.encrypted_view {
+            return Ok(match header.place() {
+                Place::File => Self::Plain,
+                Place::Xattr => {
+                    let header = header.moved_to(Place::File).to_file();
+                    Self::Shown { len: header.len() as u64 + lower_size(&fstat(fd)?), header }
+                }
+            });
+        }
+        let contents = header.unlock(&sealing.keys.keyring)?.contents()?;
+        Ok(Self::Sealed(Sealed { header, contents }))
+    }
+}
+
+enum Unread {
+    Lower(Errno),
+    Format(crate::Error),
+}
+
+impl From<Errno> for Unread {
+    fn from(e: Errno) -> Self {
+        Self::Lower(e)
+    }
+}
+
+impl From<crate::Error> for Unread {
+    fn from(e: crate::Error) -> Self {
+        Self::Format(e)
+    }
+}
+
+/// A lower file's header; nothing for an empty file without one.
+fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<Header>, Unread> {
+    let mut bytes = [0; Header::PARSED];
+    if sealing.place == Place::Xattr {
+        match fgetxattr(fd, XATTR, &mut bytes[..]) {
+            Ok(len) => return Ok(Some(Header::read_xattr(&bytes[..len])?)),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    match read_most(fd, &mut bytes, 0)? {
+        0 => Ok(None),
+        len => Ok(Some(Header::read(&bytes[..len])?)),
+    }
+}
+
+/// The size of a file that nobody has open, at `path` in /proc: the header's, where it has one.
+pub(crate) fn size_of(view: &View, path: &str, stat: &Stat) -> u64 {
+    let lower = lower_size(stat);
+    let Some(sealing) = &view.sealing else { return lower };
+    if lower == 0 && sealing.place == Place::File {
+        return 0;
+    }
+    // A file that may not be read is shown as it lies there, as the kernel does.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let quiet = openat(CWD, path, flags | OFlags::NOATIME, Mode::empty());
+    let Ok(fd) = quiet.or_else(|_| openat(CWD, path, flags, Mode::empty())) else { return lower };
+    match header_of(sealing, fd.as_fd()) {
+        Ok(Some(header)) if !sealing.encrypted_view => header.size(),
+        Ok(Some(header)) if header.place() == Place::Xattr => Header::IN_FILE as u64 + lower,
+        Ok(None) => 0,
+        _ => lower,
+    }
+}
+
+pub(super) fn lower_size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}

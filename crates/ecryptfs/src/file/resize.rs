@@ -1,0 +1,160 @@
+//! Sizes: grown in encrypted zeros, because the format has no holes; cut; reserved.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
+use rustix::io::Errno;
+
+use super::open::{Sealed, State, lower_size, write_all};
+use super::{EXTENT_BYTES, Failure, OpenFile, RUN, extents, to_usize};
+use crate::EXTENT;
+
+impl OpenFile {
+    /// Cuts the file, or lets it grow in zeros.
+    ///
+    /// # Errors
+    /// What the lower file says. It is as long as it was, then.
+    pub(crate) fn set_len(&self, len: u64) -> Result<(), Failure> {
+        let mut state = self.writing()?;
+        match &mut *state {
+            State::Plain => Ok(ftruncate(self, len)?),
+            State::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len),
+            State::Sealed(sealed) => self.cut(sealed, len),
+            _ => Err(Errno::ROFS.into()),
+        }
+    }
+
+    fn cut(&self, sealed: &mut Sealed, len: u64) -> Result<(), Failure> {
+        let old = sealed.size();
+        if len < old && !len.is_multiple_of(EXTENT_BYTES) {
+            // What a longer file had there is no longer below, either.
+            let extent = len / EXTENT_BYTES;
+            let mut run = [0; EXTENT];
+            self.read_for_patch(sealed, extent, len, &mut run)?;
+            sealed.contents.encrypt(extent, &mut run);
+            write_all(self.as_fd(), &run, sealed.place_of(extent)?)?;
+        }
+        if len < old {
+            self.set_size(sealed, len)?;
+        } else {
+            // Its times change all the same.
+            let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+            let keep = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+            let times = rustix::fs::Timestamps { last_access: keep, last_modification: now };
+            rustix::fs::futimens(self, &times)?;
+        }
+        let (_, last) = extents(0, len);
+        let lower = sealed.place_of(last)?;
+        if lower_size(&fstat(self)?) > lower {
+            ftruncate(self, lower)?;
+        }
+        Ok(())
+    }
+
+    /// Lets an encrypted file grow to `len` bytes.
+    pub(super) fn grow(&self, sealed: &mut Sealed, len: u64) -> Result<(), Failure> {
+        let old = sealed.size();
+        let before = sealed.place_of(extents(0, old).1)?;
+        let after = sealed.place_of(extents(0, len).1)?;
+        if after - before > RUN as u64 {
+            // What does not fit is better known before it is written.
+            let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
+            if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                return Err(e.into());
+            }
+        }
+        self.zero(sealed, old, len).inspect_err(|_| {
+            // What was written lies behind the end: nobody sees it if this fails too.
+            let _ = ftruncate(self, before);
+        })?;
+        self.set_size(sealed, len)
+    }
+
+    /// Writes encrypted zeros over a range, which may lie behind the end.
+    fn zero(&self, sealed: &Sealed, from: u64, to: u64) -> Result<(), Failure> {
+        let size = sealed.size();
+        let (mut next, last) = extents(from, to);
+        let mut run = vec![0; RUN.min(to_usize((last - next).min(RUN as u64) * EXTENT_BYTES))];
+        while next < last {
+            let count = to_usize((last - next).min((RUN / EXTENT) as u64));
+            let run = &mut run[..count * EXTENT];
+            run.fill(0);
+            let start = next * EXTENT_BYTES;
+            let end = start + run.len() as u64;
+            if start < from {
+                self.read_for_patch(sealed, next, size, &mut run[..EXTENT])?;
+                let cut = to_usize((to - start).min(EXTENT_BYTES));
+                run[to_usize(from - start)..cut].fill(0);
+            }
+            let single = count == 1 && start < from;
+            if end > to && to < size && !single {
+                let at = run.len() - EXTENT;
+                self.read_for_patch(sealed, next + count as u64 - 1, size, &mut run[at..])?;
+                let cut = to_usize(to - (end - EXTENT_BYTES));
+                run[at..at + cut].fill(0);
+            }
+            sealed.contents.encrypt(next, run);
+            write_all(self.as_fd(), run, sealed.place_of(next)?)?;
+            next += count as u64;
+        }
+        Ok(())
+    }
+
+    /// fallocate(2): room reserved, or zeros written. There is nothing like a hole in an encrypted file.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for holes, and for what moves data.
+    pub(crate) fn allocate(&self, offset: u64, len: u64, mode: u32) -> Result<(), Failure> {
+        let flags = FallocateFlags::from_bits_retain(mode);
+        let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
+        let mut state = self.writing()?;
+        let sealed = match &mut *state {
+            State::Plain => return Ok(fallocate(self, flags, offset, len)?),
+            State::Sealed(sealed) => sealed,
+            _ => return Err(Errno::ROFS.into()),
+        };
+        let keep = flags.contains(FallocateFlags::KEEP_SIZE);
+        let size = sealed.size();
+        match flags.difference(FallocateFlags::KEEP_SIZE) {
+            // Each byte inside has its place already.
+            f if f.is_empty() && keep => {
+                let at = sealed.place_of(size.div_ceil(EXTENT_BYTES))?;
+                let to = sealed.place_of(end.div_ceil(EXTENT_BYTES))?;
+                match fallocate(self, FallocateFlags::KEEP_SIZE, at, to.saturating_sub(at).max(1)) {
+                    _ if to <= at => Ok(()),
+                    other => Ok(other?),
+                }
+            }
+            f if f.is_empty() && end > size => self.grow(sealed, end),
+            f if f.is_empty() => Ok(()),
+            FallocateFlags::ZERO_RANGE => {
+                if offset < size {
+                    self.zero(sealed, offset, end.min(size))?;
+                }
+                if end > size && !keep { self.grow(sealed, end) } else { Ok(()) }
+            }
+            _ => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    /// SEEK_DATA and SEEK_HOLE: an encrypted file is data up to its end.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end.
+    pub(crate) fn seek(&self, offset: u64, hole: bool) -> Result<u64, Failure> {
+        let size = match &*self.reading() {
+            State::Plain => {
+                let to = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
+                return Ok(seek(self, to)?);
+            }
+            State::Unborn => 0,
+            State::Sealed(sealed) => sealed.size(),
+            State::Shown { len, .. } => *len,
+        };
+        match (offset < size, hole) {
+            (false, _) => Err(Errno::NXIO.into()),
+            (true, true) => Ok(size),
+            (true, false) => Ok(offset),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Writing: one crypto call and one lower write for a whole request, encrypted where it arrived if it can be.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::open::{Sealed, State, write_most, write_size};
+use super::{EXTENT_BYTES, Failure, OpenFile, extents, to_usize};
+use crate::EXTENT;
+
+impl OpenFile {
+    /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be there. `scratch` has
+    /// room for the request and two extents more. Says how much was written: less when the lower filesystem is full.
+    ///
+    /// # Errors
+    /// What the lower file says.
+    pub(crate) fn write(
+        &self,
+        offset: u64,
+        len: usize,
+        data: &mut [u8],
+        scratch: &mut [u8],
+    ) -> Result<usize, Failure> {
+        if len == 0 {
+            return Ok(0);
+        }
+        let end = offset.checked_add(len as u64).ok_or(Errno::FBIG)?;
+        // Only one that has no header yet, or is encrypted, needs to be alone: others have a lower filesystem that sees
+        // to it.
+        if matches!(*self.reading(), State::Plain) {
+            return done(write_most(self.as_fd(), &data[..len], offset));
+        }
+        let mut state = self.writing()?;
+        let State::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
+        let old = sealed.size();
+        if offset > old {
+            self.grow(sealed, offset)?;
+        }
+        let size = sealed.size();
+        let skip = to_usize(offset % EXTENT_BYTES);
+        let (first, last) = extents(offset, end);
+        let run_len = to_usize((last - first) * EXTENT_BYTES);
+        let rest = skip + len;
+        let run = if skip == 0 && (rest == run_len || end >= size) {
+            data[rest..run_len].fill(0);
+            &mut data[..run_len]
+        } else {
+            let run = &mut scratch[..run_len];
+            if skip > 0 {
+                self.read_for_patch(sealed, first, size, &mut run[..EXTENT])?;
+            }
+            if rest < run_len {
+                let only = skip > 0 && run_len == EXTENT;
+                if !only {
+                    self.read_for_patch(sealed, last - 1, size, &mut run[run_len - EXTENT..])?;
+                }
+            }
+            run[skip..rest].copy_from_slice(&data[..len]);
+            run
+        };
+        sealed.contents.encrypt(first, run);
+        let (written, failed) = write_most(self.as_fd(), run, sealed.place_of(first)?);
+        let whole =
+            if failed.is_some() { (written / EXTENT * EXTENT).saturating_sub(skip).min(len) } else { len };
+        let reached = offset + whole as u64;
+        if whole > 0 && reached > size {
+            self.set_size(sealed, reached)?;
+        }
+        done((whole, failed))
+    }
+
+    /// An extent of which a part is going to be written: zeros behind the file's end.
+    pub(super) fn read_for_patch(
+        &self,
+        sealed: &Sealed,
+        extent: u64,
+        size: u64,
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
+        let start = extent * EXTENT_BYTES;
+        if start >= size {
+            into.fill(0);
+            return Ok(());
+        }
+        self.read_extents(sealed, extent, into)?;
+        let inside = to_usize((size - start).min(EXTENT_BYTES));
+        into[inside..].fill(0);
+        Ok(())
+    }
+
+    /// Writes a new size into the header.
+    pub(super) fn set_size(&self, sealed: &mut Sealed, size: u64) -> Result<(), Failure> {
+        let before = sealed.size();
+        sealed.header.set_size(size);
+        write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))
+    }
+}
+
+fn done((written, failed): (usize, Option<Errno>)) -> Result<usize, Failure> {
+    match failed {
+        Some(e) if written == 0 => Err(e.into()),
+        _ => Ok(written),
+    }
+}

@@ -1,0 +1,103 @@
+//! The filesystem: eCryptfs over a lower folder, through FUSE.
+//!
+//! ```text
+//!   Mount          mounts, starts the threads, unmounts
+//!     |  mount.rs       fuser: mount(2) or fusermount3, the handshake
+//!     |
+//!   Worker         one thread, one descriptor: a request in, its reply out
+//!     |- device.rs      the descriptor, and the memory that requests arrive in
+//!     |- wire.rs, reply.rs   requests and replies as bytes
+//!     |- dispatch.rs    which request is which call
+//!     v
+//!   Fs             the calls: entries.rs  attributes.rs  folder.rs  xattrs.rs  files.rs
+//!     |- nodes.rs       what the kernel knows of
+//!     |- handles.rs     what is open
+//!     |- identity.rs    on whose behalf files are made
+//!     v
+//!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
+//! ```
+//!
+//! fuser (0.18) makes and ends the mount, but does not carry the requests: it hands out the bytes to write as a slice
+//! that may not be changed, at no particular alignment, where here they are encrypted in place; and it does not tell
+//! what a mount with ACLs and without needless requests must know (umask and set-user-id at each write, O_TMPFILE).
+//!
+//! The kernel checks permissions (`default_permissions`), and keeps pages of plain text, as for any filesystem. There is
+//! no write-back cache: a write that was acknowledged is in the lower file, and survives this process.
+//!
+//! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for comparison.
+
+mod attributes;
+#[expect(unsafe_code, reason = "an ioctl")]
+mod device;
+mod dispatch;
+mod entries;
+mod files;
+mod folder;
+mod handles;
+#[expect(unsafe_code, reason = "setfsuid(2), setfsgid(2) and unshare(2)")]
+mod identity;
+#[expect(unsafe_code, reason = "taking a descriptor out of a session")]
+mod mount;
+mod nodes;
+mod reply;
+mod wire;
+mod xattrs;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::io::Errno;
+
+pub use crate::file::{Keys, Sealing};
+pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+
+use crate::file::View;
+use handles::Handles;
+use nodes::Nodes;
+
+/// The longest read or write: the most pages that the kernel puts into one request.
+const LARGEST: u32 = 1 << 20;
+
+type Answer<T> = Result<T, Errno>;
+
+/// A mounted folder.
+struct Fs {
+    nodes: Nodes,
+    handles: Handles,
+    view: Arc<View>,
+    /// Files are made on behalf of whoever asks.
+    root: bool,
+    /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel sees to it.)
+    owner: Option<u32>,
+}
+
+impl Fs {
+    fn new(lower: OwnedFd, path: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Answer<Self> {
+        Ok(Self {
+            nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
+            handles: Handles::default(),
+            view: Arc::new(View { sealing }),
+            root: identity::is_root(),
+            owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
+        })
+    }
+}
+
+/// A descriptor's link in /proc: a path to the very file, for calls that take no descriptor.
+fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// A panic of another thread leaves nothing half done that matters here.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reading<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn writing<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

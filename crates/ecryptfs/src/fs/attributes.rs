@@ -1,0 +1,130 @@
+//! Attributes: the lower file's, but for the size.
+
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
+    chownat, fstat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::nodes::{Look, Node};
+use super::wire::{Args, set};
+use super::{Answer, Fs, locked, proc_path};
+use crate::file;
+
+/// What a SETATTR asks for.
+pub(super) struct Change {
+    valid: u32,
+    handle: u64,
+    size: u64,
+    atime: Timespec,
+    mtime: Timespec,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Change {
+    #[expect(clippy::cast_possible_wrap, reason = "times before 1970 are two's complement in the protocol")]
+    pub(super) fn read(args: &mut Args<'_>) -> Answer<Self> {
+        let valid = args.u32()?;
+        args.skip(4)?;
+        let (handle, size) = (args.u64()?, args.u64()?);
+        args.skip(8)?;
+        let (atime, mtime) = (args.u64()? as i64, args.u64()? as i64);
+        args.skip(8)?;
+        let (atime_nsec, mtime_nsec) = (args.u32()?, args.u32()?);
+        args.skip(4)?;
+        let mode = args.u32()?;
+        args.skip(4)?;
+        let (uid, gid) = (args.u32()?, args.u32()?);
+        let time = |seconds, nanoseconds: u32| Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+        let (atime, mtime) = (time(atime, atime_nsec), time(mtime, mtime_nsec));
+        Ok(Self { valid, handle, size, atime, mtime, mode, uid, gid })
+    }
+
+    fn sets(&self, what: u32) -> bool {
+        self.valid & what != 0
+    }
+}
+
+impl Fs {
+    pub(super) fn getattr(&self, node: u64) -> Answer<Stat> {
+        let node = self.nodes.get(node)?;
+        self.attributes(&node)
+    }
+
+    pub(super) fn attributes(&self, node: &Arc<Node>) -> Answer<Stat> {
+        let mut stat = fstat(self.nodes.fd(node)?)?;
+        self.complete(node, &mut stat)?;
+        Ok(stat)
+    }
+
+    pub(super) fn setattr(&self, node: u64, change: &Change) -> Answer<Stat> {
+        let node = self.nodes.get(node)?;
+        let fd = self.nodes.fd(&node)?;
+        if change.sets(set::MODE) {
+            chmodat(CWD, proc_path(&fd), Mode::from_raw_mode(change.mode & 0o7777), AtFlags::empty())?;
+        }
+        if change.sets(set::UID | set::GID) {
+            let uid = change.sets(set::UID).then(|| Uid::from_raw(change.uid));
+            let gid = change.sets(set::GID).then(|| Gid::from_raw(change.gid));
+            chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if change.sets(set::SIZE) {
+            let file = match change.sets(set::HANDLE) {
+                true => self.handles.file(change.handle)?,
+                false => self.open_file(&node, true)?,
+            };
+            file.set_len(change.size).map_err(|e| self.tell(&node, "truncate", &e))?;
+            if change.sets(set::KILL_SUIDGID) {
+                file.kill_suid()?;
+            }
+        }
+        if change.sets(set::ATIME | set::MTIME | set::ATIME_NOW | set::MTIME_NOW) {
+            let time = |given, now, time: Timespec| match () {
+                () if change.sets(now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+                () if change.sets(given) => time,
+                () => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            };
+            let times = Timestamps {
+                last_access: time(set::ATIME, set::ATIME_NOW, change.atime),
+                last_modification: time(set::MTIME, set::MTIME_NOW, change.mtime),
+            };
+            utimensat(&fd, "", &times, AtFlags::EMPTY_PATH)?;
+        }
+        self.attributes(&node)
+    }
+
+    /// Puts a regular file's own size in the place of its lower file's; a symlink's likewise.
+    pub(super) fn complete(&self, node: &Arc<Node>, stat: &mut Stat) -> Answer<()> {
+        let size = match node.kind {
+            FileType::RegularFile => self.size(node, stat)?,
+            FileType::Symlink if self.view.hides_targets() => self.readlink(node.id)?.len() as u64,
+            _ => return Ok(()),
+        };
+        stat.st_size = i64::try_from(size).map_err(|_| Errno::OVERFLOW)?;
+        Ok(())
+    }
+
+    fn size(&self, node: &Arc<Node>, stat: &Stat) -> Answer<u64> {
+        let mut slot = locked(&node.file);
+        if let Some(file) = slot.open.upgrade() {
+            drop(slot);
+            return Ok(file.size(stat));
+        }
+        let look = Look::of(stat);
+        match slot.size {
+            Some((then, size)) if then == look => Ok(size),
+            _ => {
+                drop(slot);
+                let fd = self.nodes.fd(node)?;
+                let size = file::size_of(&self.view, &proc_path(&fd), stat);
+                slot = locked(&node.file);
+                slot.size = Some((look, size));
+                Ok(size)
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A thread that serves requests: which request is which call.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::attributes::Change;
+use super::device::{Device, Inbox};
+use super::entries::{Found, Make};
+use super::reply::{Body, device_of};
+use super::wire::{self, Args, Header, op};
+use super::{Answer, Fs, LARGEST};
+
+/// One thread.
+pub(super) struct Worker {
+    fs: Arc<Fs>,
+    device: Device,
+    inbox: Inbox,
+    /// Where file contents are decrypted, and parts of extents put together.
+    scratch: Vec<u8>,
+    /// Where all other replies are put together.
+    out: Vec<u8>,
+}
+
+/// What goes back.
+enum Reply {
+    /// What `out` has.
+    Out,
+    /// A part of `scratch`.
+    Data(Range<usize>),
+    /// Nobody waits.
+    Nothing,
+}
+
+impl Worker {
+    pub(super) fn new(fs: Arc<Fs>, device: Device) -> Self {
+        let scratch = vec![0; LARGEST as usize + 2 * crate::EXTENT];
+        Self { fs, device, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
+    }
+
+    /// Serves until the mount is gone.
+    ///
+    /// # Errors
+    /// When the kernel takes no replies, or gives no requests.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        while let Some(len) = self.device.receive(&mut self.inbox)? {
+            let (header, _) = match wire::header(self.inbox.request(len)) {
+                Ok(taken) => taken,
+                // The kernel does not send such, and there is nobody to answer.
+                Err(_) => continue,
+            };
+            self.out.clear();
+            let answer = match header.opcode {
+                _ if !self.admits(&header) => Err(Errno::ACCESS),
+                op::WRITE => self.write(&header, len),
+                _ => self.dispatch(&header, len),
+            };
+            let answer = match &answer {
+                Ok(Reply::Nothing) => continue,
+                Ok(Reply::Out) => Ok(self.out.as_slice()),
+                Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
+                Err(e) => Err(*e),
+            };
+            self.device.reply(header.unique, answer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may be here at all. What the kernel does for open files has no caller.
+    fn admits(&self, header: &Header) -> bool {
+        let without_caller = matches!(
+            header.opcode,
+            op::READ
+                | op::WRITE
+                | op::READDIR
+                | op::READDIRPLUS
+                | op::FLUSH
+                | op::FSYNC
+                | op::FSYNCDIR
+                | op::FORGET
+                | op::BATCH_FORGET
+                | op::RELEASE
+                | op::RELEASEDIR
+                | op::INTERRUPT
+                | op::DESTROY
+        );
+        without_caller || header.uid == 0 || self.fs.owner.is_none_or(|owner| owner == header.uid)
+    }
+
+    fn write(&mut self, header: &Header, len: usize) -> Answer<Reply> {
+        let (_, mut args) = wire::header(self.inbox.request(len))?;
+        let (handle, offset, size, flags) = (args.u64()?, args.u64()?, args.u32()? as usize, args.u32()?);
+        args.skip(16)?;
+        args.take(size)?;
+        let file = self.fs.handles.file(handle)?;
+        let written = file.write(offset, size, self.inbox.data(), &mut self.scratch);
+        let written = match written {
+            Ok(written) => written,
+            Err(e) => return Err(self.fs.tell(&*self.fs.nodes.get(header.node)?, "write", &e)),
+        };
+        if flags & wire::WRITE_KILL_SUIDGID != 0 {
+            file.kill_suid()?;
+        }
+        Body(&mut self.out).u32(u32::try_from(written).unwrap_or(u32::MAX)).u32(0);
+        Ok(Reply::Out)
+    }
+
+    fn dispatch(&mut self, header: &Header, len: usize) -> Answer<Reply> {
+        let Self { fs, inbox, scratch, out, .. } = self;
+        let (_, mut args) = wire::header(inbox.request(len))?;
+        let args = &mut args;
+        let node = header.node;
+        match header.opcode {
+            op::LOOKUP => match fs.lookup(node, args.name()?) {
+                Ok(found) => entry(out, &found),
+                // Worth remembering, too.
+                Err(Errno::NOENT) => {
+                    Body(out).no_entry();
+                }
+                Err(e) => return Err(e),
+            },
+            op::FORGET => {
+                fs.nodes.forget(node, args.u64()?);
+                return Ok(Reply::Nothing);
+            }
+            op::BATCH_FORGET => {
+                let count = args.u32()?;
+                args.skip(4)?;
+                for _ in 0..count {
+                    fs.nodes.forget(args.u64()?, args.u64()?);
+                }
+                return Ok(Reply::Nothing);
+            }
+            op::GETATTR => {
+                Body(out).attributes(&fs.getattr(node)?);
+            }
+            op::SETATTR => {
+                let stat = fs.setattr(node, &Change::read(args)?)?;
+                Body(out).attributes(&stat);
+            }
+            op::READLINK => *out = fs.readlink(node)?,
+            op::SYMLINK => {
+                let name = args.name()?;
+                entry(out, &fs.symlink(header, name, args.name()?)?);
+            }
+            op::MKNOD => {
+                let (mode, device, umask) = (args.u32()?, args.u32()?, args.u32()?);
+                args.skip(4)?;
+                entry(out, &fs.mknod(header, args.name()?, &Make { mode, umask }, device_of(device))?);
+            }
+            op::MKDIR => {
+                let make = Make { mode: args.u32()?, umask: args.u32()? };
+                entry(out, &fs.mkdir(header, args.name()?, &make)?);
+            }
+            op::UNLINK => fs.unlink(node, args.name()?, AtFlags::empty())?,
+            op::RMDIR => fs.unlink(node, args.name()?, AtFlags::REMOVEDIR)?,
+            op::RENAME | op::RENAME2 => {
+                let folder = args.u64()?;
+                let flags = if header.opcode == op::RENAME { 0 } else { args.u32()? };
+                args.skip(if header.opcode == op::RENAME { 0 } else { 4 })?;
+                let name = args.name()?;
+                fs.rename((node, name), (folder, args.name()?), flags)?;
+            }
+            op::LINK => {
+                let old = args.u64()?;
+                entry(out, &fs.link(old, node, args.name()?)?);
+            }
+            op::OPEN => {
+                let (flags, more) = (args.u32()?, args.u32()?);
+                let (handle, flags) = fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0)?;
+                Body(out).opened(handle, flags);
+            }
+            op::CREATE => Self::create(fs, header, args, out)?,
+            op::TMPFILE => {
+                let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
+                let exclusive =
+                    rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
+                let (found, file) = fs.tmpfile(header, &Make { mode, umask }, exclusive)?;
+                entry(out, &found);
+                let (handle, flags) = fs.opened_new(file);
+                Body(out).opened(handle, flags);
+            }
+            op::READ => {
+                let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?.min(LARGEST));
+                let read = fs.handles.file(handle)?.read(offset, size as usize, scratch);
+                return match read {
+                    Ok(range) => Ok(Reply::Data(range)),
+                    Err(e) => Err(fs.tell(&*fs.nodes.get(node)?, "read", &e)),
+                };
+            }
+            op::STATFS => fs.statfs(node, out)?,
+            op::RELEASE => fs.release(node, args.u64()?),
+            op::RELEASEDIR => fs.handles.close(args.u64()?),
+            op::FLUSH => {}
+            op::FSYNC => {
+                let (handle, flags) = (args.u64()?, args.u32()?);
+                let synced = fs.handles.file(handle)?.sync(flags & wire::FSYNC_DATA != 0);
+                if let Err(e) = synced {
+                    return Err(fs.tell(&*fs.nodes.get(node)?, "fsync", &e));
+                }
+            }
+            op::OPENDIR => {
+                let folder = fs.open_folder(node)?;
+                Body(out).opened(fs.handles.add_folder(folder), 0);
+            }
+            op::READDIR | op::READDIRPLUS => {
+                let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?.min(LARGEST));
+                let folder = fs.handles.folder(handle)?;
+                fs.read_folder(&folder, offset, size as usize, header.opcode == op::READDIRPLUS, out)?;
+            }
+            op::FSYNCDIR => fs.handles.folder(args.u64()?)?.sync()?,
+            op::SETXATTR => {
+                let (size, flags, more) = (args.u32()?, args.u32()?, args.u32()?);
+                args.skip(4)?;
+                let name = args.name()?;
+                let value = args.take(size as usize)?;
+                fs.setxattr(node, name, value, flags, more & wire::ACL_KILL_SGID != 0)?;
+            }
+            op::GETXATTR => {
+                let room = args.u32()?;
+                args.skip(4)?;
+                fs.getxattr(node, args.name()?, out)?;
+                fit(out, room)?;
+            }
+            op::LISTXATTR => {
+                let room = args.u32()?;
+                fs.listxattr(node, out)?;
+                fit(out, room)?;
+            }
+            op::REMOVEXATTR => fs.removexattr(node, args.name()?)?,
+            op::FALLOCATE => {
+                let (handle, offset, size, mode) = (args.u64()?, args.u64()?, args.u64()?, args.u32()?);
+                let done = fs.handles.file(handle)?.allocate(offset, size, mode);
+                if let Err(e) = done {
+                    return Err(fs.tell(&*fs.nodes.get(node)?, "fallocate", &e));
+                }
+            }
+            op::LSEEK => {
+                let (handle, offset, whence) = (args.u64()?, args.u64()?, args.u32()?);
+                let hole = match whence {
+                    3 => false,
+                    4 => true,
+                    _ => return Err(Errno::INVAL),
+                };
+                let at = fs.handles.file(handle)?.seek(offset, hole).map_err(|e| e.errno)?;
+                Body(out).u64(at);
+            }
+            // Nothing here waits for long but what must not be left half done.
+            op::INTERRUPT => return Ok(Reply::Nothing),
+            op::DESTROY => {}
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Reply::Out)
+    }
+
+    fn create(fs: &Fs, header: &Header, args: &mut Args<'_>, out: &mut Vec<u8>) -> Answer<()> {
+        let (flags, mode, umask, more) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?);
+        let name = args.name()?;
+        let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
+        match fs.create_new(header, name, &Make { mode, umask }) {
+            Ok((found, file)) => {
+                entry(out, &found);
+                let (handle, flags) = fs.opened_new(file);
+                Body(out).opened(handle, flags);
+            }
+            // Made underneath, since the kernel last looked.
+            Err(Errno::EXIST) if !exclusive => {
+                let found = fs.lookup(header.node, name)?;
+                let opened = fs.open(found.node.id, flags, more & wire::OPEN_KILL_SUIDGID != 0);
+                let (handle, flags) = opened.inspect_err(|_| fs.nodes.forget(found.node.id, 1))?;
+                entry(out, &found);
+                Body(out).opened(handle, flags);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}
+
+fn entry(out: &mut Vec<u8>, found: &Found) {
+    Body(out).entry(found.node.id, &found.stat);
+}
+
+/// A value goes back if there is room for it; its size, if only that was asked for.
+fn fit(out: &mut Vec<u8>, room: u32) -> Answer<()> {
+    let len = u32::try_from(out.len()).map_err(|_| Errno::TOOBIG)?;
+    match room {
+        0 => {
+            out.clear();
+            Body(out).u32(len).u32(0);
+            Ok(())
+        }
+        _ if len > room => Err(Errno::RANGE),
+        _ => Ok(()),
+    }
+}

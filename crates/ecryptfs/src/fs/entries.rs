@@ -1,0 +1,189 @@
+//! Names: looked up, made, moved and removed.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, Dev, FileType, Mode, OFlags, RenameFlags, Stat, fstat, linkat, mkdirat, mknodat, openat,
+    readlinkat, renameat_with, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::nodes::Node;
+use super::wire::Header;
+use super::{Answer, Fs, identity, proc_path};
+use crate::file::OpenFile;
+
+/// A name that the kernel is told of.
+pub(super) struct Found {
+    pub(super) node: Arc<Node>,
+    pub(super) stat: Stat,
+}
+
+/// How a file is to be made.
+pub(super) struct Make {
+    pub(super) mode: u32,
+    pub(super) umask: u32,
+}
+
+impl Fs {
+    pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Found> {
+        let parent = self.nodes.get(parent)?;
+        let lower = self.view.lower_name(name)?;
+        self.find(&parent, &lower)
+    }
+
+    /// Looks a lower name up, and tells the kernel of it.
+    pub(super) fn find(&self, parent: &Arc<Node>, lower: &[u8]) -> Answer<Found> {
+        let folder = self.nodes.fd(parent)?;
+        let fd = openat(&folder, lower, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        self.found(parent, lower, fd)
+    }
+
+    fn found(&self, parent: &Arc<Node>, lower: &[u8], fd: OwnedFd) -> Answer<Found> {
+        let stat = fstat(&fd)?;
+        let node = self.nodes.enter(&stat, Some((parent, lower)), Some(fd));
+        self.told(node, stat)
+    }
+
+    /// Makes the attributes right; when that fails the kernel is not told after all.
+    fn told(&self, node: Arc<Node>, mut stat: Stat) -> Answer<Found> {
+        match self.complete(&node, &mut stat) {
+            Ok(()) => Ok(Found { node, stat }),
+            Err(e) => {
+                self.nodes.forget(node.id, 1);
+                Err(e)
+            }
+        }
+    }
+
+    pub(super) fn mkdir(&self, by: &Header, name: &[u8], make: &Make) -> Answer<Found> {
+        let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
+        self.become_caller(by, make.umask)?;
+        mkdirat(self.nodes.fd(&parent)?, &*lower, Mode::from_raw_mode(make.mode))?;
+        self.find(&parent, &lower)
+    }
+
+    pub(super) fn mknod(&self, by: &Header, name: &[u8], make: &Make, device: Dev) -> Answer<Found> {
+        let kind = FileType::from_raw_mode(make.mode);
+        if kind == FileType::RegularFile {
+            let (found, _) = self.create_new(by, name, make)?;
+            return Ok(found);
+        }
+        let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
+        self.become_caller(by, make.umask)?;
+        let mode = Mode::from_raw_mode(make.mode & 0o7777);
+        mknodat(self.nodes.fd(&parent)?, &*lower, kind, mode, device)?;
+        self.find(&parent, &lower)
+    }
+
+    pub(super) fn symlink(&self, by: &Header, name: &[u8], target: &[u8]) -> Answer<Found> {
+        let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
+        let target = self.view.lower_target(target)?;
+        self.become_caller(by, 0)?;
+        symlinkat(&*target, self.nodes.fd(&parent)?, &*lower)?;
+        self.find(&parent, &lower)
+    }
+
+    pub(super) fn readlink(&self, node: u64) -> Answer<Vec<u8>> {
+        let node = self.nodes.get(node)?;
+        let target = readlinkat(self.nodes.fd(&node)?, "", Vec::new())?;
+        self.view.upper_target(target.as_bytes()).inspect_err(|_| {
+            log::error!("{}: the symlink's target cannot be decrypted", node.path());
+        })
+    }
+
+    /// Makes a file and opens it.
+    pub(super) fn create_new(&self, by: &Header, name: &[u8], make: &Make) -> Answer<(Found, Arc<OpenFile>)> {
+        let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
+        let folder = self.nodes.fd(&parent)?;
+        self.become_caller(by, make.umask)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&folder, &*lower, flags, Mode::from_raw_mode(make.mode & 0o7777))?;
+        let made = self.made(fd, Some((&parent, &*lower)));
+        if made.is_err() {
+            // A file that would never open.
+            let _ = unlinkat(&folder, &*lower, AtFlags::empty());
+        }
+        made
+    }
+
+    /// Makes a file that has no name yet.
+    pub(super) fn tmpfile(
+        &self,
+        by: &Header,
+        make: &Make,
+        exclusive: bool,
+    ) -> Answer<(Found, Arc<OpenFile>)> {
+        let parent = self.nodes.get(by.node)?;
+        self.become_caller(by, make.umask)?;
+        let mut flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        flags.set(OFlags::EXCL, exclusive);
+        let fd = openat(self.nodes.fd(&parent)?, ".", flags, Mode::from_raw_mode(make.mode & 0o7777))?;
+        self.made(fd, None)
+    }
+
+    fn made(&self, fd: OwnedFd, link: Option<(&Arc<Node>, &[u8])>) -> Answer<(Found, Arc<OpenFile>)> {
+        let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
+            let path = link
+                .map_or(String::new(), |(parent, name)| format!("{}/{}", parent.path(), name.escape_ascii()));
+            log::error!("{path}: cannot be made: {e}");
+            e.errno
+        })?);
+        let stat = fstat(file.as_fd())?;
+        let node = self.nodes.enter(&stat, link, None);
+        super::locked(&node.file).open = Arc::downgrade(&file);
+        Ok((self.told(node, stat)?, file))
+    }
+
+    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
+        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(parent)?);
+        let lower = self.view.lower_name(name)?;
+        let folder = self.nodes.fd(&parent)?;
+        let fd = self.nodes.fd(&node)?;
+        linkat(CWD, proc_path(&fd), &folder, &*lower, AtFlags::SYMLINK_FOLLOW)?;
+        let stat = fstat(fd.as_fd())?;
+        let node = self.nodes.enter(&stat, Some((&parent, &lower)), None);
+        self.told(node, stat)
+    }
+
+    pub(super) fn unlink(&self, parent: u64, name: &[u8], flags: AtFlags) -> Answer<()> {
+        let (parent, lower) = (self.nodes.get(parent)?, self.view.lower_name(name)?);
+        let folder = self.nodes.fd(&parent)?;
+        let stat = statat(&folder, &*lower, AtFlags::SYMLINK_NOFOLLOW)?;
+        unlinkat(&folder, &*lower, flags)?;
+        self.nodes.removed(&stat, &parent, &lower);
+        Ok(())
+    }
+
+    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Answer<()> {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        // A whiteout would be one of the lower filesystem, under a name in plain.
+        if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
+            return Err(Errno::INVAL);
+        }
+        let (source, target) = (self.nodes.get(from.0)?, self.nodes.get(to.0)?);
+        let (old, new) = (self.view.lower_name(from.1)?, self.view.lower_name(to.1)?);
+        let (source_fd, target_fd) = (self.nodes.fd(&source)?, self.nodes.fd(&target)?);
+
+        let _moving = self.nodes.moving();
+        let moved = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
+        let replaced = statat(&target_fd, &*new, AtFlags::SYMLINK_NOFOLLOW);
+        renameat_with(&source_fd, &*old, &target_fd, &*new, flags)?;
+        match replaced {
+            // Two names of one file: nothing has happened.
+            Ok(other) if (other.st_dev, other.st_ino) == (moved.st_dev, moved.st_ino) => return Ok(()),
+            Ok(other) if flags.contains(RenameFlags::EXCHANGE) => {
+                self.nodes.moved(&other, (&target, &new), (&source, &old));
+            }
+            Ok(other) => self.nodes.removed(&other, &target, &new),
+            Err(_) => {}
+        }
+        self.nodes.moved(&moved, (&source, &old), (&target, &new));
+        Ok(())
+    }
+
+    fn become_caller(&self, by: &Header, umask: u32) -> Answer<()> {
+        identity::assume(self.root, by, umask).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+}

@@ -1,0 +1,95 @@
+//! Files: opened, and what else is not an entry, an attribute or their bytes.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fstat, fstatvfs};
+use rustix::io::Errno;
+
+use super::nodes::{Look, Node};
+use super::reply::Body;
+use super::{Answer, Fs, locked, proc_path};
+use crate::file::{Failure, OpenFile};
+
+/// The kernel may keep the pages that it has.
+const KEEP_CACHE: u32 = 1 << 1;
+/// Nothing is left to be done when a descriptor is closed.
+const NO_FLUSH: u32 = 1 << 5;
+/// Direct writes need not wait for each other.
+const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+
+impl Fs {
+    /// A node's file: the one that is open, or its lower file opened.
+    pub(super) fn open_file(&self, node: &Arc<Node>, write: bool) -> Answer<Arc<OpenFile>> {
+        let fd = self.nodes.fd(node)?;
+        let path = proc_path(&fd);
+        // One for all, so nobody else opens it meanwhile.
+        let mut slot = locked(&node.file);
+        if let Some(file) = slot.open.upgrade() {
+            drop(slot);
+            if write {
+                file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
+            }
+            return Ok(file);
+        }
+        let file = OpenFile::open(&self.view, &path, write).map_err(|e| self.tell(node, "open", &e))?;
+        let file = Arc::new(file);
+        slot.open = Arc::downgrade(&file);
+        Ok(file)
+    }
+
+    /// Opens a file for the kernel: its handle, and what the kernel may do with it.
+    pub(super) fn open(&self, node: u64, flags: u32, kill_suid: bool) -> Answer<(u64, u32)> {
+        let node = self.nodes.get(node)?;
+        let flags = OFlags::from_bits_retain(flags);
+        let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let file = self.open_file(&node, write)?;
+        if flags.contains(OFlags::TRUNC) {
+            file.set_len(0).map_err(|e| self.tell(&node, "truncate", &e))?;
+            if kill_suid {
+                file.kill_suid()?;
+            }
+        }
+        let look = Look::of(&fstat(file.as_fd())?);
+        let known = locked(&node.file).cached.replace(look) == Some(look);
+        Ok((self.handles.add_file(file), opened(if known { KEEP_CACHE } else { 0 })))
+    }
+
+    /// A file that is new to the kernel is open, too.
+    pub(super) fn opened_new(&self, file: Arc<OpenFile>) -> (u64, u32) {
+        (self.handles.add_file(file), opened(0))
+    }
+
+    /// A handle goes. The pages that the kernel has are those of the file as it is now.
+    pub(super) fn release(&self, node: u64, handle: u64) {
+        if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle))
+            && let Ok(stat) = fstat(file.as_fd())
+        {
+            let mut slot = locked(&node.file);
+            let look = Look::of(&stat);
+            slot.cached = Some(look);
+            slot.size = Some((look, file.size(&stat)));
+        }
+        self.handles.close(handle);
+    }
+
+    pub(super) fn statfs(&self, node: u64, out: &mut Vec<u8>) -> Answer<()> {
+        let stat = fstatvfs(self.nodes.fd(&self.nodes.get(node)?)?)?;
+        Body(out).statfs(&stat, self.view.name_limit(stat.f_namemax));
+        Ok(())
+    }
+
+    /// Tells the operator what a lower file did, and the caller its error number.
+    pub(super) fn tell(&self, node: &Node, what: &str, failure: &Failure) -> Errno {
+        if failure.is_serious() {
+            log::error!("{}: {what}: {failure}", node.path());
+        } else {
+            log::debug!("{}: {what}: {failure}", node.path());
+        }
+        failure.errno
+    }
+}
+
+fn opened(more: u32) -> u32 {
+    NO_FLUSH | PARALLEL_DIRECT_WRITES | more
+}

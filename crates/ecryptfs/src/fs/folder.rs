@@ -1,0 +1,135 @@
+//! Folders, read entry by entry.
+//!
+//! The offsets that the kernel is given are the lower folder's own, so a program may seek in a folder that changes.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
+
+use super::nodes::Node;
+use super::reply::{Body, dirent_len, dirent_type};
+use super::{Answer, Fs, locked};
+
+/// Bytes of lower entries that are read together.
+const CHUNK: usize = 32 << 10;
+
+/// A folder that somebody reads.
+pub(super) struct Folder {
+    pub(super) node: Arc<Node>,
+    fd: OwnedFd,
+    stream: Mutex<Stream>,
+}
+
+#[derive(Default)]
+struct Stream {
+    /// Where the next entry of `ahead` lies, or the lower descriptor when there is none.
+    position: u64,
+    ahead: VecDeque<Entry>,
+}
+
+struct Entry {
+    ino: u64,
+    next: u64,
+    kind: FileType,
+    lower: Box<[u8]>,
+    name: Box<[u8]>,
+}
+
+impl Folder {
+    pub(super) fn sync(&self) -> Answer<()> {
+        rustix::fs::fsync(&self.fd)
+    }
+}
+
+impl Fs {
+    pub(super) fn open_folder(&self, node: u64) -> Answer<Folder> {
+        let node = self.nodes.get(node)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(self.nodes.fd(&node)?, ".", flags, Mode::empty())?;
+        Ok(Folder { node, fd, stream: Mutex::default() })
+    }
+
+    /// Puts as many entries into the reply as there is room for, with all that LOOKUP would say of each if `plus`.
+    pub(super) fn read_folder(
+        &self,
+        folder: &Folder,
+        offset: u64,
+        room: usize,
+        plus: bool,
+        out: &mut Vec<u8>,
+    ) -> Answer<()> {
+        let mut stream = locked(&folder.stream);
+        if stream.position != offset {
+            seek(&folder.fd, SeekFrom::Start(offset))?;
+            stream.ahead.clear();
+            stream.position = offset;
+        }
+        loop {
+            if stream.ahead.is_empty() && !self.fill(folder, &mut stream)? {
+                return Ok(());
+            }
+            let Some(entry) = stream.ahead.front() else { continue };
+            if out.len() + dirent_len(&entry.name, plus) > room {
+                return Ok(());
+            }
+            if plus {
+                self.entry_of(folder, entry, out);
+            }
+            Body(out).dirent(entry.ino, entry.next, dirent_type(entry.kind), &entry.name);
+            stream.position = entry.next;
+            stream.ahead.pop_front();
+        }
+    }
+
+    fn entry_of(&self, folder: &Folder, entry: &Entry, out: &mut Vec<u8>) {
+        let found = match &*entry.name {
+            // The kernel knows these.
+            b"." | b".." => None,
+            // Removed meanwhile, or it cannot be looked at: whoever wants to know asks for it by name.
+            _ => self.find(&folder.node, &entry.lower).ok(),
+        };
+        match found {
+            Some(found) => Body(out).entry(found.node.id, &found.stat),
+            None => Body(out).no_entry(),
+        };
+    }
+
+    /// Reads some lower entries ahead. Says whether there were any.
+    fn fill(&self, folder: &Folder, stream: &mut Stream) -> Answer<bool> {
+        let mut chunk = [MaybeUninit::uninit(); CHUNK];
+        let mut lower = RawDir::new(&folder.fd, &mut chunk);
+        let mut any = false;
+        while let Some(entry) = lower.next() {
+            let entry = entry?;
+            any = true;
+            let bytes = entry.file_name().to_bytes();
+            let name = match bytes {
+                b"." | b".." => Some(bytes.to_vec()),
+                _ => self.view.upper_name(bytes),
+            };
+            match name {
+                Some(name) => stream.ahead.push_back(Entry {
+                    ino: entry.ino(),
+                    next: entry.next_entry_cookie(),
+                    kind: entry.file_type(),
+                    lower: bytes.into(),
+                    name: name.into(),
+                }),
+                None => {
+                    log::debug!(
+                        "{}/{}: not a name of this mount's",
+                        folder.node.path(),
+                        bytes.escape_ascii()
+                    );
+                }
+            }
+            if lower.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok(any)
+    }
+}

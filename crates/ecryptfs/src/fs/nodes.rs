@@ -1,0 +1,324 @@
+//! What the kernel knows of: a node for each lower file that it has looked up and not forgotten.
+//!
+//! ```text
+//!   id, from the kernel --> Node --> a descriptor (O_PATH), while there is room for it
+//!   (dev, ino), below -----^   \---> links: the lower folder and name it was found by, to open it again
+//! ```
+//!
+//! Descriptors survive renames and removals; names do not need descriptors, which are few (20,000 a process are
+//! usual). So a node has both: those that were not used lately lose their descriptor when there are too many.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+
+use super::{locked, reading, writing};
+use crate::file::{Held, OpenFile};
+
+/// The root's id, by the protocol.
+pub(super) const ROOT: u64 = 1;
+
+/// A lower file, whatever its names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    dev: u64,
+    ino: u64,
+}
+
+impl Key {
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self { dev: stat.st_dev, ino: stat.st_ino }
+    }
+}
+
+/// One lower file.
+pub(super) struct Node {
+    pub(super) id: u64,
+    key: Key,
+    pub(super) kind: FileType,
+    place: Mutex<Place>,
+    /// It was used since somebody last looked for a descriptor to close.
+    used: AtomicBool,
+    /// Its file core, shared by all who have it open; and what is known of it between opens.
+    pub(super) file: Mutex<FileSlot>,
+    descriptors: Arc<AtomicUsize>,
+    /// The root's path, for messages; nothing for others.
+    base: String,
+}
+
+/// Of a regular file.
+#[derive(Default)]
+pub(super) struct FileSlot {
+    pub(super) open: Weak<OpenFile>,
+    /// The header's size, as long as the lower file looks like this.
+    pub(super) size: Option<(Look, u64)>,
+    /// How it looked when the kernel's pages of it were last known to be right.
+    pub(super) cached: Option<Look>,
+}
+
+/// What changes when a lower file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    ctime: (i64, i64),
+    mtime: (i64, i64),
+    size: i64,
+}
+
+impl Look {
+    #[expect(clippy::cast_possible_wrap, reason = "nanoseconds are below a billion")]
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self {
+            ctime: (stat.st_ctime, stat.st_ctime_nsec as i64),
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
+            size: stat.st_size,
+        }
+    }
+}
+
+struct Place {
+    fd: Option<Arc<OwnedFd>>,
+    links: Vec<Link>,
+}
+
+struct Link {
+    parent: Arc<Node>,
+    name: Box<[u8]>,
+}
+
+impl Node {
+    /// Its file, if it is open.
+    pub(super) fn open_file(&self) -> Option<Arc<OpenFile>> {
+        locked(&self.file).open.upgrade()
+    }
+
+    /// The lower path, for messages.
+    pub(super) fn path(&self) -> String {
+        if self.id == ROOT {
+            return self.base.clone();
+        }
+        let found = locked(&self.place).links.first().map(|link| (link.parent.clone(), link.name.clone()));
+        match found {
+            Some((parent, name)) => format!("{}/{}", parent.path(), name.escape_ascii()),
+            None => format!("a removed file (inode {})", self.key.ino),
+        }
+    }
+
+    fn drop_link(&self, parent: &Node, name: &[u8]) {
+        locked(&self.place).links.retain(|link| link.parent.id != parent.id || *link.name != *name);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if locked(&self.place).fd.is_some() {
+            self.descriptors.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// All nodes.
+pub(super) struct Nodes {
+    table: RwLock<Table>,
+    /// Held while a lower name moves, so that nobody looks for a file where it no longer is, or not yet.
+    names: RwLock<()>,
+    /// Those with descriptors, the oldest first.
+    queue: Mutex<VecDeque<Weak<Node>>>,
+    descriptors: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+struct Table {
+    by_id: HashMap<u64, Entry>,
+    by_key: HashMap<Key, Arc<Node>>,
+    last: u64,
+}
+
+struct Entry {
+    node: Arc<Node>,
+    /// How often the kernel was told of it.
+    lookups: u64,
+}
+
+impl Nodes {
+    /// Begins with the lower folder, known by `base`. So many descriptors may be kept.
+    pub(super) fn new(root: OwnedFd, base: String, limit: usize) -> Result<Self, Errno> {
+        let stat = fstat(&root)?;
+        let descriptors = Arc::new(AtomicUsize::new(1));
+        let node = Arc::new(Node {
+            id: ROOT,
+            key: Key::of(&stat),
+            kind: FileType::Directory,
+            place: Mutex::new(Place { fd: Some(Arc::new(root)), links: Vec::new() }),
+            used: AtomicBool::new(true),
+            file: Mutex::default(),
+            descriptors: descriptors.clone(),
+            base,
+        });
+        let table = Table {
+            by_key: HashMap::from([(node.key, node.clone())]),
+            by_id: HashMap::from([(ROOT, Entry { node, lookups: 1 })]),
+            last: ROOT,
+        };
+        let queue = Mutex::default();
+        Ok(Self { table: RwLock::new(table), names: RwLock::new(()), queue, descriptors, limit })
+    }
+
+    /// # Errors
+    /// `ESTALE` when the kernel was never told of it.
+    pub(super) fn get(&self, id: u64) -> Result<Arc<Node>, Errno> {
+        reading(&self.table).by_id.get(&id).map(|entry| entry.node.clone()).ok_or(Errno::STALE)
+    }
+
+    /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth it.
+    pub(super) fn enter(
+        &self,
+        stat: &Stat,
+        link: Option<(&Arc<Node>, &[u8])>,
+        fd: Option<OwnedFd>,
+    ) -> Arc<Node> {
+        let key = Key::of(stat);
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let node = {
+            let mut table = writing(&self.table);
+            let node = match table.by_key.get(&key) {
+                // Of another type it is another file, made underneath.
+                Some(node) if node.kind == kind => node.clone(),
+                _ => {
+                    table.last += 1;
+                    let node = Arc::new(Node {
+                        id: table.last,
+                        key,
+                        kind,
+                        place: Mutex::new(Place { fd: None, links: Vec::new() }),
+                        used: AtomicBool::new(true),
+                        file: Mutex::default(),
+                        descriptors: self.descriptors.clone(),
+                        base: String::new(),
+                    });
+                    table.by_key.insert(key, node.clone());
+                    node
+                }
+            };
+            table.by_id.entry(node.id).or_insert_with(|| Entry { node: node.clone(), lookups: 0 }).lookups +=
+                1;
+            node
+        };
+        let mut place = locked(&node.place);
+        if let Some((parent, name)) = link
+            && node.id != ROOT
+            && !place.links.iter().any(|link| link.parent.id == parent.id && *link.name == *name)
+        {
+            place.links.push(Link { parent: parent.clone(), name: name.into() });
+        }
+        if let (None, Some(fd)) = (&place.fd, fd) {
+            self.keep(&node, &mut place, Arc::new(fd));
+        }
+        drop(place);
+        node
+    }
+
+    /// The kernel forgets a node so many times.
+    pub(super) fn forget(&self, id: u64, times: u64) {
+        let mut table = writing(&self.table);
+        let Some(entry) = table.by_id.get_mut(&id) else { return };
+        entry.lookups = entry.lookups.saturating_sub(times);
+        if entry.lookups > 0 || id == ROOT {
+            return;
+        }
+        let gone = table.by_id.remove(&id);
+        if let Some(Entry { node, .. }) = &gone
+            && table.by_key.get(&node.key).is_some_and(|known| known.id == id)
+        {
+            table.by_key.remove(&node.key);
+        }
+        // Dropping it closes a descriptor: nobody need wait for that.
+        drop(table);
+        drop(gone);
+    }
+
+    /// A lower name is gone. When it was the file's last one, its inode number may soon be another file's.
+    pub(super) fn removed(&self, stat: &Stat, parent: &Node, name: &[u8]) {
+        let key = Key::of(stat);
+        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return };
+        node.drop_link(parent, name);
+        if stat.st_nlink <= 1 || node.kind == FileType::Directory {
+            writing(&self.table).by_key.remove(&key);
+        }
+    }
+
+    /// Held while names move.
+    pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
+        writing(&self.names)
+    }
+
+    /// A file has another name.
+    pub(super) fn moved(&self, stat: &Stat, from: (&Node, &[u8]), to: (&Arc<Node>, &[u8])) {
+        let Some(node) = reading(&self.table).by_key.get(&Key::of(stat)).cloned() else { return };
+        node.drop_link(from.0, from.1);
+        locked(&node.place).links.push(Link { parent: to.0.clone(), name: to.1.into() });
+    }
+
+    /// A descriptor of the lower file, for all but reading and writing (O_PATH).
+    ///
+    /// # Errors
+    /// `ESTALE` when it is no longer where it was found: changed underneath.
+    pub(super) fn fd(&self, node: &Arc<Node>) -> Result<Held, Errno> {
+        node.used.store(true, Relaxed);
+        if let Some(fd) = &locked(&node.place).fd {
+            return Ok(Held::Path(fd.clone()));
+        }
+        if let Some(file) = node.open_file() {
+            return Ok(Held::File(file));
+        }
+        let _still = reading(&self.names);
+        self.reopen(node).map(Held::Path)
+    }
+
+    fn reopen(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
+        let mut place = locked(&node.place);
+        if let Some(fd) = &place.fd {
+            return Ok(fd.clone());
+        }
+        let mut found = None;
+        for link in &place.links {
+            let parent = self.reopen(&link.parent)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let Ok(fd) = openat(&parent, &*link.name, flags, Mode::empty()) else { continue };
+            if Key::of(&fstat(&fd)?) == node.key {
+                found = Some(Arc::new(fd));
+                break;
+            }
+        }
+        let fd = found.ok_or(Errno::STALE)?;
+        self.keep(node, &mut place, fd.clone());
+        Ok(fd)
+    }
+
+    fn keep(&self, node: &Arc<Node>, place: &mut Place, fd: Arc<OwnedFd>) {
+        place.fd = Some(fd);
+        let count = self.descriptors.fetch_add(1, Relaxed) + 1;
+        let mut queue = locked(&self.queue);
+        queue.push_back(Arc::downgrade(node));
+        if queue.len() > 2 * count + 1024 {
+            queue.retain(|node| node.strong_count() > 0);
+        }
+        // A few tries: what is over the limit now goes the next time.
+        for _ in 0..if count > self.limit { 8 } else { 0 } {
+            let Some(oldest) = queue.pop_front().and_then(|node| node.upgrade()) else { continue };
+            // Not one that another thread is at, nor the one at hand.
+            let Ok(mut other) = oldest.place.try_lock() else {
+                queue.push_back(Arc::downgrade(&oldest));
+                continue;
+            };
+            if oldest.used.swap(false, Relaxed) || other.links.is_empty() {
+                queue.push_back(Arc::downgrade(&oldest));
+            } else if other.fd.take().is_some() {
+                self.descriptors.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A file's header: its size, and its key wrapped for everyone who may open it.
+//!
+//! ```text
+//!   0  size   8  marker, marker ^ 0x3c81b7f5   16  version, flags   20  extent size   24  extents   26  packets ..  0
+//!                                                                   (not in version 0)
+//! ```
+//! It fills the file's first 8192 bytes, or more where pages are larger, or lies in an xattr without its zeros. All integers
+//! are big-endian. Only the first 4096 bytes are ever looked at.
+
+mod packet;
+
+pub(crate) use packet::{Reader, write_length};
+
+pub use packet::KeyPacket;
+
+use crate::{AuthToken, Error, ErrorKind, FileKey, Keyring, Result, random};
+
+/// Where a header lies when it is not in its file.
+pub const XATTR: &str = "user.ecryptfs";
+
+/// Where a header lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In front of the contents.
+    File,
+    /// In the xattr `user.ecryptfs`; the lower file begins with the contents.
+    Xattr,
+}
+
+/// A header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    size: u64,
+    place: Place,
+    marker: u32,
+    version: u8,
+    /// The low 24 bits.
+    flags: u32,
+    extent_bytes: u32,
+    extents: u16,
+    packets: Vec<KeyPacket>,
+}
+
+const MARKER: u32 = 0x3c81_b7f5;
+/// The version that is written, and the last one that is known.
+const VERSION: u8 = 3;
+const ENCRYPTED: u32 = 2;
+const IN_XATTR: u32 = 4;
+const ENCRYPTED_NAMES: u32 = 8;
+
+/// Bytes that are looked at: a page of most machines.
+const PARSED: usize = 4096;
+/// Of those the kernel's parser wants some to spare.
+const WRITTEN: usize = 4000;
+/// The least that a header takes of its file.
+const IN_FILE: usize = 8192;
+
+impl Header {
+    /// How much of a file to read: nothing behind it is looked at.
+    pub const PARSED: usize = PARSED;
+    /// How much of its file a new header takes.
+    pub const IN_FILE: usize = IN_FILE;
+
+    /// A new file's header: its key wrapped for each token.
+    ///
+    /// # Errors
+    /// `BadOption` for no token, or more than fit; `Memory`; `Io` when the kernel has no random bytes.
+    pub fn new(key: &FileKey, tokens: &[&AuthToken], place: Place) -> Result<Self> {
+        let mut marker = [0; 4];
+        random::fill(&mut marker)?;
+        let place_flag = if place == Place::Xattr { IN_XATTR } else { 0 };
+        let mut header = Self {
+            size: 0,
+            place,
+            marker: u32::from_be_bytes(marker),
+            version: VERSION,
+            flags: ENCRYPTED | place_flag,
+            extent_bytes: 4096,
+            extents: 2,
+            packets: Vec::new(),
+        };
+        for token in tokens {
+            header.add(key, token)?;
+        }
+        if header.packets.is_empty() {
+            return Err(Error::new(ErrorKind::BadOption, "a file needs a key that opens it"));
+        }
+        Ok(header)
+    }
+
+    /// The header at the start of a file, of which at least [`Header::PARSED`] bytes are given where it has so many.
+    ///
+    /// # Errors
+    /// `NotEncrypted` when there is none; `BadHeader`; `Unsupported` for a later version.
+    pub fn read(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes, Place::File)
+    }
+
+    /// The header in an xattr.
+    ///
+    /// # Errors
+    /// As [`Header::read`].
+    pub fn read_xattr(bytes: &[u8]) -> Result<Self> {
+        Self::parse(bytes, Place::Xattr)
+    }
+
+    /// Whether a file that begins so has a header: its marker says so, and nothing else is looked at.
+    pub fn is_marked(bytes: &[u8]) -> bool {
+        match (field(bytes, 8), field(bytes, 12)) {
+            (Some(first), Some(second)) => u32::from_be_bytes(first) ^ MARKER == u32::from_be_bytes(second),
+            _ => false,
+        }
+    }
+
+    fn parse(bytes: &[u8], place: Place) -> Result<Self> {
+        if !Self::is_marked(bytes) {
+            return Err(Error::new(ErrorKind::NotEncrypted, "there is no eCryptfs header"));
+        }
+        let bytes = &bytes[..bytes.len().min(PARSED)];
+        let cut =
+            || Error::new(ErrorKind::BadHeader, format!("the header is cut after {} bytes", bytes.len()));
+        let size = u64::from_be_bytes(field(bytes, 0).ok_or_else(cut)?);
+        let marker = u32::from_be_bytes(field(bytes, 8).ok_or_else(cut)?);
+        let flags = u32::from_be_bytes(field(bytes, 16).ok_or_else(cut)?);
+        let [version, ..] = flags.to_be_bytes();
+        if version > VERSION {
+            let context =
+                format!("the header is of version {version}, and the last that is known is {VERSION}");
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let (extent_bytes, extents, packets) = match version {
+            0 => (4096, 2, 20),
+            _ => {
+                let bytes_each = u32::from_be_bytes(field(bytes, 20).ok_or_else(cut)?);
+                (bytes_each, u16::from_be_bytes(field(bytes, 24).ok_or_else(cut)?), 26)
+            }
+        };
+        let packets = packet::read(bytes.get(packets..).ok_or_else(cut)?)?;
+        let header =
+            Self { size, place, marker, version, flags: flags & 0xff_ffff, extent_bytes, extents, packets };
+        if place == Place::File && header.data_offset() < IN_FILE as u64 {
+            let context = format!(
+                "{} extents of {} bytes are no room for a header",
+                header.extents, header.extent_bytes
+            );
+            return Err(Error::new(ErrorKind::BadHeader, context));
+        }
+        if i64::try_from(size).is_err() {
+            return Err(Error::new(ErrorKind::BadHeader, format!("no file has {size} bytes")));
+        }
+        Ok(header)
+    }
+
+    /// The file's key, by the first token that has one in the keyring.
+    ///
+    /// # Errors
+    /// `NoKey` when none has; `BadHeader` for a cipher that there is not.
+    pub fn unlock(&self, keyring: &Keyring) -> Result<FileKey> {
+        for packet in &self.packets {
+            if let KeyPacket::Passphrase { signature, wrapped, .. } = packet
+                && let Some(token) = keyring.find(*signature)
+            {
+                return FileKey::unwrap(wrapped, packet.cipher()?, token);
+            }
+        }
+        let wanted: Vec<_> = self.packets.iter().map(|packet| packet.signature().to_string()).collect();
+        let context =
+            format!("none of the keys at hand is {}, which it was written for", wanted.join(" or "));
+        Err(Error::new(ErrorKind::NoKey, context))
+    }
+
+    /// Wraps the file's key for one token more; for one that has it already, again.
+    ///
+    /// # Errors
+    /// `BadOption` when it does not fit.
+    pub fn add(&mut self, key: &FileKey, token: &AuthToken) -> Result<()> {
+        let packet = KeyPacket::Passphrase {
+            code: key.cipher().code(),
+            salt: token.salt(),
+            wrapped: key.wrap(token)?,
+            signature: token.signature(),
+        };
+        let mut grown = self.clone();
+        match grown.packets.iter_mut().find(|packet| packet.signature() == token.signature()) {
+            Some(old) => *old = packet,
+            None => grown.packets.push(packet),
+        }
+        if grown.to_xattr().len() > WRITTEN {
+            let context = format!("no room for more than {} keys in a header", self.packets.len());
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        *self = grown;
+        Ok(())
+    }
+
+    /// Takes a token's packets away, and says whether there was one.
+    ///
+    /// # Errors
+    /// `BadOption` for the last: nobody could open the file.
+    pub fn remove(&mut self, signature: crate::Signature) -> Result<bool> {
+        let stays = |packet: &KeyPacket| packet.signature() != signature;
+        if !self.packets.iter().any(stays) {
+            return Err(Error::new(
+                ErrorKind::BadOption,
+                format!("{signature} is the only key that opens it"),
+            ));
+        }
+        let before = self.packets.len();
+        self.packets.retain(stays);
+        Ok(self.packets.len() < before)
+    }
+
+    /// The size of the plain file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Sets the size of the plain file.
+    pub fn set_size(&mut self, size: u64) {
+        self.size = size;
+    }
+
+    /// Where in the lower file the contents begin.
+    pub fn data_offset(&self) -> u64 {
+        match self.place {
+            Place::File => u64::from(self.extent_bytes) * u64::from(self.extents),
+            Place::Xattr => 0,
+        }
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The same header elsewhere, where a new one's size and version are its own.
+    pub fn moved_to(&self, place: Place) -> Self {
+        let flags = match place {
+            Place::File => self.flags & !IN_XATTR,
+            Place::Xattr => self.flags | IN_XATTR,
+        };
+        Self { place, version: VERSION, flags, extent_bytes: 4096, extents: 2, ..self.clone() }
+    }
+
+    /// The version that it was written as.
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
+    /// The flags as they are written, version and all.
+    pub fn flags(&self) -> u32 {
+        u32::from(self.version) << 24 | self.flags
+    }
+
+    /// Whether the file was made where names are encrypted.
+    pub fn has_encrypted_names(&self) -> bool {
+        self.flags & ENCRYPTED_NAMES != 0
+    }
+
+    /// Says whether names are encrypted where the file is made.
+    pub fn set_encrypted_names(&mut self, encrypted: bool) {
+        match encrypted {
+            true => self.flags |= ENCRYPTED_NAMES,
+            false => self.flags &= !ENCRYPTED_NAMES,
+        }
+    }
+
+    /// Who may open it.
+    pub fn packets(&self) -> &[KeyPacket] {
+        &self.packets
+    }
+
+    /// Where the packets begin.
+    pub(crate) fn packets_at(&self) -> usize {
+        if self.version > 0 { 26 } else { 20 }
+    }
+
+    /// The eight bytes at the start of the header that say the size: all that a grown file needs written.
+    pub fn size_field(&self) -> [u8; 8] {
+        self.size.to_be_bytes()
+    }
+
+    /// What goes into the xattr.
+    pub fn to_xattr(&self) -> Vec<u8> {
+        let mut bytes = self.size_field().to_vec();
+        bytes.extend_from_slice(&self.marker.to_be_bytes());
+        bytes.extend_from_slice(&(self.marker ^ MARKER).to_be_bytes());
+        bytes.extend_from_slice(&self.flags().to_be_bytes());
+        if self.version > 0 {
+            bytes.extend_from_slice(&self.extent_bytes.to_be_bytes());
+            bytes.extend_from_slice(&self.extents.to_be_bytes());
+        }
+        for packet in &self.packets {
+            packet.write(&mut bytes);
+        }
+        bytes
+    }
+
+    /// What goes to the start of a new file: [`Header::IN_FILE`] bytes. Where pages are larger, zeros follow up to
+    /// [`Header::data_offset`].
+    pub fn to_file(&self) -> Vec<u8> {
+        let mut bytes = self.to_xattr();
+        bytes.resize(IN_FILE, 0);
+        bytes
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! eCryptfs: every file encrypted on its own, with its key in a header of its own.
+//!
+//! ```text
+//!   passphrase --token--> AuthToken --+--> Keyring            who may open files
+//!                                     |
+//!   the file's first bytes --header--> Header --unlock(Keyring)--> FileKey --contents--> Contents
+//!        or an xattr                     |                                                  |
+//!                                     packets: the file key,                  whole requests of 4096-byte
+//!                                     wrapped for each token                  extents, in place, one call
+//!
+//!   name         NameCipher: names and symlink targets
+//!   cipher       the ciphers that the format has codes for
+//!   options      mount options, by the kernel's names
+//!   kernel_keyring    keys that the mount helper gave to the kernel
+//!   wrapped, signatures    the files of ~/.ecryptfs
+//!   tools        whole trees without mounting: export, import, check, other keys
+//! ```
+//!
+//! A new file, and the same file opened again:
+//! ```
+//! # use underseal_ecryptfs::{AuthToken, Cipher, FileKey, Header, Keyring, Place};
+//! # fn main() -> underseal_ecryptfs::Result<()> {
+//! let token = AuthToken::from_passphrase(b"correct horse battery staple", AuthToken::DEFAULT_SALT)?;
+//! let key = FileKey::random(Cipher::DEFAULT)?;
+//! let mut header = Header::new(&key, &[&token], Place::File)?;
+//! let mut extent = [0; 4096];
+//! extent[..5].copy_from_slice(b"hello");
+//! header.set_size(5);
+//! key.contents()?.encrypt(0, &mut extent);
+//! let lower = [&header.to_file()[..], &extent[..]].concat();
+//!
+//! let keyring = Keyring::from(token);
+//! let header = Header::read(&lower)?;
+//! let mut extent = lower[8192..].to_vec();
+//! header.unlock(&keyring)?.contents()?.decrypt(0, &mut extent);
+//! assert_eq!((header.size(), header.data_offset(), &extent[..5]), (5, 8192, &b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+// Allowed in the few places that say why: an ioctl, an identity for one thread.
+#![deny(unsafe_code)]
+
+mod cipher;
+mod contents;
+mod error;
+mod file;
+mod file_key;
+pub mod fs;
+mod header;
+pub mod kernel_keyring;
+mod keyring;
+mod name;
+pub mod options;
+mod random;
+pub mod signatures;
+mod token;
+pub mod tools;
+pub mod wrapped;
+
+pub use cipher::Cipher;
+pub use contents::{Contents, EXTENT};
+pub use error::{Error, ErrorKind};
+pub use file_key::FileKey;
+pub use header::{Header, KeyPacket, Place, XATTR};
+pub use keyring::Keyring;
+pub use name::{NameCipher, PREFIX, is_encoded, signature as name_signature};
+pub use token::{AuthToken, Signature};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

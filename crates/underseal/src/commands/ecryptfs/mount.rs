@@ -1,0 +1,155 @@
+//! `underseal ecryptfs mount` and `umount`.
+
+use std::path::Path;
+use std::thread;
+
+use rustix::io::Errno;
+use underseal_cipher::Key;
+use underseal_ecryptfs::fs::{self, Allow, Mount, MountConfig, Sealing, Unmounter};
+use underseal_ecryptfs::options::Options;
+use underseal_ecryptfs::{Cipher, Place};
+
+use super::keys;
+use crate::cli::{MountArgs, ServeMountArgs, UmountArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::pid_file::PidFile;
+use crate::signals::Woken;
+use crate::{daemon, logging, signals};
+
+/// Options of a mount: those of eCryptfs, and those of this one only.
+#[derive(Debug)]
+pub(super) struct MountOptions {
+    pub(super) ecryptfs: Options,
+    allow: Option<Allow>,
+    strict: bool,
+}
+
+pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
+    let options = MountOptions::parse(&args.options)?;
+    serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, || {
+        keys::passphrases(args, &options.ecryptfs)
+    })
+}
+
+pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
+    let path = std::path::absolute(&args.mountpoint)
+        .map_err(|e| Error::io(&args.mountpoint, "cannot unmount", e))?;
+    fs::unmount(&path, args.lazy).map_err(|e| {
+        let error = |exit| Error::new(exit, format!("cannot unmount {}", path.display())).because(&e);
+        match Errno::from_io_error(&e) {
+            Some(Errno::BUSY) => error(Exit::InUse).with_remedy("`fuser -m PATH` tells who uses it; --lazy"),
+            Some(Errno::INVAL | Errno::NOENT) => {
+                error(Exit::Usage).with_remedy("the folder it is mounted on")
+            }
+            _ => error(Exit::Failed),
+        }
+    })
+}
+
+impl MountOptions {
+    pub(super) fn parse(lists: &[String]) -> Result<Self> {
+        let (mut allow, mut strict, mut rest) = (None, true, Vec::new());
+        for option in lists.iter().flat_map(|list| list.split(',')).map(str::trim) {
+            match option {
+                "allow_other" => allow = Some(Allow::Other),
+                "allow_root" => allow = Some(Allow::Root),
+                "strict" => strict = true,
+                "no_strict" => strict = false,
+                // It is always so.
+                "default_permissions" => {}
+                other => rest.push(other),
+            }
+        }
+        Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict })
+    }
+
+    fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
+        let options = &self.ecryptfs;
+        let (keys, names) = keys::keys(passphrases, options)?;
+        Ok(Sealing {
+            keys,
+            cipher: options.cipher_or(Cipher::DEFAULT)?,
+            names,
+            place: if options.xattr_metadata { Place::Xattr } else { Place::File },
+            passthrough: options.passthrough,
+            encrypted_view: options.encrypted_view,
+            strict: self.strict,
+        })
+    }
+}
+
+/// Mounts, and serves until the end.
+pub(super) fn serve(
+    args: &ServeMountArgs,
+    lower: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+    quiet: bool,
+    passphrases: impl FnOnce() -> Result<Vec<Key>>,
+) -> Result<()> {
+    for folder in [lower, mountpoint] {
+        let about = std::fs::metadata(folder).map_err(|e| match Errno::from_io_error(&e) {
+            Some(Errno::NOTCONN) => Error::io(folder, "what was mounted there has ended", e)
+                .with_remedy("`underseal ecryptfs umount PATH` first"),
+            _ => Error::io(folder, "cannot be mounted", e),
+        })?;
+        if !about.is_dir() {
+            return Err(Error::usage(format!("{}: not a folder", folder.display())));
+        }
+    }
+    // Before there is any thread or key: see `daemon`.
+    let child = if args.daemon { Some(daemon::fork()?) } else { None };
+    if let Some(path) = &args.log_file {
+        logging::to_file(path)?;
+    }
+    let sealing = options.sealing(&passphrases()?)?;
+    let taken = signals::take(signals::ENDING)
+        .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
+    let config = MountConfig {
+        threads: args.threads.into(),
+        read_only: options.ecryptfs.read_only,
+        allow: options.allow,
+        others: options.ecryptfs.others.clone(),
+    };
+    let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
+    let unmounter = mount.unmounter();
+    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if !quiet {
+        print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
+    }
+    if let Some(child) = child {
+        if args.log_file.is_none() {
+            logging::to_syslog();
+        }
+        child.detach()?;
+    }
+    // Ends with the process: nothing is left to do when the mount has gone.
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while let Ok(Woken::Signal(signal)) = taken.wait(None) {
+                stop(&unmounter, signal);
+            }
+        })
+        .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
+    mount.run()?;
+    drop(pid_file);
+    Ok(())
+}
+
+/// Unmounts. Those who have files open may go on with them, and it ends when they do; a second signal ends it at once.
+fn stop(unmounter: &Unmounter, signal: i32) {
+    match unmounter.unmount(false) {
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {
+            log::warn!("the mount is in use: it ends when its last file is closed, or with a second signal");
+            if let Err(e) = unmounter.unmount(true) {
+                log::error!("cannot unmount: {e}");
+            }
+        }
+        // It is unmounted already, and somebody wants it to end nevertheless.
+        Err(_) => std::process::exit(128 + signal),
+        Ok(()) => {}
+    }
+}

@@ -1,0 +1,78 @@
+//! `underseal ecryptfs mount-private`: what ecryptfs-utils has set up.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::Key;
+use underseal_ecryptfs::signatures::Signatures;
+use underseal_ecryptfs::{self as ecryptfs, wrapped};
+
+use super::mount::{MountOptions, serve};
+use crate::cli::MountPrivateArgs;
+use crate::error::{Error, Result};
+use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
+    let home = args
+        .home
+        .clone()
+        .or_else(std::env::home_dir)
+        .ok_or_else(|| Error::usage("there is no home folder").with_remedy("--home DIR"))?;
+    let settings = home.join(".ecryptfs");
+    let signatures = Signatures::read(&read(&settings.join("Private.sig"))?)?;
+    let mountpoint = match &args.mountpoint {
+        Some(path) => path.clone(),
+        None => private_mnt(&settings.join("Private.mnt"))?,
+    };
+    let mut all =
+        vec![format!("ecryptfs_cipher=aes,ecryptfs_key_bytes=16,ecryptfs_sig={}", signatures.contents)];
+    all.extend(signatures.names.map(|names| format!("ecryptfs_fnek_sig={names}")));
+    all.extend(args.options.iter().cloned());
+    let options = MountOptions::parse(&all)?;
+    serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, || {
+        Ok(vec![passphrase(args, &settings.join("wrapped-passphrase"))?])
+    })
+}
+
+/// The mount's passphrase, unwrapped with the login's.
+fn passphrase(args: &MountPrivateArgs, file: &Path) -> Result<Key> {
+    let sealed = read(file)?;
+    let asked = args.passphrase_file.is_none() && args.passphrase_fd.is_none();
+    for left in (0..if asked { 3 } else { 1 }).rev() {
+        let login = match (&args.passphrase_file, args.passphrase_fd) {
+            (Some(path), _) => first_line_of_file(path)?,
+            (None, Some(number)) => first_line_of_descriptor(number)?,
+            (None, None) => ask_hidden("Login passphrase: ")?,
+        };
+        match wrapped::unwrap(&sealed, login.as_bytes()) {
+            Err(e) if e.kind() == ecryptfs::ErrorKind::WrongPassphrase && left > 0 => {
+                log::warn!("{}: {e}", file.display());
+            }
+            Err(e) => return Err(e.in_file(file).into()),
+            Ok(passphrase) => return Ok(passphrase),
+        }
+    }
+    Err(Error::usage("no passphrase was given"))
+}
+
+fn private_mnt(file: &Path) -> Result<PathBuf> {
+    let bytes = read(file)?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| Error::usage(format!("{}: not a path", file.display())))?;
+    match text.trim_end_matches('\n') {
+        "" => Err(Error::usage(format!("{}: there is nothing in it", file.display()))
+            .with_remedy("--mountpoint DIR")),
+        path => Ok(path.into()),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    use std::io::Read;
+
+    let mut bytes = Vec::new();
+    // None of these files is longer than a path.
+    fs::File::open(path)
+        .and_then(|file| file.take(8192).read_to_end(&mut bytes))
+        .map_err(|e| Error::io(path, "cannot read what ecryptfs-utils has set up", e))?;
+    Ok(bytes)
+}
