@@ -4,6 +4,7 @@
 //!   crypto    the extents of a request in one call, beside the same extents one by one, as the kernel takes them
 //! ```
 
+mod bare;
 mod crypto;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use underseal_ecryptfs::Result;
 
 use crate::{Effort, Machine};
 
+pub use bare::serve_bare_mount;
 pub use crypto::CryptoRow;
 
 /// All that was measured.

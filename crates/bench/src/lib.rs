@@ -22,7 +22,7 @@ mod range;
 mod report;
 
 pub use cipher::cipher;
-pub use ecryptfs::{CryptoRow, EcryptfsReport, ecryptfs};
+pub use ecryptfs::{CryptoRow, EcryptfsReport, ecryptfs, serve_bare_mount};
 pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};

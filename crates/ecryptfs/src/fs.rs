@@ -44,6 +44,7 @@ mod wire;
 mod xattrs;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
@@ -67,15 +68,18 @@ struct Fs {
     view: Arc<View>,
     /// Files are made on behalf of whoever asks.
     root: bool,
+    /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel sees to it.)
+    owner: Option<u32>,
 }
 
 impl Fs {
-    fn new(lower: OwnedFd, sealing: Option<Sealing>, descriptors: usize) -> Answer<Self> {
+    fn new(lower: OwnedFd, path: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Answer<Self> {
         Ok(Self {
-            nodes: Nodes::new(lower, descriptors)?,
+            nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
             view: Arc::new(View { sealing }),
             root: identity::is_root(),
+            owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
         })
     }
 }

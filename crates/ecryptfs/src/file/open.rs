@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat};
+use rustix::fs::{
+    CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
+};
 use rustix::io::{Errno, pread, pwrite};
 
 use super::{Failure, Sealing, View};
@@ -44,7 +46,8 @@ impl Sealed {
 
     /// Where an extent lies in the lower file.
     pub(super) fn place_of(&self, extent: u64) -> Result<u64, Failure> {
-        let offset = extent.checked_mul(super::EXTENT_BYTES).and_then(|at| at.checked_add(self.header.data_offset()));
+        let offset =
+            extent.checked_mul(super::EXTENT_BYTES).and_then(|at| at.checked_add(self.header.data_offset()));
         offset.filter(|&offset| i64::try_from(offset).is_ok()).ok_or(Failure::from(Errno::FBIG))
     }
 }
@@ -198,7 +201,9 @@ pub(super) fn write_size(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Fail
 
 fn no_xattr(e: Errno) -> Failure {
     match e {
-        Errno::OPNOTSUPP => Failure::unreadable("the lower filesystem has no xattrs for ecryptfs_xattr_metadata"),
+        Errno::OPNOTSUPP => {
+            Failure::unreadable("the lower filesystem has no xattrs for ecryptfs_xattr_metadata")
+        }
         other => other.into(),
     }
 }

@@ -26,7 +26,7 @@ impl OpenFile {
 
     fn cut(&self, sealed: &mut Sealed, len: u64) -> Result<(), Failure> {
         let old = sealed.size();
-        if len < old && len % EXTENT_BYTES != 0 {
+        if len < old && !len.is_multiple_of(EXTENT_BYTES) {
             // What a longer file had there is no longer below, either.
             let extent = len / EXTENT_BYTES;
             let mut run = [0; EXTENT];
@@ -58,9 +58,9 @@ impl OpenFile {
         let after = sealed.place_of(extents(0, len).1)?;
         if after - before > RUN as u64 {
             // What does not fit is better known before it is written.
-            match fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before) {
-                Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(e.into()),
-                _ => {}
+            let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
+            if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                return Err(e.into());
             }
         }
         self.zero(sealed, old, len).inspect_err(|_| {

@@ -60,7 +60,8 @@ impl OpenFile {
         };
         sealed.contents.encrypt(first, run);
         let (written, failed) = write_most(self.as_fd(), run, sealed.place_of(first)?);
-        let whole = if failed.is_some() { (written / EXTENT * EXTENT).saturating_sub(skip).min(len) } else { len };
+        let whole =
+            if failed.is_some() { (written / EXTENT * EXTENT).saturating_sub(skip).min(len) } else { len };
         let reached = offset + whole as u64;
         if whole > 0 && reached > size {
             self.set_size(sealed, reached)?;
@@ -69,7 +70,13 @@ impl OpenFile {
     }
 
     /// An extent of which a part is going to be written: zeros behind the file's end.
-    pub(super) fn read_for_patch(&self, sealed: &Sealed, extent: u64, size: u64, into: &mut [u8]) -> Result<(), Failure> {
+    pub(super) fn read_for_patch(
+        &self,
+        sealed: &Sealed,
+        extent: u64,
+        size: u64,
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
         let start = extent * EXTENT_BYTES;
         if start >= size {
             into.fill(0);

@@ -57,7 +57,8 @@ impl Device {
             Err(e) => (-e.raw_os_error(), &[][..]),
         };
         // A reply is taken whole or not at all.
-        match writev(&self.fd, &[IoSlice::new(&reply::header(unique, error, body.len())), IoSlice::new(body)]) {
+        match writev(&self.fd, &[IoSlice::new(&reply::header(unique, error, body.len())), IoSlice::new(body)])
+        {
             // Nobody waits for it any more: interrupted, or the mount is gone, as the next request will tell.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),

@@ -54,6 +54,7 @@ impl Worker {
             };
             self.out.clear();
             let answer = match header.opcode {
+                _ if !self.admits(&header) => Err(Errno::ACCESS),
                 op::WRITE => self.write(&header, len),
                 _ => self.dispatch(&header, len),
             };
@@ -66,6 +67,27 @@ impl Worker {
             self.device.reply(header.unique, answer)?;
         }
         Ok(())
+    }
+
+    /// Whether the caller may be here at all. What the kernel does for open files has no caller.
+    fn admits(&self, header: &Header) -> bool {
+        let without_caller = matches!(
+            header.opcode,
+            op::READ
+                | op::WRITE
+                | op::READDIR
+                | op::READDIRPLUS
+                | op::FLUSH
+                | op::FSYNC
+                | op::FSYNCDIR
+                | op::FORGET
+                | op::BATCH_FORGET
+                | op::RELEASE
+                | op::RELEASEDIR
+                | op::INTERRUPT
+                | op::DESTROY
+        );
+        without_caller || header.uid == 0 || self.fs.owner.is_none_or(|owner| owner == header.uid)
     }
 
     fn write(&mut self, header: &Header, len: usize) -> Answer<Reply> {
@@ -154,7 +176,8 @@ impl Worker {
             op::CREATE => Self::create(fs, header, args, out)?,
             op::TMPFILE => {
                 let (flags, mode, umask) = (args.u32()?, args.u32()?, args.u32()?);
-                let exclusive = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
+                let exclusive =
+                    rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::EXCL);
                 let (found, file) = fs.tmpfile(header, &Make { mode, umask }, exclusive)?;
                 entry(out, &found);
                 let (handle, flags) = fs.opened_new(file);

@@ -109,7 +109,12 @@ impl Fs {
     }
 
     /// Makes a file that has no name yet.
-    pub(super) fn tmpfile(&self, by: &Header, make: &Make, exclusive: bool) -> Answer<(Found, Arc<OpenFile>)> {
+    pub(super) fn tmpfile(
+        &self,
+        by: &Header,
+        make: &Make,
+        exclusive: bool,
+    ) -> Answer<(Found, Arc<OpenFile>)> {
         let parent = self.nodes.get(by.node)?;
         self.become_caller(by, make.umask)?;
         let mut flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -120,7 +125,8 @@ impl Fs {
 
     fn made(&self, fd: OwnedFd, link: Option<(&Arc<Node>, &[u8])>) -> Answer<(Found, Arc<OpenFile>)> {
         let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
-            let path = link.map_or(String::new(), |(parent, name)| format!("{}/{}", parent.path(), name.escape_ascii()));
+            let path = link
+                .map_or(String::new(), |(parent, name)| format!("{}/{}", parent.path(), name.escape_ascii()));
             log::error!("{path}: cannot be made: {e}");
             e.errno
         })?);

@@ -119,7 +119,11 @@ impl Fs {
                     name: name.into(),
                 }),
                 None => {
-                    log::debug!("{}/{}: not a name of this mount's", folder.node.path(), bytes.escape_ascii());
+                    log::debug!(
+                        "{}/{}: not a name of this mount's",
+                        folder.node.path(),
+                        bytes.escape_ascii()
+                    );
                 }
             }
             if lower.is_buffer_empty() {

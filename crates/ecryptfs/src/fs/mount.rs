@@ -82,14 +82,14 @@ impl Mount {
         let at = fs::canonicalize(at).map_err(|e| failed("mount on", at, e))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&lower, flags, Mode::empty()).map_err(|e| failed("open", &lower, e.into()))?;
-        let read_only =
-            config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
-        let fs = Fs::new(root, sealing, descriptors()).map_err(|e| failed("open", &lower, e.into()))?;
+        let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
+        let fs = Fs::new(root, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
-        let session = Session::new(Handshake, &at, &options)
-            .map_err(|e| Error::new(ErrorKind::Io, format!("cannot mount on {}{}", at.display(), why(&e))).with_source(e))?;
+        let session = Session::new(Handshake, &at, &options).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("cannot mount on {}{}", at.display(), why(&e))).with_source(e)
+        })?;
         let mut threads = Vec::new();
         for number in 0..config.threads.max(1) {
             let device = Device::of(session.as_fd()).map_err(|e| failed("serve", &at, e))?;
@@ -205,7 +205,7 @@ fn why(e: &io::Error) -> &'static str {
 }
 
 /// How many descriptors nodes may keep, once this process may have as many as it can.
-fn descriptors() -> usize {
+pub(super) fn descriptors() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Then there are fewer.

@@ -46,6 +46,8 @@ pub(super) struct Node {
     /// Its file core, shared by all who have it open; and what is known of it between opens.
     pub(super) file: Mutex<FileSlot>,
     descriptors: Arc<AtomicUsize>,
+    /// The root's path, for messages; nothing for others.
+    base: String,
 }
 
 /// Of a regular file.
@@ -96,7 +98,7 @@ impl Node {
     /// The lower path, for messages.
     pub(super) fn path(&self) -> String {
         if self.id == ROOT {
-            return ".".into();
+            return self.base.clone();
         }
         let found = locked(&self.place).links.first().map(|link| (link.parent.clone(), link.name.clone()));
         match found {
@@ -142,8 +144,8 @@ struct Entry {
 }
 
 impl Nodes {
-    /// Begins with the lower folder. So many descriptors may be kept.
-    pub(super) fn new(root: OwnedFd, limit: usize) -> Result<Self, Errno> {
+    /// Begins with the lower folder, known by `base`. So many descriptors may be kept.
+    pub(super) fn new(root: OwnedFd, base: String, limit: usize) -> Result<Self, Errno> {
         let stat = fstat(&root)?;
         let descriptors = Arc::new(AtomicUsize::new(1));
         let node = Arc::new(Node {
@@ -154,6 +156,7 @@ impl Nodes {
             used: AtomicBool::new(true),
             file: Mutex::default(),
             descriptors: descriptors.clone(),
+            base,
         });
         let table = Table {
             by_key: HashMap::from([(node.key, node.clone())]),
@@ -171,7 +174,12 @@ impl Nodes {
     }
 
     /// The kernel is told of a file: its node, which is new if need be. `fd` is kept if it is worth it.
-    pub(super) fn enter(&self, stat: &Stat, link: Option<(&Arc<Node>, &[u8])>, fd: Option<OwnedFd>) -> Arc<Node> {
+    pub(super) fn enter(
+        &self,
+        stat: &Stat,
+        link: Option<(&Arc<Node>, &[u8])>,
+        fd: Option<OwnedFd>,
+    ) -> Arc<Node> {
         let key = Key::of(stat);
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = {
@@ -189,12 +197,14 @@ impl Nodes {
                         used: AtomicBool::new(true),
                         file: Mutex::default(),
                         descriptors: self.descriptors.clone(),
+                        base: String::new(),
                     });
                     table.by_key.insert(key, node.clone());
                     node
                 }
             };
-            table.by_id.entry(node.id).or_insert_with(|| Entry { node: node.clone(), lookups: 0 }).lookups += 1;
+            table.by_id.entry(node.id).or_insert_with(|| Entry { node: node.clone(), lookups: 0 }).lookups +=
+                1;
             node
         };
         let mut place = locked(&node.place);

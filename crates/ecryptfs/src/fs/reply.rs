@@ -55,7 +55,10 @@ impl Body<'_> {
     }
 
     #[expect(clippy::cast_sign_loss, reason = "times before 1970 are two's complement there too")]
-    #[expect(clippy::cast_possible_truncation, reason = "nanoseconds are below a billion; a block is a few KiB")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "nanoseconds are below a billion; a block is a few KiB"
+    )]
     fn attr(&mut self, stat: &Stat) -> &mut Self {
         self.u64(stat.st_ino).u64(stat.st_size as u64).u64(stat.st_blocks as u64);
         self.u64(stat.st_atime as u64).u64(stat.st_mtime as u64).u64(stat.st_ctime as u64);
@@ -91,7 +94,6 @@ pub(super) fn dirent_type(kind: FileType) -> u32 {
 }
 
 /// A device's number as the protocol has it: 32 bits.
-#[expect(clippy::cast_possible_truncation, reason = "larger numbers do not exist in the kernel")]
 fn device(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs among them: the lower file's own, but for the one that holds a header.
 
-use rustix::fs::{FileType, Mode, XattrFlags, chmodat, fstat, getxattr, listxattr, removexattr, setxattr};
 use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{FileType, Mode, XattrFlags, chmodat, fstat, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
 use super::{Answer, Fs, proc_path};

@@ -20,6 +20,7 @@ pub(crate) enum Bench {
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
     ServeMemory(ServeMemoryArgs),
+    ServeBareMount(ServeBareMountArgs),
     ServeFuseMemory(ServeFuseArgs),
     ServeFuseNull(ServeFuseArgs),
 }
@@ -109,6 +110,19 @@ pub(crate) struct ServeMemoryArgs {
     /// Where
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) nbd: String,
+}
+
+/// Mounts a folder as it is, for `bench ecryptfs`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct ServeBareMountArgs {
+    /// The folder
+    pub(crate) lower: PathBuf,
+    /// The folder to mount on
+    pub(crate) mountpoint: PathBuf,
+    /// Threads that serve
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) threads: u16,
 }
 
 const EXAMPLES: &str = "\

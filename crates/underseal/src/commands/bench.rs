@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
-use underseal_bench::{serve_fuse_memory, serve_null_memory};
+use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -56,6 +56,9 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         }
         Bench::ServeFuseNull(args) => {
             serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
+        }
+        Bench::ServeBareMount(args) => {
+            serve_bare_mount(&args.lower, &args.mountpoint, args.threads).map_err(|e| failed(&e))
         }
         Bench::ServeMemory(args) => serve_memory(args.size, &args.nbd).map_err(|e| failed(&e)),
     }

@@ -44,7 +44,10 @@ pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(Keys, Opti
     }
     let find = |wanted: Signature| {
         let all = contents.iter().chain(&names);
-        all.into_iter().find(|token| token.signature() == wanted).cloned().ok_or_else(|| missing(wanted, &contents))
+        all.into_iter()
+            .find(|token| token.signature() == wanted)
+            .cloned()
+            .ok_or_else(|| missing(wanted, &contents))
     };
     let new_files = match options.signatures.is_empty() {
         true => contents.clone(),
@@ -69,5 +72,6 @@ pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(Keys, Opti
 fn missing(wanted: Signature, have: &[Arc<AuthToken>]) -> Error {
     let have: Vec<_> = have.iter().map(|token| token.signature().to_string()).collect();
     let context = format!("no passphrase gives the key {wanted}, but {}", have.join(", "));
-    Error::new(Exit::NoKey, context).with_remedy("the passphrase again; another salt with key=passphrase:passphrase_salt=HEX")
+    Error::new(Exit::NoKey, context)
+        .with_remedy("the passphrase again; another salt with key=passphrase:passphrase_salt=HEX")
 }

@@ -40,7 +40,9 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
         let error = |exit| Error::new(exit, format!("cannot unmount {}", path.display())).because(&e);
         match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => error(Exit::InUse).with_remedy("`fuser -m PATH` tells who uses it; --lazy"),
-            Some(Errno::INVAL | Errno::NOENT) => error(Exit::Usage).with_remedy("the folder it is mounted on"),
+            Some(Errno::INVAL | Errno::NOENT) => {
+                error(Exit::Usage).with_remedy("the folder it is mounted on")
+            }
             _ => error(Exit::Failed),
         }
     })

@@ -13,16 +13,19 @@ use crate::error::{Error, Result};
 use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
 
 pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
-    let home = args.home.clone().or_else(std::env::home_dir).ok_or_else(|| {
-        Error::usage("there is no home folder").with_remedy("--home DIR")
-    })?;
+    let home = args
+        .home
+        .clone()
+        .or_else(std::env::home_dir)
+        .ok_or_else(|| Error::usage("there is no home folder").with_remedy("--home DIR"))?;
     let settings = home.join(".ecryptfs");
     let signatures = Signatures::read(&read(&settings.join("Private.sig"))?)?;
     let mountpoint = match &args.mountpoint {
         Some(path) => path.clone(),
         None => private_mnt(&settings.join("Private.mnt"))?,
     };
-    let mut all = vec![format!("ecryptfs_cipher=aes,ecryptfs_key_bytes=16,ecryptfs_sig={}", signatures.contents)];
+    let mut all =
+        vec![format!("ecryptfs_cipher=aes,ecryptfs_key_bytes=16,ecryptfs_sig={}", signatures.contents)];
     all.extend(signatures.names.map(|names| format!("ecryptfs_fnek_sig={names}")));
     all.extend(args.options.iter().cloned());
     let options = MountOptions::parse(&all)?;
@@ -54,9 +57,11 @@ fn passphrase(args: &MountPrivateArgs, file: &Path) -> Result<Key> {
 
 fn private_mnt(file: &Path) -> Result<PathBuf> {
     let bytes = read(file)?;
-    let text = String::from_utf8(bytes).map_err(|_| Error::usage(format!("{}: not a path", file.display())))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| Error::usage(format!("{}: not a path", file.display())))?;
     match text.trim_end_matches('\n') {
-        "" => Err(Error::usage(format!("{}: there is nothing in it", file.display())).with_remedy("--mountpoint DIR")),
+        "" => Err(Error::usage(format!("{}: there is nothing in it", file.display()))
+            .with_remedy("--mountpoint DIR")),
         path => Ok(path.into()),
     }
 }

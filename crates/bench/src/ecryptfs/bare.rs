@@ -1,0 +1,15 @@
+//! A folder mounted as it is: what FUSE alone costs, by the code that serves eCryptfs.
+
+use std::path::Path;
+
+use underseal_ecryptfs::Result;
+use underseal_ecryptfs::fs::{Mount, MountConfig};
+
+/// Mounts `lower` at `at` without a cipher, until it is unmounted.
+///
+/// # Errors
+/// When the system refuses.
+pub fn serve_bare_mount(lower: &Path, at: &Path, threads: u16) -> Result<()> {
+    let config = MountConfig { threads: threads.into(), ..MountConfig::default() };
+    Mount::new(lower, at, None, &config)?.run()
+}

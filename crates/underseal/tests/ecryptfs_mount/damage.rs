@@ -1,0 +1,157 @@
+//! Keys that are missing, files that are damaged, lower folders that change or are full: errors for the files concerned, with
+//! their lower paths in the log, and nothing else.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::mounted::{Folder, client, unable};
+use crate::support::bytes;
+use crate::support::mounts::{cannot_mount, skip};
+use crate::support::run;
+
+fn errno(path: &Path) -> Option<i32> {
+    fs::read(path).err().and_then(|e| e.raw_os_error())
+}
+
+const IO: Option<i32> = Some(Errno::IO.raw_os_error());
+
+#[test]
+fn without_its_key_a_file_has_a_size_and_does_not_open() {
+    if unable("without_its_key_a_file_has_a_size_and_does_not_open") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    fs::write(folder.at("file"), vec![7; 5000]).unwrap();
+    mount.unmount();
+    folder.scratch.file("wrong", b"not this one");
+    let mount = folder.mount_with("", &["wrong"]);
+    assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 5000);
+    assert_eq!(errno(&folder.at("file")), IO);
+    fs::write(folder.at("mine"), b"of the other key").unwrap();
+    fs::rename(folder.at("file"), folder.at("moved")).unwrap();
+    let log = mount.unmount_after_errors();
+    assert!(log.contains("/lower/file: open: none of the keys at hand"), "{log}");
+    let mount = folder.mount("");
+    assert_eq!(fs::read(folder.at("moved")).unwrap(), vec![7; 5000]);
+    assert_eq!(errno(&folder.at("mine")), IO);
+    mount.unmount_after_errors();
+}
+
+#[test]
+fn what_is_missing_is_an_error_or_zeros() {
+    if unable("what_is_missing_is_an_error_or_zeros") {
+        return;
+    }
+    let folder = Folder::new();
+    let data = bytes(11, 5 * 4096);
+    let mount = folder.mount("");
+    for name in ["zeroed", "cut", "header", "whole"] {
+        fs::write(folder.at(name), &data).unwrap();
+    }
+    mount.unmount();
+    let open = |name: &str| File::options().write(true).open(folder.below(name)).unwrap();
+    open("zeroed").write_all_at(&[0; 4096], 8192 + 2 * 4096).unwrap();
+    open("cut").set_len(8192 + 3 * 4096).unwrap();
+    open("header").write_all_at(&[0xff; 100], 8).unwrap();
+
+    let mount = folder.mount("");
+    for name in ["zeroed", "cut", "header"] {
+        assert_eq!(errno(&folder.at(name)), IO, "{name}");
+    }
+    // What is there can be had.
+    let mut extent = vec![0; 4096];
+    File::open(folder.at("cut")).unwrap().read_exact_at(&mut extent, 0).unwrap();
+    assert!(extent == data[..4096]);
+    assert_eq!(fs::read(folder.at("whole")).unwrap(), data);
+    let log = mount.unmount_after_errors();
+    for told in [
+        "/lower/zeroed: read: extent 2 is missing",
+        "/lower/cut: read: the file is cut off at extent 3",
+        "/lower/header: open: ",
+    ] {
+        assert!(log.contains(told), "{told:?} is not in\n{log}");
+    }
+
+    let mount = folder.mount("no_strict");
+    let mut expected = data.clone();
+    expected[2 * 4096..3 * 4096].fill(0);
+    assert!(fs::read(folder.at("zeroed")).unwrap() == expected);
+    let mut expected = data;
+    expected[3 * 4096..].fill(0);
+    assert!(fs::read(folder.at("cut")).unwrap() == expected);
+    mount.unmount_after_errors();
+}
+
+#[test]
+fn a_lower_folder_may_change_underneath() {
+    if unable("a_lower_folder_may_change_underneath") {
+        return;
+    }
+    let folder = Folder::new();
+    let mount = folder.mount("");
+    for name in ["removed", "replaced", "kept"] {
+        fs::write(folder.at(name), name).unwrap();
+    }
+    fs::create_dir(folder.at("folder")).unwrap();
+    fs::write(folder.at("folder/inside"), b"inside").unwrap();
+    fs::remove_file(folder.below("removed")).unwrap();
+    fs::copy(folder.below("kept"), folder.below("new")).unwrap();
+    fs::rename(folder.below("new"), folder.below("replaced")).unwrap();
+    fs::rename(folder.below("folder"), folder.below("elsewhere")).unwrap();
+    // What the kernel remembers holds for a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(fs::read(folder.at("removed")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(fs::read(folder.at("replaced")).unwrap(), b"kept");
+    assert_eq!(fs::read(folder.at("elsewhere/inside")).unwrap(), b"inside");
+    assert_eq!(fs::read(folder.at("kept")).unwrap(), b"kept");
+    mount.unmount();
+}
+
+#[test]
+fn a_full_lower_filesystem_says_so_and_files_stay_whole() {
+    let test = "a_full_lower_filesystem_says_so_and_files_stay_whole";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    let folder = Folder::new();
+    run(client("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&folder.lower));
+    let _gone = Lower(&folder.lower);
+    let mount = folder.mount("");
+    let first = bytes(1, 1_000_000);
+    fs::write(folder.at("first"), &first).unwrap();
+    let full = fs::write(folder.at("second"), bytes(2, 8_000_000)).unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    assert_eq!(fs::read(folder.at("first")).unwrap(), first);
+    // What was acknowledged of the other is there.
+    let second = fs::read(folder.at("second")).unwrap();
+    assert!(second == bytes(2, 8_000_000)[..second.len()] && second.len() > 1_000_000, "{}", second.len());
+    let grown = File::options().write(true).open(folder.at("first")).unwrap().set_len(1 << 40).unwrap_err();
+    assert_eq!(grown.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    assert_eq!(fs::read(folder.at("first")).unwrap(), first, "it did not grow");
+    assert!(fs::write(folder.at("third"), b"no room even for a header").is_err());
+    assert!(!folder.at("third").exists(), "a file that would not open is not left behind");
+    fs::remove_file(folder.at("second")).unwrap();
+    fs::write(folder.at("third"), b"now there is").unwrap();
+    let log = mount.unmount_after_errors();
+    assert!(log.contains("/lower/second: write: "), "{log}");
+
+    run(client("mount").args(["-o", "remount,ro"]).arg(&folder.lower));
+    let mount = folder.mount("");
+    assert_eq!(fs::read(folder.at("third")).unwrap(), b"now there is");
+    let refused = fs::write(folder.at("third"), b"x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    mount.unmount_after_errors();
+}
+
+/// A lower filesystem of a test's own.
+struct Lower<'a>(&'a Path);
+
+impl Drop for Lower<'_> {
+    fn drop(&mut self) {
+        let _ = client("umount").arg("-l").arg(self.0).output();
+    }
+}

@@ -1,0 +1,27 @@
+//! `underseal ecryptfs mount`: the plain files of an encrypted folder, used by real programs.
+//!
+//! ```text
+//!   mounted.rs   the server of a mount, waited for, stopped, killed
+//!   vectors.rs   trees that the kernel wrote, read through the mount
+//!   posix.rs     names, links, modes, xattrs, ACLs, times, unlinked files, temporary files
+//!   contents.rs  writes, cuts and reads at random beside a plain file; fio; a tree of files
+//!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
+//!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
+//!   crash.rs     killed in the middle of writes
+//!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
+//! ```
+//!
+//! scripts/posix-tests runs pjdfstest and fsx on such a mount.
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod contents;
+mod crash;
+mod damage;
+mod mounted;
+mod options;
+mod posix;
+mod users;
+mod vectors;

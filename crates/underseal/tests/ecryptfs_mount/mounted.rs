@@ -1,0 +1,171 @@
+//! The server of a mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::Scratch;
+use crate::support::mounts::{cannot_fuse, skip};
+use crate::support::tools::{output, tool, wait_until};
+
+pub(crate) const PASSPHRASE: &str = "a passphrase of the tests";
+
+/// Why a test cannot run here, said where it cannot.
+pub(crate) fn unable(test: &str) -> bool {
+    let reason = cannot_fuse();
+    if let Some(reason) = reason {
+        skip(test, reason);
+    }
+    reason.is_some()
+}
+
+/// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
+pub(crate) fn client(program: &str) -> Command {
+    let mut command = tool("timeout");
+    command.args(["--kill-after=5", "300", program]);
+    command
+}
+
+pub(crate) fn underseal() -> Command {
+    tool(env!("CARGO_BIN_EXE_underseal"))
+}
+
+/// A lower folder and where it is mounted.
+pub(crate) struct Folder {
+    pub(crate) scratch: Scratch,
+    pub(crate) lower: PathBuf,
+    pub(crate) plain: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let scratch = Scratch::new();
+        let (lower, plain) = (scratch.path("lower"), scratch.path("plain"));
+        fs::create_dir(&lower).unwrap();
+        fs::create_dir(&plain).unwrap();
+        scratch.file("passphrase", PASSPHRASE.as_bytes());
+        Self { scratch, lower, plain }
+    }
+
+    /// Mounts with the tests' passphrase.
+    #[track_caller]
+    pub(crate) fn mount(&self, options: &str) -> Mounted<'_> {
+        self.mount_with(options, &["passphrase"])
+    }
+
+    /// Mounts with passphrases in these files.
+    #[track_caller]
+    pub(crate) fn mount_with(&self, options: &str, passphrases: &[&str]) -> Mounted<'_> {
+        let mut command = self.command(options, passphrases);
+        let done = output(&mut command);
+        assert!(done.status.success(), "{command:?}: {done:?}");
+        let pid = fs::read_to_string(self.scratch.path("pid")).unwrap();
+        let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+        Mounted { folder: self, pid, over: false }
+    }
+
+    /// Mounts where that must fail.
+    #[track_caller]
+    pub(crate) fn refused(&self, options: &str, passphrases: &[&str]) -> Output {
+        let done = output(&mut self.command(options, passphrases));
+        assert!(!done.status.success(), "{options} was not refused");
+        done
+    }
+
+    fn command(&self, options: &str, passphrases: &[&str]) -> Command {
+        let mut command = underseal();
+        command.args(["ecryptfs", "mount", "--daemon", "--pid-file"]).arg(self.scratch.path("pid"));
+        command.arg("--log-file").arg(self.scratch.path("log"));
+        for name in passphrases {
+            command.arg("--passphrase-file").arg(self.scratch.path(name));
+        }
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        command.arg(&self.lower).arg(&self.plain);
+        command
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
+    }
+
+    /// A path in the mount.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.plain.join(name)
+    }
+
+    /// A path below.
+    pub(crate) fn below(&self, name: &str) -> PathBuf {
+        self.lower.join(name)
+    }
+}
+
+/// A mount. It is gone, however a test ends.
+pub(crate) struct Mounted<'a> {
+    folder: &'a Folder,
+    pid: Pid,
+    over: bool,
+}
+
+impl Mounted<'_> {
+    /// Unmounts, and sees to it that the server ends well.
+    pub(crate) fn unmount(self) -> String {
+        let log = self.unmount_after_errors();
+        assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
+        log
+    }
+
+    /// The same, where lower files were at fault.
+    pub(crate) fn unmount_after_errors(mut self) -> String {
+        let path = &self.folder.plain;
+        // Whoever looked at the mount last may not have gone quite yet.
+        wait_until("it is unmounted", Duration::from_secs(60), || {
+            output(underseal().args(["ecryptfs", "umount"]).arg(path)).status.success()
+        });
+        self.wait();
+        let log = self.folder.log();
+        assert!(!log.contains("panicked"), "{log}");
+        log
+    }
+
+    /// Ends the server without a chance to put anything in order.
+    pub(crate) fn kill(mut self) {
+        kill_process(self.pid, Signal::KILL).unwrap();
+        self.wait();
+        unmount_stale(&self.folder.plain);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    pub(crate) fn wait(&mut self) {
+        // It is nobody's child here: it is gone when its directory is, or what is left is dead.
+        let status = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        wait_until("the server has ended", Duration::from_secs(120), || {
+            fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))
+        });
+        self.over = true;
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the server's log:\n{}", self.folder.log());
+        }
+        if !self.over {
+            unmount_stale(&self.folder.plain);
+            let _ = kill_process(self.pid, Signal::KILL);
+        }
+    }
+}
+
+/// Unmounts without asking anybody.
+pub(crate) fn unmount_stale(path: &Path) {
+    let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
+}
