@@ -33,7 +33,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     figures: "slow disk: sequential, 1 and 2 threads 8 to 20% slower, 4 and 8 threads faster, 8 threads +30 to 35%; SSD: 1 \
               and 2 threads +15 to 55%, random writes of one thread +139%, sequential reads about the same; tmpfs: over \
               +100% throughout",
-    rounds: 5,
+    rounds: 3,
     run,
 };
 
@@ -227,11 +227,11 @@ fn ratios(name: &str, rates: &Rates) -> Panel {
 
 fn absolute(name: &str, rates: &Rates) -> Panel {
     let mut panel = Panel::new(format!("Rates: {name}"), Unit::MbPerS, ["batched", "a page at a time"])
-        .note(format!("the last letter of a row is the number of threads; requests of {}", requests()));
+        .note(format!("behind each phase: the number of threads; requests of {}", requests()));
     for (phase, rates) in PHASES.iter().zip(rates) {
         for (n, ways) in THREADS.iter().zip(rates).step_by(THREADS.len() - 1) {
             let cells = ways.each_ref().map(|rounds| Range::of(rounds.iter().copied()));
-            panel = panel.row(&format!("{}, {n}", phase.name), cells);
+            panel = panel.row(format!("{}, {n}", phase.name), cells);
         }
     }
     panel

@@ -120,6 +120,7 @@ mod tests {
     use underseal_device::{Device, ModelDevice, Profile, RamDevice};
 
     const MOST: u64 = 1 << 20;
+    const ALL: usize = 1 << 20;
 
     /// So many pieces, then it is over.
     fn pieces(count: usize) -> impl Fn() -> bool {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     fn lower_bytes(below: &Below, nth: u64) -> Vec<u8> {
-        let mut bytes = vec![0; MOST as usize];
+        let mut bytes = vec![0; ALL];
         below.open(nth, MOST).unwrap().read(HEADER, &mut bytes).unwrap();
         bytes
     }
@@ -157,7 +158,7 @@ mod tests {
                     let piece = if way == Way::Batched { phase.bytes } else { EXTENT };
                     let lower = below.open(nth, MOST).unwrap();
                     let mut file = File::with_key(lower, way, MOST, 3, &key).unwrap();
-                    let bytes = file.run(phase, pieces(MOST as usize / piece)).unwrap();
+                    let bytes = file.run(phase, pieces(ALL / piece)).unwrap();
                     assert_eq!((bytes, file.size), (MOST, MOST), "{name}, {}", phase.name);
                 }
             }
@@ -203,7 +204,7 @@ mod tests {
             let mut file = File::new(Box::new(Counting(Arc::clone(&seen))), way, MOST, 0).unwrap();
             let piece = if way == Way::Batched { phase.bytes } else { EXTENT };
             let Phase { name, .. } = phase;
-            file.run(phase, pieces(MOST as usize / piece)).unwrap();
+            file.run(phase, pieces(ALL / piece)).unwrap();
             assert_eq!(*seen.lock().unwrap(), (writes, sizes), "{name}, {way:?}");
         }
     }
