@@ -21,6 +21,8 @@ pub enum ErrorKind {
     NameTooLong,
     /// A wrapped passphrase, a signature file or a key payload that is damaged.
     BadFile,
+    /// The lower file is shorter than its header says.
+    Cut,
     /// An option, a passphrase or a key of the caller is out of range or does not fit the others.
     BadOption,
     /// Sound, but this build does not do it.
@@ -47,6 +49,11 @@ impl Error {
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// A system call on a file that failed.
+    pub(crate) fn io(path: &Path, doing: &str, cause: impl Into<std::io::Error>) -> Self {
+        Self::new(ErrorKind::Io, doing).with_source(cause.into()).in_file(path)
     }
 
     /// The same error, said of a place: `place: context`.

@@ -5,7 +5,7 @@ use underseal_cipher::{CpuPath, Key};
 use crate::{AuthToken, Cipher, Contents, Result, random};
 
 /// A file's key and its cipher.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct FileKey {
     cipher: Cipher,
     key: Key,

@@ -270,6 +270,11 @@ impl Header {
         &self.packets
     }
 
+    /// Where the packets begin.
+    pub(crate) fn packets_at(&self) -> usize {
+        if self.version > 0 { 26 } else { 20 }
+    }
+
     /// The eight bytes at the start of the header that say the size: all that a grown file needs written.
     pub fn size_field(&self) -> [u8; 8] {
         self.size.to_be_bytes()

@@ -11,7 +11,9 @@
 //!   name         NameCipher: names and symlink targets
 //!   cipher       the ciphers that the format has codes for
 //!   options      mount options, by the kernel's names
+//!   kernel_keyring    keys that the mount helper gave to the kernel
 //!   wrapped, signatures    the files of ~/.ecryptfs
+//!   tools        whole trees without mounting: export, import, check, other keys
 //! ```
 //!
 //! A new file, and the same file opened again:
@@ -46,12 +48,14 @@ mod file;
 mod file_key;
 pub mod fs;
 mod header;
+pub mod kernel_keyring;
 mod keyring;
 mod name;
 pub mod options;
 mod random;
 pub mod signatures;
 mod token;
+pub mod tools;
 pub mod wrapped;
 
 pub use cipher::Cipher;
@@ -60,7 +64,7 @@ pub use error::{Error, ErrorKind};
 pub use file_key::FileKey;
 pub use header::{Header, KeyPacket, Place, XATTR};
 pub use keyring::Keyring;
-pub use name::{NameCipher, PREFIX, is_encoded};
+pub use name::{NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};
 
 /// The result of this crate's operations.

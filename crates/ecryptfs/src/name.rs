@@ -17,7 +17,7 @@ use md5::{Digest, Md5};
 use underseal_cipher::{Blocks, Locked};
 use zeroize::Zeroizing;
 
-use crate::{AuthToken, Cipher, Error, ErrorKind, Result};
+use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
 use packed::Packed;
 
 /// What encrypted names begin with.
@@ -26,6 +26,14 @@ pub const PREFIX: &[u8] = b"ECRYPTFS_FNEK_ENCRYPTED.";
 /// Whether a lower name or target says that it is encrypted.
 pub fn is_encoded(lower: &[u8]) -> bool {
     lower.starts_with(PREFIX)
+}
+
+/// The key that a lower name or target was encrypted with.
+///
+/// # Errors
+/// `BadName` for one that is damaged.
+pub fn signature(lower: &[u8]) -> Result<Signature> {
+    Ok(Packed::decode(lower)?.signature)
 }
 
 /// Encrypts and decrypts names and symlink targets.
@@ -141,8 +149,7 @@ impl NameCipher {
         }
         let Packed { signature, code, mut sealed } = Packed::decode(lower)?;
         if signature != self.token.signature() {
-            let context = format!("the name was encrypted with the key {signature}");
-            return Err(Error::new(ErrorKind::NoKey, context));
+            return Err(no_key(signature));
         }
         let cipher = Cipher::of_name(code, self.cipher.key_bytes())?;
         let other = if cipher == self.cipher { None } else { Some(self.token.blocks(cipher)?) };
@@ -180,6 +187,13 @@ fn check_target(target: &[u8]) -> Result<()> {
         return Err(Error::new(ErrorKind::BadName, "it is no target of a symlink"));
     }
     Ok(())
+}
+
+pub(crate) fn no_key(signature: Signature) -> Error {
+    Error::new(
+        ErrorKind::NoKey,
+        format!("the name was encrypted with the key {signature}, which is not at hand"),
+    )
 }
 
 fn bad(why: impl fmt::Display) -> Error {

@@ -19,7 +19,12 @@ pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use control::{
     CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
 };
-pub(crate) use ecryptfs::{Ecryptfs, EcryptfsArgs, MountArgs, MountPrivateArgs, ServeMountArgs, UmountArgs};
+pub(crate) use ecryptfs::{
+    Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
+    TreeCatArgs, TreeCheckArgs, TreeConvertArgs, TreeExportArgs, TreeImportArgs, TreeInfoArgs, TreeKeyArgs,
+    TreeLsArgs, TreeNameArgs, TreeRemoveKeyArgs, TreeRenameArgs, TreeRewrapArgs, TreeUnwrapArgs,
+    TreeWrapArgs, UmountArgs,
+};
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};

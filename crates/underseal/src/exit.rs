@@ -16,10 +16,12 @@ pub(crate) enum Exit {
     BadHeader = 5,
     /// The volume is sound, but this program cannot or will not open it.
     Unsupported = 6,
+    /// Of many files some failed; the others are done.
+    Partial = 7,
 }
 
 /// For `--help` and the manual page.
-pub(crate) const STATUSES: [(u8, &str); 7] = [
+pub(crate) const STATUSES: [(u8, &str); 8] = [
     (0, "It worked."),
     (Exit::Failed as u8, "The operation failed: reading, writing, memory, the network."),
     (Exit::Usage as u8, "An argument or an input was refused; nothing was changed."),
@@ -27,4 +29,5 @@ pub(crate) const STATUSES: [(u8, &str); 7] = [
     (Exit::InUse as u8, "Another program uses the image or its header."),
     (Exit::BadHeader as u8, "No header, a damaged one, or an image that is cut short."),
     (Exit::Unsupported as u8, "A sound volume that this program cannot open, or refuses to."),
+    (Exit::Partial as u8, "Of the files of a folder some failed, each with a line; the others are done."),
 ];

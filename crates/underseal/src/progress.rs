@@ -46,6 +46,14 @@ impl Progress {
         Self { shown, total, done: 0 }
     }
 
+    /// Writes lines where the bar is, and draws it again below them.
+    pub(crate) fn around(&self, write: impl FnOnce()) {
+        match &self.shown {
+            Shown::Bar(bar) => bar.suspend(write),
+            Shown::Lines { .. } | Shown::Nothing => write(),
+        }
+    }
+
     /// So many more bytes are done.
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.done += bytes;

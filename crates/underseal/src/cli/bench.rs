@@ -19,6 +19,7 @@ pub(crate) enum Bench {
     Cipher(BenchCipherArgs),
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
+    Ecryptfs(BenchEcryptfsArgs),
     ServeMemory(ServeMemoryArgs),
     ServeBareMount(ServeBareMountArgs),
     ServeFuseMemory(ServeFuseArgs),
@@ -28,6 +29,17 @@ pub(crate) enum Bench {
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
 #[derive(Debug, Args)]
 pub(crate) struct BenchCipherArgs {
+    /// A few seconds, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// eCryptfs's crypto alone: the extents of a request at once, beside one by one
+#[derive(Debug, Args)]
+pub(crate) struct BenchEcryptfsArgs {
     /// A few seconds, for a first look
     #[arg(long)]
     pub(crate) quick: bool,

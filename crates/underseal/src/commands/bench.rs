@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, fuse, nbd, serve_memory};
+use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, ecryptfs, fuse, nbd, serve_memory};
 use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
@@ -27,6 +27,10 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
             show(&cipher(effort).map_err(|e| failed(&e))?, args.json)
+        }
+        Bench::Ecryptfs(args) => {
+            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+            show(&ecryptfs(effort).map_err(|e| failed(&e))?, args.json)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {

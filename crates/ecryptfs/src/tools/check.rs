@@ -1,0 +1,127 @@
+//! Everything that can be verified: names, headers, lengths, that every extent can be read, and the zeros behind the end.
+//!
+//! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and nothing says so.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::lower::read_up_to;
+use super::walk::{Found, Kind, Visit, walk};
+use super::{Keys, Lower, Summary, Watch};
+use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
+
+/// Something that is not an error and should be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// A file without a header.
+    Plain,
+    /// More bytes than the header says: some that were written before the size, or were left behind.
+    Longer {
+        /// How many.
+        bytes: u64,
+    },
+    /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key that is not its own.
+    Tail,
+    /// Its header names a cipher that is not the first file's.
+    Cipher(Cipher),
+}
+
+/// Verifies a lower tree.
+///
+/// # Errors
+/// Only when there is no such tree; what fails in it is told to the watch.
+pub fn check(
+    root: &Path,
+    keys: &mut Keys,
+    watch: &mut dyn Watch,
+    tell: &mut dyn FnMut(&Path, Finding),
+) -> Result<Summary> {
+    let mut visit = Check { tell, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
+    walk(root, keys, watch, &mut visit)?;
+    Ok(visit.summary)
+}
+
+/// Bytes that are read at once.
+const BUFFER: usize = 1 << 20;
+
+struct Check<'t> {
+    tell: &'t mut dyn FnMut(&Path, Finding),
+    cipher: Option<Cipher>,
+    buffer: Vec<u8>,
+    summary: Summary,
+}
+
+impl Visit for Check<'_> {
+    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+        match found.kind {
+            Kind::Folder => self.summary.folders += 1,
+            Kind::Special => self.summary.others += 1,
+            Kind::Symlink => {
+                let lower =
+                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
+                keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
+                self.summary.others += 1;
+            }
+            Kind::File => match Lower::open(found.lower, false) {
+                Ok(lower) => self.file(&lower, keys, watch)?,
+                Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+                    if found.about.len() > 0 {
+                        (self.tell)(found.lower, Finding::Plain);
+                    }
+                    self.summary.unchanged += 1;
+                }
+                Err(e) => return Err(e),
+            },
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self) {
+        self.summary.failed += 1;
+    }
+}
+
+impl Check<'_> {
+    fn file(&mut self, lower: &Lower, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+        let key = keys.unlock(&lower.header).map_err(|e| e.in_file(&lower.path))?;
+        if *self.cipher.get_or_insert(key.cipher()) != key.cipher() {
+            (self.tell)(&lower.path, Finding::Cipher(key.cipher()));
+        }
+        lower.check_len()?;
+        let (len, expected) = (lower.lower_len()?, lower.expected_len());
+        if len > expected {
+            (self.tell)(&lower.path, Finding::Longer { bytes: len - expected });
+        }
+        let failed = |e: std::io::Error| Error::io(&lower.path, "cannot be read", e);
+        let (start, size) = (lower.header.data_offset(), lower.header.size());
+        let mut at = start;
+        while at < expected {
+            let want = usize::try_from(expected - at).map_or(BUFFER, |left| left.min(BUFFER));
+            let got = read_up_to(&lower.file, &mut self.buffer[..want], at).map_err(failed)?;
+            if got < want {
+                return Err(Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path));
+            }
+            watch.advance(got as u64);
+            at += got as u64;
+            if at == expected {
+                // The last extent of the file is the last of the buffer.
+                let last = &mut self.buffer[got - EXTENT..got];
+                key.contents()?.decrypt((expected - start) / EXTENT as u64 - 1, last);
+                let used = usize::try_from(size % EXTENT as u64).unwrap_or(0);
+                if used > 0 && last[used..].iter().any(|&byte| byte != 0) {
+                    (self.tell)(&lower.path, Finding::Tail);
+                }
+            }
+        }
+        self.summary.files += 1;
+        self.summary.bytes += size;
+        Ok(())
+    }
+}
+
+impl Drop for Check<'_> {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.buffer);
+    }
+}

@@ -1,0 +1,135 @@
+//! Headers from files into xattrs and back.
+//!
+//! The contents are copied as they are to a new file that takes the old one's place, so at any time one whole file is there.
+//! Further names of a file follow the first.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::copy_file_range;
+use rustix::io::Errno;
+
+use super::attributes::Attributes;
+use super::lower::write_xattr;
+use super::walk::{Found, Kind, Visit, walk};
+use super::{Keys, Lower, Summary, Watch};
+use crate::{Error, ErrorKind, Place, Result};
+use std::os::unix::fs::FileExt;
+
+/// Puts the headers of all files of a tree, or of one file, into one place. It takes no key but those of names.
+///
+/// # Errors
+/// Only when there is no such tree; what fails in it is told to the watch.
+pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch) -> Result<Summary> {
+    let mut visit = Convert { place, linked: HashMap::new(), summary: Summary::default() };
+    walk(root, keys, watch, &mut visit)?;
+    Ok(visit.summary)
+}
+
+struct Convert {
+    place: Place,
+    /// Files with several names, by the inode that they had: where the new one is.
+    linked: HashMap<(u64, u64), PathBuf>,
+    summary: Summary,
+}
+
+impl Visit for Convert {
+    fn visit(&mut self, found: &Found<'_>, _keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+        if found.kind != Kind::File {
+            return Ok(());
+        }
+        let inode = (found.about.dev(), found.about.ino());
+        let new = found.lower.with_file_name(format!(".underseal-{}", std::process::id()));
+        let made = |e: io::Error| Error::io(&new, "cannot be made", e);
+        if let Some(first) = self.linked.get(&inode) {
+            fs::hard_link(first, &new).map_err(made)?;
+            replace(&new, found.lower)?;
+            self.summary.others += 1;
+            return Ok(());
+        }
+        let lower = match Lower::open(found.lower, false) {
+            Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+                self.summary.unchanged += 1;
+                return Ok(());
+            }
+            lower => lower?,
+        };
+        if lower.header.place() == self.place {
+            self.summary.unchanged += 1;
+            return Ok(());
+        }
+        lower.check_len()?;
+        let to =
+            File::options().read(true).write(true).create_new(true).mode(0o600).open(&new).map_err(made)?;
+        let done = self.fill(&lower, &to, &new, watch).and_then(|()| {
+            Attributes::of(found.lower, found.about)?.apply(&new)?;
+            to.sync_all().map_err(made)?;
+            replace(&new, found.lower)
+        });
+        if let Err(error) = done {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+        if found.about.nlink() > 1 {
+            self.linked.insert(inode, found.lower.into());
+        }
+        self.summary.files += 1;
+        self.summary.bytes += lower.header.size();
+        Ok(())
+    }
+
+    fn failed(&mut self) {
+        self.summary.failed += 1;
+    }
+}
+
+impl Convert {
+    fn fill(&self, lower: &Lower, to: &File, new: &Path, watch: &mut dyn Watch) -> Result<()> {
+        let failed = |e: io::Error| Error::io(new, "cannot be written", e);
+        let header = lower.header.moved_to(self.place);
+        match self.place {
+            Place::File => to.write_all_at(&header.to_file(), 0),
+            Place::Xattr => write_xattr(to, &header),
+        }
+        .map_err(failed)?;
+        let (mut from, mut at) = (lower.header.data_offset(), header.data_offset());
+        let end = lower.expected_len();
+        while from < end {
+            let want = usize::try_from(end - from).map_or(CHUNK, |left| left.min(CHUNK));
+            let copied = copy(&lower.file, from, to, at, want).map_err(failed)?;
+            if copied == 0 {
+                return Err(Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path));
+            }
+            (from, at) = (from + copied as u64, at + copied as u64);
+            watch.advance(copied as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are copied at once.
+const CHUNK: usize = 1 << 20;
+
+/// Copies in the kernel where it can.
+fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) -> io::Result<usize> {
+    match copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len) {
+        Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {
+            let mut buffer = vec![0; len];
+            let read = super::lower::read_up_to(from, &mut buffer, from_at)?;
+            to.write_all_at(&buffer[..read], to_at)?;
+            Ok(read)
+        }
+        copied => Ok(copied?),
+    }
+}
+
+/// Puts a new file in an old one's place.
+fn replace(new: &Path, old: &Path) -> Result<()> {
+    fs::rename(new, old).map_err(|e| {
+        let _ = fs::remove_file(new);
+        Error::io(old, "cannot be replaced", e)
+    })
+}

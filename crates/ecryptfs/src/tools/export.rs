@@ -1,0 +1,133 @@
+//! A lower tree's plain form.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::attributes::Attributes;
+use super::walk::{Found, Kind, Visit, walk};
+use super::{Keys, Lower, PlainReader, Sink, Summary, Watch};
+use crate::{Error, ErrorKind, Result};
+
+/// Decrypts a lower tree into a sink. With `passthrough` files without a header are taken as they are.
+///
+/// # Errors
+/// Only when there is no such tree; what fails in it is told to the watch.
+pub fn export(
+    root: &Path,
+    keys: &mut Keys,
+    passthrough: bool,
+    sink: &mut dyn Sink,
+    watch: &mut dyn Watch,
+) -> Result<Summary> {
+    let mut visit = Export { sink, passthrough, linked: HashMap::new(), summary: Summary::default() };
+    walk(root, keys, watch, &mut visit)?;
+    Ok(visit.summary)
+}
+
+struct Export<'s> {
+    sink: &'s mut dyn Sink,
+    passthrough: bool,
+    /// Files with several names: where the first went.
+    linked: HashMap<(u64, u64), PathBuf>,
+    summary: Summary,
+}
+
+impl Visit for Export<'_> {
+    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
+        let attributes = Attributes::of(found.lower, found.about)?;
+        let to_lower = |e: Error| e.in_file(found.lower);
+        match found.kind {
+            Kind::Folder => {
+                self.sink.folder(found.plain, &attributes).map_err(to_lower)?;
+                self.summary.folders += 1;
+            }
+            Kind::Symlink => {
+                let target =
+                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
+                let target = keys.decode_target(target.as_os_str().as_bytes()).map_err(to_lower)?;
+                self.sink.symlink(found.plain, &target, &attributes).map_err(to_lower)?;
+                self.summary.others += 1;
+            }
+            Kind::Special => {
+                self.sink.special(found.plain, &attributes).map_err(to_lower)?;
+                self.summary.others += 1;
+            }
+            Kind::File => {
+                let inode = (found.about.dev(), found.about.ino());
+                if let Some(first) = self.linked.get(&inode) {
+                    self.sink.link(found.plain, first, &attributes).map_err(to_lower)?;
+                    self.summary.others += 1;
+                    return Ok(());
+                }
+                self.file(found, &attributes, keys, watch)?;
+                if found.about.nlink() > 1 {
+                    self.linked.insert(inode, found.plain.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
+        self.sink.leave(found.plain, &Attributes::of(found.lower, found.about)?)
+    }
+
+    fn failed(&mut self) {
+        self.summary.failed += 1;
+    }
+}
+
+impl Export<'_> {
+    fn file(
+        &mut self,
+        found: &Found<'_>,
+        attributes: &Attributes,
+        keys: &mut Keys,
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        let in_file = |e: Error| e.in_file(found.lower);
+        let size = match Lower::open(found.lower, false) {
+            Ok(lower) => {
+                let key = keys.unlock(&lower.header).map_err(in_file)?;
+                let size = lower.header.size();
+                let mut plain = Watched { reader: PlainReader::new(&lower, &key)?, watch };
+                self.sink.file(found.plain, attributes, size, &mut plain).map_err(in_file)?;
+                size
+            }
+            // The kernel makes such files before it writes their header.
+            Err(e) if e.kind() == ErrorKind::NotEncrypted && found.about.len() == 0 => {
+                self.sink.file(found.plain, attributes, 0, &mut std::io::empty()).map_err(in_file)?;
+                0
+            }
+            Err(e) if e.kind() == ErrorKind::NotEncrypted && self.passthrough => {
+                let file =
+                    fs::File::open(found.lower).map_err(|e| Error::io(found.lower, "cannot open", e))?;
+                let mut plain = Watched { reader: file, watch };
+                self.sink.file(found.plain, attributes, found.about.len(), &mut plain).map_err(in_file)?;
+                found.about.len()
+            }
+            Err(e) => return Err(e),
+        };
+        self.summary.files += 1;
+        self.summary.bytes += size;
+        Ok(())
+    }
+}
+
+/// Tells the watch what is read.
+struct Watched<'w, R> {
+    reader: R,
+    watch: &'w mut dyn Watch,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.reader.read(out)?;
+        self.watch.advance(read as u64);
+        Ok(read)
+    }
+}

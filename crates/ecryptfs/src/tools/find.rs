@@ -1,0 +1,49 @@
+//! A plain path's place in a lower tree.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::Keys;
+use crate::{Error, ErrorKind, Result, name};
+
+/// Follows a plain path down a lower folder, each name as it is or encrypted with a key at hand.
+///
+/// # Errors
+/// `BadOption` when there is no such entry; `Io`.
+pub fn find(root: &Path, plain: &Path, keys: &mut Keys) -> Result<PathBuf> {
+    let mut lower = root.to_owned();
+    for component in plain.components() {
+        let name = match component {
+            Component::Normal(name) => name,
+            Component::CurDir | Component::RootDir => continue,
+            _ => {
+                return Err(Error::new(ErrorKind::BadOption, "a path in the folder has no ..").in_file(plain));
+            }
+        };
+        lower = entry(&lower, name, keys)?.ok_or_else(|| {
+            let context = format!("there is no {} in {}", Path::new(name).display(), lower.display());
+            Error::new(ErrorKind::BadOption, context).in_file(plain)
+        })?;
+    }
+    Ok(lower)
+}
+
+fn entry(folder: &Path, name: &OsStr, keys: &mut Keys) -> Result<Option<PathBuf>> {
+    let plain = folder.join(name);
+    if fs::symlink_metadata(&plain).is_ok() {
+        return Ok(Some(plain));
+    }
+    let failed = |e| Error::io(folder, "cannot be listed", e);
+    for next in fs::read_dir(folder).map_err(failed)? {
+        let next = next.map_err(failed)?;
+        let lower = next.file_name();
+        if name::is_encoded(lower.as_bytes())
+            && keys.decode_name(lower.as_bytes()).is_ok_and(|decoded| decoded == name.as_bytes())
+        {
+            return Ok(Some(next.path()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,119 @@
+//! Who opens what: keys at hand, and passphrases under salts that headers ask for.
+
+use std::sync::Arc;
+
+use underseal_cipher::Key;
+
+use crate::{
+    AuthToken, Cipher, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, Signature, name,
+};
+
+/// Keys for a tree. A passphrase stands for the key of contents and for that of names.
+#[derive(Debug)]
+pub struct Keys {
+    ring: Keyring,
+    passphrases: Vec<Key>,
+    /// Salts that were tried because a header asked for them.
+    tried: Vec<[u8; 8]>,
+    names: Vec<NameCipher>,
+    /// Of names; the key's size of a packet that does not say it.
+    name_cipher: Cipher,
+}
+
+/// Salts that are tried, each with its SHA-512 65536 times: a made-up tree must not take forever.
+const MAX_SALTS: usize = 32;
+
+impl Keys {
+    /// No key; names under this cipher.
+    pub fn new(name_cipher: Cipher) -> Self {
+        Self {
+            ring: Keyring::new(),
+            passphrases: Vec::new(),
+            tried: Vec::new(),
+            names: Vec::new(),
+            name_cipher,
+        }
+    }
+
+    /// Adds a passphrase, and gives back its two tokens: that of contents under the salt, and that of names.
+    ///
+    /// # Errors
+    /// `BadOption` for a passphrase that is empty or too long.
+    pub fn add_passphrase(&mut self, passphrase: Key, salt: [u8; 8]) -> Result<[Arc<AuthToken>; 2]> {
+        let contents = Arc::new(AuthToken::from_passphrase(passphrase.as_bytes(), salt)?);
+        let names = Arc::new(AuthToken::from_passphrase(passphrase.as_bytes(), AuthToken::NAME_SALT)?);
+        self.ring.add(contents.clone());
+        self.ring.add(names.clone());
+        self.passphrases.push(passphrase);
+        Ok([contents, names])
+    }
+
+    /// Adds a key.
+    pub fn add(&mut self, token: impl Into<Arc<AuthToken>>) {
+        self.ring.add(token);
+    }
+
+    /// All that are known by now.
+    pub fn ring(&self) -> &Keyring {
+        &self.ring
+    }
+
+    /// A file's key.
+    ///
+    /// # Errors
+    /// As [`Header::unlock`].
+    pub fn unlock(&mut self, header: &Header) -> Result<FileKey> {
+        let refused = match header.unlock(&self.ring) {
+            Err(error) if error.kind() == ErrorKind::NoKey => error,
+            unlocked => return unlocked,
+        };
+        for packet in header.packets() {
+            if let KeyPacket::Passphrase { salt, .. } = packet
+                && !self.tried.contains(salt)
+                && self.tried.len() < MAX_SALTS
+            {
+                self.tried.push(*salt);
+                for passphrase in &self.passphrases {
+                    self.ring.add(AuthToken::from_passphrase(passphrase.as_bytes(), *salt)?);
+                }
+            }
+        }
+        header.unlock(&self.ring).map_err(|_| refused)
+    }
+
+    /// The name that a lower name stands for: itself, unless it is encrypted.
+    ///
+    /// # Errors
+    /// As [`NameCipher::decode`].
+    pub fn decode_name(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
+        if !name::is_encoded(lower) {
+            return Ok(lower.to_vec());
+        }
+        self.names_of(name::signature(lower)?)?.decode(lower)
+    }
+
+    /// The target that a lower symlink's stands for: itself, unless it is encrypted.
+    ///
+    /// # Errors
+    /// As [`NameCipher::decode_target`].
+    pub fn decode_target(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
+        if !name::is_encoded(lower) {
+            return Ok(lower.to_vec());
+        }
+        self.names_of(name::signature(lower)?)?.decode_target(lower)
+    }
+
+    /// The cipher of names for a key that is at hand.
+    fn names_of(&mut self, signature: Signature) -> Result<&NameCipher> {
+        let known = self.names.iter().position(|names| names.token().signature() == signature);
+        let at = match (known, self.ring.find(signature)) {
+            (Some(at), _) => at,
+            (None, Some(token)) => {
+                self.names.push(NameCipher::new(token.clone(), self.name_cipher)?);
+                self.names.len() - 1
+            }
+            (None, None) => return Err(name::no_key(signature)),
+        };
+        Ok(&self.names[at])
+    }
+}

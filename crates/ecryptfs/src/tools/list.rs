@@ -1,0 +1,82 @@
+//! What is in a lower tree, by its plain names.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::walk::{Found, Kind, Visit, walk};
+use super::{Keys, Lower, Summary, Watch};
+use crate::{Error, ErrorKind, Header, Result};
+
+/// An entry.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// Where it is.
+    pub lower: &'a Path,
+    /// What it is called above, from the tree's root.
+    pub plain: &'a Path,
+    /// What it is.
+    pub kind: Kind,
+    /// A file's header; none for a plain file.
+    pub header: Option<Header>,
+    /// Bytes above.
+    pub size: u64,
+    /// Where a symlink leads.
+    pub target: Option<Vec<u8>>,
+}
+
+/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do.
+///
+/// # Errors
+/// Only when there is no such tree; what fails in it is told to the watch.
+pub fn list(
+    root: &Path,
+    keys: &mut Keys,
+    watch: &mut dyn Watch,
+    tell: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+) -> Result<Summary> {
+    let mut visit = List { tell, summary: Summary::default() };
+    walk(root, keys, watch, &mut visit)?;
+    Ok(visit.summary)
+}
+
+struct List<'t> {
+    tell: &'t mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    summary: Summary,
+}
+
+impl Visit for List<'_> {
+    fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, _watch: &mut dyn Watch) -> Result<()> {
+        let (mut header, mut target, mut size) = (None, None, 0);
+        match found.kind {
+            Kind::Folder => self.summary.folders += 1,
+            Kind::Special => self.summary.others += 1,
+            Kind::Symlink => {
+                let lower =
+                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
+                let plain =
+                    keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
+                size = plain.len() as u64;
+                target = Some(plain);
+                self.summary.others += 1;
+            }
+            Kind::File => {
+                match Lower::open(found.lower, false) {
+                    Ok(lower) => {
+                        size = lower.header.size();
+                        header = Some(lower.header);
+                    }
+                    Err(e) if e.kind() == ErrorKind::NotEncrypted => size = found.about.len(),
+                    Err(e) => return Err(e),
+                }
+                self.summary.files += 1;
+                self.summary.bytes += size;
+            }
+        }
+        (self.tell)(&Entry { lower: found.lower, plain: found.plain, kind: found.kind, header, size, target })
+    }
+
+    fn failed(&mut self) {
+        self.summary.failed += 1;
+    }
+}

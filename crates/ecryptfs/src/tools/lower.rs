@@ -1,0 +1,145 @@
+//! A lower file: where its header is, what it says, and how it is replaced.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
+use rustix::io::Errno;
+
+use crate::{EXTENT, Error, ErrorKind, Header, Place, Result, XATTR};
+
+/// An open lower file with its header.
+#[derive(Debug)]
+pub struct Lower {
+    /// The file.
+    pub file: File,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub header: Header,
+}
+
+/// Sectors are written whole or not at all, and no disk has smaller ones.
+const SECTOR: usize = 512;
+
+impl Lower {
+    /// Opens a lower file and reads its header, in the file or else in the xattr.
+    ///
+    /// # Errors
+    /// As [`Header::read`]; `Io`. All name the path.
+    pub fn open(path: &Path, writable: bool) -> Result<Self> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let file = File::options().read(true).write(writable).custom_flags(flags).open(path);
+        let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
+        let header = read_header(&file).map_err(|e| e.in_file(path))?;
+        Ok(Self { file, path: path.into(), header })
+    }
+
+    /// The lower file's length.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn lower_len(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(|e| Error::io(&self.path, "cannot be looked at", e))?.len())
+    }
+
+    /// The length that a lower file of this size should have.
+    pub fn expected_len(&self) -> u64 {
+        let extents = self.header.size().div_ceil(EXTENT as u64);
+        self.header.data_offset().saturating_add(extents.saturating_mul(EXTENT as u64))
+    }
+
+    /// Fails for a file that is shorter than its header says: the kernel would make up what is missing.
+    ///
+    /// # Errors
+    /// `Cut`; `Io`.
+    pub fn check_len(&self) -> Result<()> {
+        let (len, expected) = (self.lower_len()?, self.expected_len());
+        if len >= expected {
+            return Ok(());
+        }
+        let context = format!("the file is cut: {len} bytes of {expected}");
+        Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
+    }
+
+    /// Writes another header's packets in place of this one's, so that at any time the file opens with one of them.
+    ///
+    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size in front of them, which
+    /// a mount may be changing, is not touched. File systems change an xattr whole or not at all.
+    ///
+    /// # Errors
+    /// `Unsupported` when it is longer than a sector; `Io`.
+    pub fn replace_packets(&mut self, new: Header) -> Result<()> {
+        let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
+        match self.header.place() {
+            Place::Xattr => write_xattr(&self.file, &new).map_err(failed)?,
+            Place::File => {
+                let (mut bytes, old) = (new.to_xattr(), self.header.to_xattr().len());
+                // A zero ends the packets, and nothing of old ones stays behind it.
+                bytes.resize((bytes.len() + 1).max(old), 0);
+                if bytes.len() > SECTOR {
+                    let context = format!(
+                        "{} keys do not fit one sector of a disk, so the header cannot be replaced safely",
+                        new.packets().len()
+                    );
+                    return Err(Error::new(ErrorKind::Unsupported, context).in_file(&self.path));
+                }
+                let at = new.packets_at();
+                self.file.write_all_at(&bytes[at..], at as u64).map_err(failed)?;
+            }
+        }
+        self.file.sync_all().map_err(failed)?;
+        self.header = new;
+        Ok(())
+    }
+}
+
+fn read_header(file: &File) -> Result<Header> {
+    let io = |e: io::Error| Error::new(ErrorKind::Io, "cannot read the header").with_source(e);
+    let mut start = [0; Header::PARSED];
+    let len = read_up_to(file, &mut start, 0).map_err(io)?;
+    if Header::is_marked(&start[..len]) {
+        return Header::read(&start[..len]);
+    }
+    match read_xattr(file).map_err(io)? {
+        Some(bytes) => Header::read_xattr(&bytes),
+        None => Header::read(&start[..len]),
+    }
+}
+
+/// The header in the xattr; none where there is none, or no xattrs.
+fn read_xattr(file: &File) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; 2 * Header::PARSED];
+    match fgetxattr(file, XATTR, &mut value) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => Ok(None),
+        // Longer than any header.
+        Err(Errno::RANGE) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Writes a header to the xattr.
+pub(super) fn write_xattr(file: &File, header: &Header) -> io::Result<()> {
+    Ok(fsetxattr(file, XATTR, &header.to_xattr(), XattrFlags::empty())?)
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(super) fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,56 @@
+//! Where a tree's plain form goes.
+
+mod folder;
+mod tar;
+
+use std::io::Read;
+use std::path::Path;
+
+pub use folder::FolderSink;
+pub(super) use folder::make_empty;
+pub use tar::TarSink;
+
+use super::attributes::Attributes;
+use crate::Result;
+
+/// Takes a tree in the order in which it is read: a folder before what is in it. All paths are from the tree's root, which is
+/// the empty one.
+pub trait Sink {
+    /// A folder begins.
+    ///
+    /// # Errors
+    /// When it cannot be made; what is in it is skipped.
+    fn folder(&mut self, plain: &Path, attributes: &Attributes) -> Result<()>;
+
+    /// A folder is complete.
+    ///
+    /// # Errors
+    /// When its attributes cannot be kept.
+    fn leave(&mut self, _plain: &Path, _attributes: &Attributes) -> Result<()> {
+        Ok(())
+    }
+
+    /// A file of so many bytes.
+    ///
+    /// # Errors
+    /// When it cannot be written, or `data` fails.
+    fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()>;
+
+    /// Another name of a file that came before.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn link(&mut self, plain: &Path, to: &Path, attributes: &Attributes) -> Result<()>;
+
+    /// A symlink.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()>;
+
+    /// A pipe, a socket or a device.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()>;
+}

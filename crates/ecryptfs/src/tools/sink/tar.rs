@@ -1,0 +1,113 @@
+//! A tar archive with PAX records for what its headers have no room for.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{FileType, major, minor};
+use tar::{Builder, EntryType, Header};
+
+use super::Sink;
+use crate::tools::attributes::Attributes;
+use crate::{Error, ErrorKind, Result};
+
+/// A tree as a tar archive.
+pub struct TarSink<W: Write> {
+    archive: Builder<W>,
+    /// A file failed in the middle: what follows would be read as its contents.
+    broken: bool,
+}
+
+impl<W: Write> TarSink<W> {
+    /// An archive that is written to `out`.
+    pub fn new(out: W) -> Self {
+        Self { archive: Builder::new(out), broken: false }
+    }
+
+    /// Ends the archive.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn finish(self) -> Result<W> {
+        if self.broken {
+            return Err(Error::new(ErrorKind::Io, "the archive is not complete"));
+        }
+        self.archive.into_inner().map_err(failed)
+    }
+
+    fn begin(&mut self, kind: EntryType, attributes: &Attributes, size: u64) -> Result<Header> {
+        if self.broken {
+            return Err(Error::new(ErrorKind::Io, "the archive is not complete"));
+        }
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(attributes.mode & 0o7777);
+        header.set_uid(attributes.uid.into());
+        header.set_gid(attributes.gid.into());
+        header.set_size(size);
+        header.set_mtime(u64::try_from(attributes.modified.0).unwrap_or(0));
+        let records = attributes
+            .xattrs
+            .iter()
+            .map(|(name, value)| (format!("SCHILY.xattr.{}", name.to_string_lossy()), value.clone()));
+        let mut records: Vec<_> = records.collect();
+        if attributes.modified.1 != 0 && attributes.modified.0 >= 0 {
+            let (seconds, nanos) = attributes.modified;
+            records.push(("mtime".into(), format!("{seconds}.{nanos:09}").into_bytes()));
+        }
+        let records = records.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
+        self.archive.append_pax_extensions(records).map_err(failed)?;
+        Ok(header)
+    }
+
+    fn empty(&mut self, kind: EntryType, plain: &Path, attributes: &Attributes) -> Result<()> {
+        let mut header = self.begin(kind, attributes, 0)?;
+        self.archive.append_data(&mut header, in_archive(plain), std::io::empty()).map_err(failed)
+    }
+}
+
+/// The root is called ".".
+fn in_archive(plain: &Path) -> &Path {
+    if plain.as_os_str().is_empty() { Path::new(".") } else { plain }
+}
+
+fn failed(e: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, "the archive cannot be written").with_source(e)
+}
+
+impl<W: Write> Sink for TarSink<W> {
+    fn folder(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+        self.empty(EntryType::Directory, plain, attributes)
+    }
+
+    fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()> {
+        let mut header = self.begin(EntryType::Regular, attributes, size)?;
+        let written = self.archive.append_data(&mut header, plain, data.take(size)).map_err(failed);
+        self.broken |= written.is_err();
+        written
+    }
+
+    fn link(&mut self, plain: &Path, to: &Path, attributes: &Attributes) -> Result<()> {
+        let mut header = self.begin(EntryType::Link, attributes, 0)?;
+        self.archive.append_link(&mut header, plain, to).map_err(failed)
+    }
+
+    fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()> {
+        let mut header = self.begin(EntryType::Symlink, attributes, 0)?;
+        self.archive.append_link(&mut header, plain, OsStr::from_bytes(target)).map_err(failed)
+    }
+
+    fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
+        let kind = match FileType::from_raw_mode(attributes.mode) {
+            FileType::Fifo => EntryType::Fifo,
+            FileType::CharacterDevice => EntryType::Char,
+            FileType::BlockDevice => EntryType::Block,
+            _ => return Err(Error::new(ErrorKind::Unsupported, "a socket does not go into an archive")),
+        };
+        let mut header = self.begin(kind, attributes, 0)?;
+        header.set_device_major(major(attributes.device)).map_err(failed)?;
+        header.set_device_minor(minor(attributes.device)).map_err(failed)?;
+        self.archive.append_data(&mut header, plain, std::io::empty()).map_err(failed)
+    }
+}

@@ -1,0 +1,124 @@
+//! What the headers and names of a tree say together, without any key.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::walk::Kind;
+use super::{Lower, Watch};
+use crate::{Error, ErrorKind, Place, Result, Signature, name};
+
+/// Counts of a tree.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Encrypted files.
+    pub files: u64,
+    /// Of those, with their header in an xattr.
+    pub in_xattrs: u64,
+    /// Files without a header.
+    pub plain: u64,
+    /// Encrypted names.
+    pub names: u64,
+    /// Plain bytes of encrypted files.
+    pub bytes: u64,
+    /// Entries that failed.
+    pub failed: u64,
+    /// Who opens files, and how many.
+    pub signatures: BTreeMap<Signature, u64>,
+    /// Whose names there are, and how many.
+    pub name_signatures: BTreeMap<Signature, u64>,
+    /// The ciphers by name and key bytes, and how many files have them.
+    pub ciphers: BTreeMap<(&'static str, usize), u64>,
+}
+
+/// More different keys than any tree has that nobody made up.
+const MOST: usize = 1024;
+
+impl Survey {
+    /// Looks at a tree or a file.
+    ///
+    /// # Errors
+    /// Only when there is nothing at that path; what fails below it is told to the watch.
+    pub fn of(root: &Path, watch: &mut dyn Watch) -> Result<Self> {
+        let about = fs::symlink_metadata(root).map_err(|e| Error::io(root, "cannot be looked at", e))?;
+        let mut survey = Self::default();
+        survey.entry(root, Kind::of(&about), watch);
+        Ok(survey)
+    }
+
+    fn entry(&mut self, lower: &Path, kind: Kind, watch: &mut dyn Watch) {
+        let done = match kind {
+            Kind::Folder => self.folder(lower, watch),
+            Kind::File => self.file(lower),
+            _ => Ok(()),
+        };
+        if let Err(error) = done {
+            self.failed += 1;
+            watch.failed(lower, error);
+        }
+    }
+
+    fn folder(&mut self, lower: &Path, watch: &mut dyn Watch) -> Result<()> {
+        let failed = |e| Error::io(lower, "cannot be listed", e);
+        for entry in fs::read_dir(lower).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if name::is_encoded(name.as_bytes())
+                && let Ok(signature) = name::signature(name.as_bytes())
+            {
+                self.names += 1;
+                count(&mut self.name_signatures, signature);
+            }
+            // Gone since it was listed.
+            let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
+            self.entry(&entry.path(), Kind::of(&about), watch);
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, lower: &Path) -> Result<()> {
+        let lower = match Lower::open(lower, false) {
+            Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+                self.plain += 1;
+                return Ok(());
+            }
+            lower => lower?,
+        };
+        self.files += 1;
+        self.bytes = self.bytes.saturating_add(lower.header.size());
+        self.in_xattrs += u64::from(lower.header.place() == Place::Xattr);
+        for packet in lower.header.packets() {
+            count(&mut self.signatures, packet.signature());
+        }
+        let cipher = lower.header.packets().iter().find_map(|packet| packet.cipher().ok());
+        if let Some(cipher) = cipher {
+            count(&mut self.ciphers, (cipher.name(), cipher.key_bytes()));
+        }
+        Ok(())
+    }
+
+    /// The options that mount the tree as most of its files say.
+    pub fn options(&self) -> Option<String> {
+        let (signature, _) = self.signatures.iter().max_by_key(|(_, files)| **files)?;
+        let ((cipher, key_bytes), _) = self.ciphers.iter().max_by_key(|(_, files)| **files)?;
+        let mut options =
+            format!("ecryptfs_sig={signature},ecryptfs_cipher={cipher},ecryptfs_key_bytes={key_bytes}");
+        if let Some((names, _)) = self.name_signatures.iter().max_by_key(|(_, names)| **names) {
+            options += &format!(",ecryptfs_fnek_sig={names}");
+        }
+        if self.in_xattrs > self.files / 2 {
+            options += ",ecryptfs_xattr_metadata";
+        }
+        if self.plain > 0 {
+            options += ",ecryptfs_passthrough";
+        }
+        Some(options)
+    }
+}
+
+fn count<K: Ord>(all: &mut BTreeMap<K, u64>, key: K) {
+    if all.len() < MOST || all.contains_key(&key) {
+        *all.entry(key).or_default() += 1;
+    }
+}

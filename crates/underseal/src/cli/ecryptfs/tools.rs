@@ -1,0 +1,284 @@
+//! `underseal ecryptfs info`, `export`, `rewrap` and the others that work without a mount.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// What opens a tree.
+#[derive(Debug, Args)]
+#[command(next_help_heading = KEYS)]
+pub(crate) struct TreeKeyArgs {
+    /// Mount options by the kernel's names, separated by commas; what headers tell may be left out
+    #[arg(short, long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// A passphrase is the first line of this file; may be repeated, for several keys
+    #[arg(long, value_name = "FILE")]
+    pub(crate) passphrase_file: Vec<PathBuf>,
+    /// A passphrase is the first line from this open descriptor (0 is stdin); may be repeated
+    #[arg(long, value_name = "N")]
+    pub(crate) passphrase_fd: Vec<u32>,
+    /// The passphrase opens this file, as ecryptfs-utils keeps it in ~/.ecryptfs/wrapped-passphrase
+    #[arg(long, value_name = "FILE")]
+    pub(crate) wrapped: Option<PathBuf>,
+    /// Take the keys that the options name, or all that headers name, from the kernel's keyring
+    #[arg(long)]
+    pub(crate) keyring: bool,
+}
+
+/// A new passphrase.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "New passphrase (asked on the terminal unless one of these is given)")]
+pub(crate) struct NewPassphraseArgs {
+    /// It is the first line of this file
+    #[arg(long, value_name = "FILE", group = "new")]
+    pub(crate) new_passphrase_file: Option<PathBuf>,
+    /// It is the first line from this open descriptor
+    #[arg(long, value_name = "N", group = "new")]
+    pub(crate) new_passphrase_fd: Option<u32>,
+}
+
+/// Shows what a header says, or what the headers of a folder say together, without any key
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs info ~/.Private                     the options that mount it
+  underseal ecryptfs info ~/.Private/notes.txt")]
+pub(crate) struct TreeInfoArgs {
+    /// A lower file or folder
+    pub(crate) lower: PathBuf,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Lists plain names and sizes
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs ls ~/.Private
+  underseal ecryptfs ls ~/.Private --json | jq -r .lower    where each file is below")]
+pub(crate) struct TreeLsArgs {
+    /// The lower folder
+    pub(crate) lower: PathBuf,
+    /// For programs: one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Writes a file's plain bytes to stdout
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs cat ~/.Private letters/2019.txt
+  underseal ecryptfs cat ~/.Private/ECRYPTFS_FNEK_ENCRYPTED.FWb... > plain")]
+pub(crate) struct TreeCatArgs {
+    /// A lower file; or a lower folder
+    pub(crate) lower: PathBuf,
+    /// The file's plain path in that folder
+    pub(crate) path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Decrypts a lower folder into a folder or a tar archive
+///
+/// Names, hard links, symlinks, modes, owners, times and xattrs are kept. What cannot be read is told of and skipped; the
+/// exit status says so.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs export ~/.Private recovered --wrapped ~/.ecryptfs/wrapped-passphrase
+  underseal ecryptfs export lower - --tar --passphrase-file secret | tar -tv")]
+pub(crate) struct TreeExportArgs {
+    /// The lower folder
+    pub(crate) lower: PathBuf,
+    /// A folder that does not exist or is empty; with --tar a file, or - for stdout
+    pub(crate) dest: PathBuf,
+    /// Write a tar archive
+    #[arg(long)]
+    pub(crate) tar: bool,
+    /// For programs: what was done, as one JSON object on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Encrypts a plain folder into a new lower folder
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs import photos ~/.Secret
+  underseal ecryptfs import photos lower -o ecryptfs_cipher=aes,ecryptfs_key_bytes=32,ecryptfs_enable_filename_crypto
+  underseal ecryptfs import photos lower -o ecryptfs_xattr_metadata --passphrase-file secret")]
+pub(crate) struct TreeImportArgs {
+    /// The plain folder
+    pub(crate) plain: PathBuf,
+    /// The lower folder: it does not exist or is empty
+    pub(crate) lower: PathBuf,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Verifies names, headers, lengths and that every extent can be read
+///
+/// eCryptfs has no checksum of contents: an extent that was changed is noise, and no check can tell.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs check ~/.Private --passphrase-file secret")]
+pub(crate) struct TreeCheckArgs {
+    /// The lower folder or file
+    pub(crate) lower: PathBuf,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Changes the passphrase of a lower folder: headers only, contents stay as they are
+///
+/// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that was interrupted is taken up
+/// by the same again. Every header is replaced in one step.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs rewrap ~/.Secret
+  underseal ecryptfs rewrap lower --passphrase-file old --new-passphrase-file new")]
+pub(crate) struct TreeRewrapArgs {
+    /// The lower folder or file
+    pub(crate) lower: PathBuf,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+    #[command(flatten)]
+    pub(crate) new: NewPassphraseArgs,
+}
+
+/// Lets a second passphrase open a lower folder's files
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs add-key lower --passphrase-file mine --new-passphrase-file yours")]
+pub(crate) struct TreeAddKeyArgs {
+    #[command(flatten)]
+    pub(crate) same: TreeRewrapArgs,
+}
+
+/// Takes a passphrase's key away from a lower folder's files; never the last one
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs remove-key lower d395309aaad4de06 --passphrase-file mine")]
+pub(crate) struct TreeRemoveKeyArgs {
+    /// The lower folder or file
+    pub(crate) lower: PathBuf,
+    /// The key's signature, as `info` shows it
+    pub(crate) signature: String,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Gives a lower folder's names another key, or makes them plain or encrypted
+///
+/// A run that was interrupted is taken up by the same again. Nobody may have the folder mounted meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs rename-tree lower --plain                  names in the clear
+  underseal ecryptfs rename-tree lower -o ecryptfs_cipher=aes   encrypted, or under another passphrase")]
+pub(crate) struct TreeRenameArgs {
+    /// The lower folder
+    pub(crate) lower: PathBuf,
+    /// Plain names
+    #[arg(long, conflicts_with = "new")]
+    pub(crate) plain: bool,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+    #[command(flatten)]
+    pub(crate) new: NewPassphraseArgs,
+}
+
+/// Moves headers from files into xattrs, or back
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs convert lower --header xattr")]
+pub(crate) struct TreeConvertArgs {
+    /// The lower folder or file
+    pub(crate) lower: PathBuf,
+    /// Where they go
+    #[arg(long, value_enum)]
+    pub(crate) header: HeaderPlace,
+    /// For programs: what was done, as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a header lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeaderPlace {
+    /// In front of the contents
+    File,
+    /// In the xattr user.ecryptfs
+    Xattr,
+}
+
+/// Decodes encrypted names, or encodes plain ones, one a line
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ls ~/.Private | underseal ecryptfs name - --passphrase-file secret
+  underseal ecryptfs name --encode letters --passphrase-file secret")]
+pub(crate) struct TreeNameArgs {
+    /// Names; - reads lines from stdin
+    #[arg(required = true)]
+    pub(crate) names: Vec<String>,
+    /// From plain to encrypted
+    #[arg(long)]
+    pub(crate) encode: bool,
+    /// They are symlinks' targets
+    #[arg(long)]
+    pub(crate) target: bool,
+    #[command(flatten)]
+    pub(crate) keys: TreeKeyArgs,
+}
+
+/// Wraps a mount's passphrase with a login's, for ~/.ecryptfs/wrapped-passphrase
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs wrap wrapped-passphrase --passphrase-file mount --new-passphrase-file login")]
+pub(crate) struct TreeWrapArgs {
+    /// The file to make; it must not exist
+    pub(crate) file: PathBuf,
+    /// The passphrase to wrap is the first line of this file
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// The passphrase to wrap is the first line from this open descriptor
+    #[arg(long, value_name = "N", group = "secret")]
+    pub(crate) passphrase_fd: Option<u32>,
+    #[command(flatten)]
+    pub(crate) new: NewPassphraseArgs,
+    /// The older kind of file, whose salt is everybody's
+    #[arg(long)]
+    pub(crate) version_1: bool,
+}
+
+/// Shows the passphrase in a wrapped-passphrase file
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underseal ecryptfs unwrap ~/.ecryptfs/wrapped-passphrase > /dev/shm/secret")]
+pub(crate) struct TreeUnwrapArgs {
+    /// The file
+    pub(crate) file: PathBuf,
+    /// The passphrase that opens it is the first line of this file
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) passphrase_file: Option<PathBuf>,
+    /// The passphrase that opens it is the first line from this open descriptor
+    #[arg(long, value_name = "N", group = "secret")]
+    pub(crate) passphrase_fd: Option<u32>,
+}
+
+const KEYS: &str = "Keys (a passphrase is asked for on the terminal unless something is given)";

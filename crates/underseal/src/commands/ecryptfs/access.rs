@@ -1,0 +1,154 @@
+//! What the commands without a mount open a tree with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use underseal_cipher::Key;
+use underseal_ecryptfs::options::{Options, PassphraseSource, passphrase_in_line};
+use underseal_ecryptfs::tools::{Keys, Survey};
+use underseal_ecryptfs::{AuthToken, Cipher, ErrorKind, NameCipher, Signature, kernel_keyring, wrapped};
+
+use super::told::Told;
+use crate::cli::{NewPassphraseArgs, TreeKeyArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+/// Keys for a tree, and what the options say.
+pub(super) struct Access {
+    pub(super) keys: Keys,
+    pub(super) options: Options,
+    /// Of contents, in the order in which passphrases came.
+    contents: Vec<Arc<AuthToken>>,
+}
+
+impl Access {
+    /// # Errors
+    /// `Usage` for options that are none; `NoKey` when a key that they name is not there.
+    pub(super) fn new(args: &TreeKeyArgs, lower: &Path) -> Result<Self> {
+        let options = Options::parse(&args.options.join(","))?;
+        let salt = options.passphrase.as_ref().map_or(AuthToken::DEFAULT_SALT, |option| option.salt);
+        let mut access =
+            Self { keys: Keys::new(options.name_cipher_or(Cipher::DEFAULT)?), contents: Vec::new(), options };
+        if args.keyring {
+            access.take_from_kernel(lower)?;
+        }
+        for passphrase in passphrases(args, &access.options, lower)? {
+            let [contents, _names] = access.keys.add_passphrase(passphrase, salt)?;
+            access.contents.push(contents);
+        }
+        for &signature in access.options.signatures.iter().chain(&access.options.name_signature) {
+            access.find(signature)?;
+        }
+        Ok(access)
+    }
+
+    /// The keys that the options name; where they name none, those that the tree asks for.
+    fn take_from_kernel(&mut self, lower: &Path) -> Result<()> {
+        let mut wanted: Vec<Signature> = self.options.signatures.clone();
+        wanted.extend(self.options.name_signature);
+        if wanted.is_empty() {
+            let survey = Survey::of(lower, &mut Told::silent())?;
+            wanted.extend(survey.signatures.keys().chain(survey.name_signatures.keys()));
+        }
+        for signature in wanted {
+            match kernel_keyring::find(signature) {
+                Ok(token) => self.keys.add(token),
+                Err(e) if e.kind() == ErrorKind::NoKey => log::info!("{e}"),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if self.keys.ring().is_empty() {
+            return Err(Error::new(Exit::NoKey, "none of the keys is in the kernel's keyring")
+                .with_remedy("`keyctl show @u` lists what is there; a passphrase instead of --keyring"));
+        }
+        Ok(())
+    }
+
+    fn find(&self, signature: Signature) -> Result<Arc<AuthToken>> {
+        self.keys.ring().find(signature).cloned().ok_or_else(|| {
+            let have: Vec<_> = self.keys.ring().iter().map(|token| token.signature().to_string()).collect();
+            let what = format!("no key at hand is {signature}, but {}", have.join(", "));
+            Error::new(Exit::NoKey, what)
+                .with_remedy("the passphrase again; another salt with -o key=passphrase:passphrase_salt=HEX")
+        })
+    }
+
+    /// Who opens new files.
+    ///
+    /// # Errors
+    /// `Usage` when nobody does.
+    pub(super) fn new_files(&self) -> Result<Vec<Arc<AuthToken>>> {
+        if !self.options.signatures.is_empty() {
+            return self.options.signatures.iter().map(|&signature| self.find(signature)).collect();
+        }
+        if self.contents.is_empty() {
+            return Err(
+                Error::usage("which key is to open the files?").with_remedy("-o ecryptfs_sig=SIGNATURE")
+            );
+        }
+        Ok(self.contents.clone())
+    }
+
+    /// The cipher of new names; none where they stay plain. Without a signature it is the key of contents, as the mount
+    /// helper has it.
+    ///
+    /// # Errors
+    /// As [`Access::new_files`].
+    pub(super) fn new_names(&self) -> Result<Option<NameCipher>> {
+        if !self.options.encrypts_names() {
+            return Ok(None);
+        }
+        let token = match self.options.name_signature {
+            Some(signature) => Some(self.find(signature)?),
+            None => self.new_files()?.into_iter().next(),
+        };
+        let cipher = self.options.name_cipher_or(Cipher::DEFAULT)?;
+        Ok(token.map(|token| NameCipher::new(token, cipher)).transpose()?)
+    }
+}
+
+/// The passphrases that were given; asked for when nothing was.
+fn passphrases(args: &TreeKeyArgs, options: &Options, lower: &Path) -> Result<Vec<Key>> {
+    let mut all = Vec::new();
+    for path in &args.passphrase_file {
+        all.push(first_line_of_file(path)?);
+    }
+    for &number in &args.passphrase_fd {
+        all.push(first_line_of_descriptor(number)?);
+    }
+    let line = match options.passphrase.as_ref().and_then(|option| option.source.as_ref()) {
+        Some(PassphraseSource::File(path)) => Some(first_line_of_file(path)?),
+        Some(PassphraseSource::Descriptor(number)) => Some(first_line_of_descriptor(*number)?),
+        None => None,
+    };
+    if let Some(line) = line {
+        all.push(Key::new(passphrase_in_line(line.as_bytes()))?);
+    }
+    if all.is_empty() && !args.keyring {
+        let of = args.wrapped.as_deref().unwrap_or(lower);
+        all.push(ask_hidden(&format!("Passphrase for {}: ", of.display()))?);
+    }
+    let Some(file) = &args.wrapped else { return Ok(all) };
+    let sealed = super::wrap::read(file)?;
+    let unwrap = |key: &Key| wrapped::unwrap(&sealed, key.as_bytes()).map_err(|e| e.in_file(file).into());
+    all.iter().map(unwrap).collect()
+}
+
+/// A new passphrase: from where the arguments say, else typed twice.
+///
+/// # Errors
+/// `Usage` when the two differ; as for other passphrases.
+pub(super) fn new_passphrase(args: &NewPassphraseArgs, question: &str) -> Result<Key> {
+    if let Some(path) = &args.new_passphrase_file {
+        return first_line_of_file(path);
+    }
+    if let Some(number) = args.new_passphrase_fd {
+        return first_line_of_descriptor(number);
+    }
+    let typed = ask_hidden(question)?;
+    if typed != ask_hidden("The same again: ")? {
+        return Err(Error::usage("the two passphrases differ").with_remedy("again, typing slowly"));
+    }
+    Ok(typed)
+}

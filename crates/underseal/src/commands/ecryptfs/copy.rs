@@ -1,0 +1,79 @@
+//! `underseal ecryptfs export` and `import`.
+
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use underseal_ecryptfs::tools::{
+    FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower,
+};
+use underseal_ecryptfs::{Cipher, Place};
+
+use super::access::Access;
+use super::told::Told;
+use crate::cli::{TreeExportArgs, TreeImportArgs};
+use crate::error::{Error, Result};
+
+pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
+    let is_stdout = args.dest.as_os_str() == "-";
+    if is_stdout && !args.tar {
+        return Err(Error::usage("only an archive goes to stdout").with_remedy("--tar, or a folder"));
+    }
+    if is_stdout && args.json {
+        return Err(
+            Error::usage("stdout holds either the archive or the summary").with_remedy("without --json")
+        );
+    }
+    if is_stdout && stdout().is_terminal() {
+        return Err(Error::usage("the archive would go to the terminal").with_remedy("a file instead of -"));
+    }
+    let mut access = Access::new(&args.keys, &args.lower)?;
+    let mut told = Told::new("decrypting", quiet);
+    let summary = match (args.tar, is_stdout) {
+        (false, _) => run(args, &mut access, &mut FolderSink::new(&args.dest)?, &mut told)?,
+        (true, true) => archive(args, &mut access, stdout().lock(), &mut told)?,
+        (true, false) => {
+            let file = File::options().write(true).create_new(true).mode(0o600).open(&args.dest);
+            let file = file.map_err(|e| Error::io(&args.dest, "cannot be made", e))?;
+            archive(args, &mut access, file, &mut told)?
+        }
+    };
+    told.finish(&summary, args.json, quiet)
+}
+
+fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &mut Told) -> Result<Summary> {
+    let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, out));
+    let summary = run(args, access, &mut sink, told)?;
+    let mut out = sink.finish()?;
+    out.flush().map_err(|e| Error::io(&args.dest, "cannot be written", e))?;
+    Ok(summary)
+}
+
+fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &mut Told) -> Result<Summary> {
+    must_be_folder(&args.lower)?;
+    Ok(to_sink(&args.lower, &mut access.keys, access.options.passthrough, sink, told)?)
+}
+
+pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
+    must_be_folder(&args.plain)?;
+    let access = Access::new(&args.keys, &args.lower)?;
+    let how = Import {
+        tokens: access.new_files()?,
+        cipher: access.options.cipher_or(Cipher::DEFAULT)?,
+        place: if access.options.xattr_metadata { Place::Xattr } else { Place::File },
+        names: access.new_names()?,
+    };
+    let mut told = Told::new("encrypting", quiet);
+    let summary = to_lower(&args.plain, &args.lower, &how, &mut told)?;
+    told.finish(&summary, args.json, quiet)
+}
+
+fn must_be_folder(path: &Path) -> Result<()> {
+    let about = std::fs::metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
+    if about.is_dir() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{}: not a folder", path.display()))
+        .with_remedy("`underseal ecryptfs cat` for a file"))
+}

@@ -1,0 +1,61 @@
+//! `underseal ecryptfs wrap` and `unwrap`.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use underseal_cipher::Key;
+use underseal_ecryptfs::wrapped;
+
+use super::access::new_passphrase;
+use crate::cli::{TreeUnwrapArgs, TreeWrapArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+
+pub(super) fn wrap(args: &TreeWrapArgs) -> Result<()> {
+    let passphrase = secret(args.passphrase_file.as_deref(), args.passphrase_fd, "Passphrase to wrap: ")?;
+    let wrapping = new_passphrase(&args.new, "Passphrase that opens it: ")?;
+    let bytes = match args.version_1 {
+        true => wrapped::wrap_version_1(&passphrase, wrapping.as_bytes())?,
+        false => wrapped::wrap(&passphrase, wrapping.as_bytes())?,
+    };
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&args.file);
+    let mut file = file.map_err(|e| Error::io(&args.file, "cannot be made", e))?;
+    file.write_all(&bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(|e| Error::io(&args.file, "cannot write", e))
+}
+
+pub(super) fn unwrap(args: &TreeUnwrapArgs) -> Result<()> {
+    let sealed = read(&args.file)?;
+    let question = format!("Passphrase for {}: ", args.file.display());
+    let wrapping = secret(args.passphrase_file.as_deref(), args.passphrase_fd, &question)?;
+    let passphrase = wrapped::unwrap(&sealed, wrapping.as_bytes()).map_err(|e| e.in_file(&args.file))?;
+    // Straight from locked memory: the buffer of stdout would keep it.
+    let mut stdout = File::from(rustix::io::dup(rustix::stdio::stdout()).map_err(gone)?);
+    stdout.write_all(passphrase.as_bytes()).and_then(|()| stdout.write_all(b"\n")).map_err(gone)
+}
+
+fn gone(e: impl Into<std::io::Error>) -> Error {
+    Error::new(Exit::Failed, "cannot write to stdout").because(&e.into())
+}
+
+/// All of a wrapped passphrase's file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte too many is noticed.
+    let limit = wrapped::MAX_FILE as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    read.map_err(|e| Error::io(path, "cannot read", e))?;
+    Ok(bytes)
+}
+
+fn secret(file: Option<&Path>, fd: Option<u32>, question: &str) -> Result<Key> {
+    match (file, fd) {
+        (Some(path), _) => first_line_of_file(path),
+        (None, Some(number)) => first_line_of_descriptor(number),
+        (None, None) => ask_hidden(question),
+    }
+}
