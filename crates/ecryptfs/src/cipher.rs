@@ -102,19 +102,16 @@ impl Cipher {
         Err(Error::new(ErrorKind::BadOption, context))
     }
 
-    /// The cipher that a packet of a name asks for: the code says the size of AES keys, and `key_bytes` that of others.
-    pub(crate) fn of_name(code: u8, key_bytes: usize) -> Result<Self> {
+    /// The ciphers that a name with this code may have, the likely one first: the code says the size of AES keys, and no
+    /// packet that of others.
+    pub(crate) fn of_name(code: u8, likely: Self) -> Result<Vec<Self>> {
         let row = CODES.iter().find(|(of, _)| *of == code).map(|&(_, row)| row);
         let row =
             row.ok_or_else(|| Error::new(ErrorKind::BadName, format!("no cipher has the code {code}")))?;
-        let key_bytes = match code {
-            AES_128 => 16,
-            AES_192 => 24,
-            AES_256 => 32,
-            _ if row.keys.contains(&key_bytes) => key_bytes,
-            _ => row.keys[row.keys.len() - 1],
-        };
-        Self::of(row, key_bytes)
+        let of_row = |&key_bytes: &usize| Self { row, key_bytes };
+        let mut all: Vec<_> = row.keys.iter().map(of_row).filter(|cipher| cipher.code() == code).collect();
+        all.sort_by_key(|cipher| *cipher != likely);
+        Ok(all)
     }
 
     /// Every cipher.

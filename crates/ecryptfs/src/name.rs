@@ -75,6 +75,27 @@ impl NameCipher {
         Ok(Self { token, cipher, blocks, padding })
     }
 
+    /// The cipher for names like this one, whose packet does not say its key's size: the one that the padding proves right.
+    ///
+    /// # Errors
+    /// As [`NameCipher::decode`].
+    pub fn like(lower: &[u8], token: &Arc<AuthToken>, likely: Cipher) -> Result<Self> {
+        let mut refused = None;
+        for cipher in Cipher::of_name(Packed::decode(lower)?.code, likely)? {
+            let names = Self::new(token.clone(), cipher)?;
+            match names.open(lower) {
+                Ok(_) => return Ok(names),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| bad("it has no cipher")))
+    }
+
+    /// Whether the name is one of this key and cipher.
+    pub(crate) fn opens(&self, lower: &[u8]) -> bool {
+        self.open(lower).is_ok()
+    }
+
     /// The token that names are encrypted for.
     pub fn token(&self) -> &Arc<AuthToken> {
         &self.token
@@ -151,7 +172,9 @@ impl NameCipher {
         if signature != self.token.signature() {
             return Err(no_key(signature));
         }
-        let cipher = Cipher::of_name(code, self.cipher.key_bytes())?;
+        let [cipher, ..] = Cipher::of_name(code, self.cipher)?[..] else {
+            return Err(bad(format!("no cipher has the code {code}")));
+        };
         let other = if cipher == self.cipher { None } else { Some(self.token.blocks(cipher)?) };
         let blocks = other.as_ref().unwrap_or(&self.blocks);
         if sealed.is_empty() || !sealed.len().is_multiple_of(blocks.size()) {

@@ -59,6 +59,16 @@ fn another_key_is_named_and_another_cipher_of_the_same_key_read() {
 }
 
 #[test]
+fn a_key_size_that_no_packet_says_is_found() {
+    for cipher in Cipher::all() {
+        let names = names(cipher);
+        let lower = names.encode(b"name").unwrap();
+        let found = NameCipher::like(&lower, names.token(), Cipher::DEFAULT).unwrap();
+        assert_eq!((found.cipher(), found.decode(&lower).unwrap()), (cipher, b"name".to_vec()));
+    }
+}
+
+#[test]
 fn hostile_names_are_refused() {
     let names = names(Cipher::DEFAULT);
     let good = names.encode(b"name").unwrap();

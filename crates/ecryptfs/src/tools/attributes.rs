@@ -83,10 +83,7 @@ impl Attributes {
             let permissions = Permissions::from_mode(self.mode & 0o7777);
             std::fs::set_permissions(path, permissions).map_err(|e| failed("its mode cannot be kept", e))?;
         }
-        let time = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
-        let times = Timestamps { last_access: time(self.accessed), last_modification: time(self.modified) };
-        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| failed("its times cannot be kept", e.into()))
+        set_times(path, self.accessed, self.modified)
     }
 
     /// Makes the pipe, socket or device that they are those of.
@@ -99,6 +96,18 @@ impl Attributes {
             .map_err(|e| Error::io(path, "cannot be made", e))?;
         self.apply(path)
     }
+}
+
+/// Gives something the times that it had.
+pub(super) fn keep_times(path: &Path, about: &Metadata) -> Result<()> {
+    set_times(path, (about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()))
+}
+
+fn set_times(path: &Path, accessed: (i64, i64), modified: (i64, i64)) -> Result<()> {
+    let time = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|e| Error::io(path, "its times cannot be kept", e))
 }
 
 fn xattrs(path: &Path) -> std::io::Result<Vec<(CString, Vec<u8>)>> {

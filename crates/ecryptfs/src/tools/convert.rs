@@ -6,20 +6,19 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, keep_times};
 use super::lower::write_xattr;
 use super::walk::{Found, Kind, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
 use crate::{Error, ErrorKind, Place, Result};
-use std::os::unix::fs::FileExt;
 
-/// Puts the headers of all files of a tree, or of one file, into one place. It takes no key but those of names.
+/// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
 ///
 /// # Errors
 /// Only when there is no such tree; what fails in it is told to the watch.
@@ -79,6 +78,14 @@ impl Visit for Convert {
         self.summary.files += 1;
         self.summary.bytes += lower.header.size();
         Ok(())
+    }
+
+    fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
+        keep_times(found.lower, found.about)
+    }
+
+    fn needs_names(&self) -> bool {
+        false
     }
 
     fn failed(&mut self) {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use underseal_cipher::Key;
 
-use crate::{
-    AuthToken, Cipher, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, Signature, name,
-};
+use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, name};
 
 /// Keys for a tree. A passphrase stands for the key of contents and for that of names.
 #[derive(Debug)]
@@ -16,7 +14,7 @@ pub struct Keys {
     /// Salts that were tried because a header asked for them.
     tried: Vec<[u8; 8]>,
     names: Vec<NameCipher>,
-    /// Of names; the key's size of a packet that does not say it.
+    /// Of names, where a packet does not say its key's size.
     name_cipher: Cipher,
 }
 
@@ -89,7 +87,7 @@ impl Keys {
         if !name::is_encoded(lower) {
             return Ok(lower.to_vec());
         }
-        self.names_of(name::signature(lower)?)?.decode(lower)
+        self.names_of(lower)?.decode(lower)
     }
 
     /// The target that a lower symlink's stands for: itself, unless it is encrypted.
@@ -100,19 +98,19 @@ impl Keys {
         if !name::is_encoded(lower) {
             return Ok(lower.to_vec());
         }
-        self.names_of(name::signature(lower)?)?.decode_target(lower)
+        self.names_of(lower)?.decode_target(lower)
     }
 
-    /// The cipher of names for a key that is at hand.
-    fn names_of(&mut self, signature: Signature) -> Result<&NameCipher> {
-        let known = self.names.iter().position(|names| names.token().signature() == signature);
-        let at = match (known, self.ring.find(signature)) {
-            (Some(at), _) => at,
-            (None, Some(token)) => {
-                self.names.push(NameCipher::new(token.clone(), self.name_cipher)?);
+    /// The cipher that opens a name, if its key is at hand.
+    fn names_of(&mut self, lower: &[u8]) -> Result<&NameCipher> {
+        let at = match self.names.iter().position(|names| names.opens(lower)) {
+            Some(at) => at,
+            None => {
+                let signature = name::signature(lower)?;
+                let token = self.ring.find(signature).ok_or_else(|| name::no_key(signature))?;
+                self.names.push(NameCipher::like(lower, token, self.name_cipher)?);
                 self.names.len() - 1
             }
-            (None, None) => return Err(name::no_key(signature)),
         };
         Ok(&self.names[at])
     }

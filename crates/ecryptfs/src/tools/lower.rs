@@ -1,6 +1,6 @@
 //! A lower file: where its header is, what it says, and how it is replaced.
 
-use std::fs::File;
+use std::fs::{File, FileTimes};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -74,6 +74,7 @@ impl Lower {
     /// `Unsupported` when it is longer than a sector; `Io`.
     pub fn replace_packets(&mut self, new: Header) -> Result<()> {
         let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
+        let about = self.file.metadata().map_err(failed)?;
         match self.header.place() {
             Place::Xattr => write_xattr(&self.file, &new).map_err(failed)?,
             Place::File => {
@@ -91,6 +92,9 @@ impl Lower {
                 self.file.write_all_at(&bytes[at..], at as u64).map_err(failed)?;
             }
         }
+        // The contents are as old as they were.
+        let times = FileTimes::new().set_modified(about.modified().map_err(failed)?);
+        self.file.set_times(times).map_err(failed)?;
         self.file.sync_all().map_err(failed)?;
         self.header = new;
         Ok(())

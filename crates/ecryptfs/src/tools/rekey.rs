@@ -54,6 +54,10 @@ impl Visit for Rekey<'_> {
         Ok(())
     }
 
+    fn needs_names(&self) -> bool {
+        false
+    }
+
     fn failed(&mut self) {
         self.summary.failed += 1;
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, keep_times};
 use super::walk::{Kind, join};
 use super::{Keys, Summary, Watch};
 use crate::{Error, NameCipher, Result};
@@ -41,6 +41,7 @@ struct Run<'r> {
 
 impl Run<'_> {
     fn folder(&mut self, folder: &Path) {
+        let about = fs::symlink_metadata(folder);
         // All names first: a folder that changes may be listed twice over.
         let names =
             fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
@@ -55,6 +56,10 @@ impl Run<'_> {
             }
         }
         self.summary.folders += 1;
+        let about = about.map_err(|e| Error::io(folder, "cannot be looked at", e));
+        if let Err(error) = about.and_then(|about| keep_times(folder, &about)) {
+            self.tell(folder, error);
+        }
     }
 
     fn tell(&mut self, lower: &Path, error: Error) {

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +61,11 @@ pub(super) trait Visit {
         Ok(())
     }
 
+    /// Whether names are decoded; else keys of names need not be at hand.
+    fn needs_names(&self) -> bool {
+        true
+    }
+
     /// An entry failed.
     fn failed(&mut self);
 }
@@ -70,62 +76,56 @@ pub(super) trait Visit {
 /// Only when there is nothing at that path. All others are told to the watch.
 pub(super) fn walk(root: &Path, keys: &mut Keys, watch: &mut dyn Watch, visit: &mut dyn Visit) -> Result<()> {
     fs::symlink_metadata(root).map_err(|e| Error::io(root, "cannot be looked at", e))?;
-    entry(root, Path::new(""), keys, watch, visit);
+    let mut walk = Walk { keys, watch, visit };
+    let visited = walk.entry(root, Path::new(""));
+    walk.note(root, visited);
     Ok(())
 }
 
-fn entry(lower: &Path, plain: &Path, keys: &mut Keys, watch: &mut dyn Watch, visit: &mut dyn Visit) {
-    if let Err(error) = try_entry(lower, plain, keys, watch, visit) {
-        visit.failed();
-        watch.failed(lower, error);
-    }
+struct Walk<'w> {
+    keys: &'w mut Keys,
+    watch: &'w mut dyn Watch,
+    visit: &'w mut dyn Visit,
 }
 
-fn try_entry(
-    lower: &Path,
-    plain: &Path,
-    keys: &mut Keys,
-    watch: &mut dyn Watch,
-    visit: &mut dyn Visit,
-) -> Result<()> {
-    let about = match fs::symlink_metadata(lower) {
-        // Gone since it was listed.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        about => about.map_err(|e| Error::io(lower, "cannot be looked at", e))?,
-    };
-    let found = Found { lower, plain, about: &about, kind: Kind::of(&about) };
-    visit.visit(&found, keys, watch)?;
-    if found.kind != Kind::Folder {
-        return Ok(());
-    }
-    match fs::read_dir(lower) {
-        Err(e) => {
-            visit.failed();
-            watch.failed(lower, Error::io(lower, "cannot be listed", e));
-        }
-        Ok(entries) => {
-            for next in entries {
-                match next {
-                    Ok(next) => {
-                        let name = next.file_name();
-                        match keys.decode_name(name.as_bytes()) {
-                            Ok(decoded) => entry(&next.path(), &join(plain, decoded), keys, watch, visit),
-                            Err(e) => {
-                                visit.failed();
-                                watch.failed(&next.path(), e.in_file(&next.path()));
-                            }
-                        }
-                    }
-                    Err(e) => {
-                        visit.failed();
-                        watch.failed(lower, Error::io(lower, "cannot be listed", e));
-                        break;
-                    }
-                }
-            }
+impl Walk<'_> {
+    /// Tells of a failure.
+    fn note(&mut self, lower: &Path, done: Result<()>) {
+        if let Err(error) = done {
+            self.visit.failed();
+            self.watch.failed(lower, error);
         }
     }
-    visit.leave(&found, keys)
+
+    fn entry(&mut self, lower: &Path, plain: &Path) -> Result<()> {
+        let about = match fs::symlink_metadata(lower) {
+            // Gone since it was listed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            about => about.map_err(|e| Error::io(lower, "cannot be looked at", e))?,
+        };
+        let found = Found { lower, plain, about: &about, kind: Kind::of(&about) };
+        self.visit.visit(&found, self.keys, self.watch)?;
+        if found.kind != Kind::Folder {
+            return Ok(());
+        }
+        let listed = self.list(lower, plain);
+        self.note(lower, listed.map_err(|e| Error::io(lower, "cannot be listed", e)));
+        self.visit.leave(&found, self.keys)
+    }
+
+    fn list(&mut self, lower: &Path, plain: &Path) -> io::Result<()> {
+        for next in fs::read_dir(lower)? {
+            let next = next?;
+            let (path, name) = (next.path(), next.file_name().into_vec());
+            let decoded = if self.visit.needs_names() { self.keys.decode_name(&name) } else { Ok(name) };
+            let visited = match decoded {
+                Ok(name) => self.entry(&path, &join(plain, name)),
+                Err(e) => Err(e.in_file(&path)),
+            };
+            self.note(&path, visited);
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn join(folder: &Path, name: Vec<u8>) -> PathBuf {

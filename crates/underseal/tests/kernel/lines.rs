@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use crate::guest::Guest;
+use crate::support::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, bytes, run, seed};

@@ -1,7 +1,6 @@
 //! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in User Mode Linux.
 //!
 //! ```text
-//!   guest.rs   boots the kernel and runs shell scripts in it; guest.py is its first process
 //!   tables.rs  what volumes are made: some always, more at random
 //!   patches.rs what the other side writes at random places, and what must be there afterwards
 //!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
@@ -13,7 +12,6 @@
 #[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
-mod guest;
 mod lines;
 mod ours;
 mod patches;

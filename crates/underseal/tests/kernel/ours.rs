@@ -4,8 +4,8 @@ use std::fs;
 
 use fastrand::Rng;
 
-use crate::guest::Guest;
 use crate::patches::Patches;
+use crate::support::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, bytes, run, seed};

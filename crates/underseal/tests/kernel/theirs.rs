@@ -5,8 +5,8 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use crate::guest::Guest;
 use crate::patches::Patches;
+use crate::support::guest::Guest;
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::scratch::assert_same;
 use crate::support::volume::{PASSPHRASE, Volume, text};

@@ -16,6 +16,7 @@ use crate::cli::{TreeExportArgs, TreeImportArgs};
 use crate::error::{Error, Result};
 
 pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
+    must_be_folder(&args.lower)?;
     let is_stdout = args.dest.as_os_str() == "-";
     if is_stdout && !args.tar {
         return Err(Error::usage("only an archive goes to stdout").with_remedy("--tar, or a folder"));
@@ -51,7 +52,6 @@ fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &m
 }
 
 fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &mut Told) -> Result<Summary> {
-    must_be_folder(&args.lower)?;
     Ok(to_sink(&args.lower, &mut access.keys, access.options.passthrough, sink, told)?)
 }
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::support::mounts::Mount;
-use crate::support::tools::missing;
-use crate::support::volume::text;
-use crate::support::{Scratch, tool};
+use super::mounts::Mount;
+use super::tools::missing;
+use super::volume::text;
+use super::{Scratch, tool};
 
 const KERNEL: &str = "/usr/bin/linux.uml";
 /// A boot takes 2 to 3 seconds, a case half a second, where nothing else runs.
@@ -25,11 +25,17 @@ const MEMORY: u64 = 384;
 pub(crate) struct Guest<'s> {
     scratch: &'s Scratch,
     cases: Vec<String>,
+    modules: &'static [&'static str],
 }
 
 impl<'s> Guest<'s> {
     pub(crate) fn new(scratch: &'s Scratch) -> Self {
-        Self { scratch, cases: Vec::new() }
+        Self::with_modules(scratch, &[])
+    }
+
+    /// With more of the kernel's modules than those of dm-crypt.
+    pub(crate) fn with_modules(scratch: &'s Scratch, modules: &'static [&'static str]) -> Self {
+        Self { scratch, cases: Vec::new(), modules }
     }
 
     /// Adds a script. Every command in it must succeed.
@@ -50,6 +56,7 @@ impl<'s> Guest<'s> {
             .args(["rootfstype=hostfs", "rootflags=/", "ro", "quiet", "loglevel=3"])
             .args(["con=null", "con0=null,fd:1", "ssl=null", "init=/usr/bin/python3", "--"])
             .args([text(&init), text(self.scratch.folder())])
+            .args(self.modules)
             .env("TMPDIR", memory.as_ref().map_or(Path::new(SHARED), Mount::directory))
             // Sockets of its own.
             .env("HOME", self.scratch.folder())

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """The first process of the guest: makes a system of User Mode Linux, runs the cases, turns it off.
 
-The guest's root is the host's, read-only. Its one argument is the folder of the test, which is writable and holds
-NAME.sh for each case, in the order of the file "cases". Of each case it leaves NAME.log and NAME.status.
+The guest's root is the host's, read-only. Its first argument is the folder of the test, which is writable and holds
+NAME.sh for each case, in the order of the file "cases". Of each case it leaves NAME.log and NAME.status. The arguments
+after it are modules to load.
 """
 
 import ctypes
@@ -63,7 +64,7 @@ class Modules:
                 self.load(name)
 
 
-def set_up(folder):
+def set_up(folder, more):
     mount("proc", "/proc", "proc")
     mount("sys", "/sys", "sysfs")
     if not os.path.ismount("/dev"):
@@ -73,7 +74,7 @@ def set_up(folder):
     modules = Modules()
     # dm-crypt asks for encrypted-keys, and that for hmac, when they are loaded: ciphers first.
     modules.load_crypto()
-    for name in ["loop", "ext4", "dm_mod", "dm_crypt"]:
+    for name in ["loop", "ext4", "dm_mod", "dm_crypt", *more]:
         modules.load(name)
     if not os.path.exists("/dev/mapper/control"):
         with open("/proc/misc") as misc:
@@ -90,15 +91,15 @@ def run(folder, case):
         file.write(f"{status}\n")
 
 
-def main(folder):
-    set_up(folder)
+def main(folder, *modules):
+    set_up(folder, modules)
     with open(f"{folder}/cases") as cases:
         for case in cases.read().split():
             run(folder, case)
 
 
 try:
-    main(sys.argv[1])
+    main(*sys.argv[1:])
 finally:
     sys.stdout.flush()
     os.sync()

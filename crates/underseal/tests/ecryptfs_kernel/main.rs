@@ -1,0 +1,18 @@
+//! Trees that a real kernel's eCryptfs mounts, reads and writes, in User Mode Linux.
+//!
+//! ```text
+//!   mounts.rs   how trees are made: every cipher, names plain or encrypted, headers in files or xattrs
+//!   tree.rs     a plain tree, compared with another
+//!   both.rs     underseal ecryptfs import -> the kernel reads and writes -> underseal ecryptfs export, and from the kernel on
+//!   changed.rs  other keys, other names and moved headers, as the kernel sees them
+//!   keys.py     puts a passphrase's keys into the guest's keyring
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod both;
+mod changed;
+mod mounts;
+mod tree;

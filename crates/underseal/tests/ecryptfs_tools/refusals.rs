@@ -1,0 +1,128 @@
+//! What is wrong with an entry is said of its lower path, and the others go on.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::volume::underseal;
+use crate::support::{Scratch, output};
+use crate::{assert_done, assert_refused, ecryptfs, imported, lower_file};
+
+#[test]
+fn a_damaged_file_is_skipped_and_the_others_come_out() {
+    let scratch = Scratch::new();
+    imported(&scratch, "");
+    type Damage<'a> = &'a dyn Fn(&Path);
+    // One of them has a second name.
+    let damage: [(&str, Damage<'_>); 5] = [
+        ("file4096: there is no eCryptfs header", &|lower| change(&lower.join("file4096"), 12, 0xff)),
+        ("file4097: the file is cut", &|lower| cut(&lower.join("file4097"), 12288)),
+        ("file15: the header is cut", &|lower| cut(&lower.join("file15"), 18)),
+        ("file20000: a wrapped key of 112 bytes", &|lower| change(&lower.join("file20000"), 27, 0x60)),
+        ("plain.txt: there is no eCryptfs header", &|lower| {
+            fs::write(lower.join("plain.txt"), b"hello").unwrap()
+        }),
+    ];
+    for (_, damage) in &damage {
+        damage(&scratch.path("lower"));
+    }
+    let exported = ecryptfs(&scratch, "export", &["lower", "back"]);
+    assert_refused(&exported, 7, &damage.map(|(words, _)| words));
+    for whole in ["file1", "file8192", "file131072", "file300001", "folder/in folder/deep"] {
+        let read = |tree: &str| fs::read(scratch.path(tree).join(whole)).unwrap();
+        assert!(read("back") == read("plain"), "{whole}");
+    }
+    assert!(!scratch.path("back").join("file4097").exists());
+    let archive = ecryptfs(&scratch, "export", &["lower", "tree.tar", "--tar"]);
+    assert_refused(&archive, 7, &["file4097", "6 entries failed"]);
+    // A check sees the same, save that a plain file is only told of.
+    assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["file4097: the file is cut", "file15"]);
+    fs::remove_dir_all(scratch.path("back")).unwrap();
+    let passed = ecryptfs(&scratch, "export", &["lower", "back", "-o", "ecryptfs_passthrough"]);
+    assert_refused(&passed, 7, &["file4097"]);
+    assert_eq!(fs::read(scratch.path("back/plain.txt")).unwrap(), b"hello");
+}
+
+#[test]
+fn a_changed_last_extent_is_noticed_by_what_should_be_zeros() {
+    let scratch = Scratch::new();
+    imported(&scratch, "");
+    change(&lower_file(&scratch, "file4097"), 8192 + 4096 + 5, 0x55);
+    let mut check = underseal();
+    check.current_dir(scratch.folder()).args(["ecryptfs", "check", "lower", "--passphrase-file", "pass"]);
+    assert_refused(&output(&mut check), 7, &["file4097", "damaged"]);
+}
+
+#[test]
+fn hostile_names_lead_nowhere() {
+    let scratch = Scratch::new();
+    imported(&scratch, "ecryptfs_enable_filename_crypto");
+    let lower = scratch.path("lower");
+    // A second name for the same plain name: one comes out, the other is refused, and what it leads to is not touched.
+    let outside = scratch.path("outside");
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, lower.join("folder")).unwrap();
+    fs::write(lower.join("ECRYPTFS_FNEK_ENCRYPTED.FWb"), b"x").unwrap();
+    fs::write(lower.join("line\nfeed"), b"x").unwrap();
+    let exported = ecryptfs(&scratch, "export", &["lower", "back"]);
+    assert_refused(&exported, 7, &["ECRYPTFS_FNEK_ENCRYPTED.FWb: a damaged encrypted name", "line?feed"]);
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    // Names of another key.
+    assert_done(&ecryptfs(&scratch, "import", &["plain", "other", "-o", "ecryptfs_enable_filename_crypto"]));
+    scratch.file("pass", b"wrong");
+    let listed = ecryptfs(&scratch, "ls", &["other"]);
+    assert_refused(&listed, 3, &["other/ECRYPTFS_FNEK_ENCRYPTED.", "which is not at hand"]);
+}
+
+#[test]
+fn a_name_that_is_too_long_is_skipped() {
+    let scratch = Scratch::new();
+    scratch.file("pass", b"pass");
+    let plain = scratch.path("plain");
+    fs::create_dir(&plain).unwrap();
+    fs::write(plain.join("n".repeat(144)), b"x").unwrap();
+    fs::write(plain.join("short"), b"x").unwrap();
+    let options = ["plain", "lower", "-o", "ecryptfs_enable_filename_crypto"];
+    assert_refused(&ecryptfs(&scratch, "import", &options), 7, &["144 bytes", "143"]);
+    assert_eq!(fs::read_dir(scratch.path("lower")).unwrap().count(), 1);
+}
+
+#[test]
+fn names_are_decoded_and_encoded_one_by_one() {
+    let scratch = Scratch::new();
+    imported(&scratch, "ecryptfs_enable_filename_crypto");
+    let options = ["--encode", "file15", "-o", "ecryptfs_enable_filename_crypto"];
+    let encoded = ecryptfs(&scratch, "name", &options);
+    assert_done(&encoded);
+    let lower = String::from_utf8(encoded.stdout).unwrap();
+    assert!(lower_file(&scratch, lower.trim()).exists());
+    let decoded = ecryptfs(&scratch, "name", &[lower.trim()]);
+    assert_eq!(decoded.stdout, b"file15\n");
+    let long = "n".repeat(144);
+    let options = ["--encode", &long, "-o", "ecryptfs_enable_filename_crypto"];
+    assert_refused(&ecryptfs(&scratch, "name", &options), 2, &["144 bytes"]);
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let scratch = Scratch::new();
+    imported(&scratch, "");
+    assert_refused(&ecryptfs(&scratch, "export", &["nowhere", "back"]), 1, &["nowhere"]);
+    assert_refused(&ecryptfs(&scratch, "cat", &["lower", "no/such"]), 2, &["no/such"]);
+    assert_refused(&ecryptfs(&scratch, "cat", &["lower", "../pass"]), 2, &[".."]);
+    assert_refused(&ecryptfs(&scratch, "cat", &["pass"]), 5, &["pass: there is no eCryptfs header"]);
+    assert_refused(&ecryptfs(&scratch, "ls", &["lower", "-o", "ecryptfs_sigs=1"]), 2, &["ecryptfs_sigs"]);
+    let shown = ecryptfs(&scratch, "ls", &["lower"]);
+    assert_done(&shown);
+    assert!(shown.stdout.windows(6).any(|window| window == "file15".as_bytes()));
+    assert!(!scratch.path("back").exists());
+}
+
+fn change(path: &Path, at: usize, to: u8) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= to;
+    fs::write(path, bytes).unwrap();
+}
+
+fn cut(path: &Path, len: u64) {
+    fs::File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+}
