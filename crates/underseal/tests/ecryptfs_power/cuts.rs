@@ -24,6 +24,7 @@ struct Kind {
     bytes: u64,
     make: &'static [&'static str],
     mount: &'static [&'static str],
+    safe: Safe,
 }
 
 /// Metadata goes down every second, so that what nobody asked for is on its way, too.
@@ -32,13 +33,20 @@ const EXT4: Kind = Kind {
     bytes: 96 << 20,
     make: &["mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     mount: &["-o", "commit=1"],
+    safe: Safe::Synced,
 };
 
 // No xfs is smaller than 300 MiB.
-const XFS: Kind = Kind { name: "xfs", bytes: 336 << 20, make: &["mkfs.xfs", "-q"], mount: &[] };
+const XFS: Kind =
+    Kind { name: "xfs", bytes: 336 << 20, make: &["mkfs.xfs", "-q"], mount: &[], safe: Safe::Synced };
 
-const BTRFS: Kind =
-    Kind { name: "btrfs", bytes: 160 << 20, make: &["mkfs.btrfs", "-q"], mount: &["-o", "commit=1"] };
+const BTRFS: Kind = Kind {
+    name: "btrfs",
+    bytes: 160 << 20,
+    make: &["mkfs.btrfs", "-q"],
+    mount: &["-o", "commit=1"],
+    safe: Safe::SyncedButForOldNames,
+};
 
 const WRITERS: u64 = 3;
 
@@ -82,12 +90,16 @@ fn power_cut(kind: &Kind, options: &str, seed: u64, what: &str) {
     let disk = Disk::new(&folder.scratch, kind.bytes, rng.u64(..));
     let below = folder.scratch.path("below");
     folder.lower = below.join("lower");
+    let bare = std::env::var_os("UNDERSEAL_BARE").is_some();
+    if bare {
+        folder.plain = folder.lower.clone();
+    }
 
     let device = disk.attach();
     run(client(kind.make[0]).args(&kind.make[1..]).arg(device.device()));
     let lower = Mount::new(device.device(), &below, kind.mount);
     fs::create_dir(&folder.lower).unwrap();
-    let mount = folder.mount(options);
+    let mount = (!bare).then(|| folder.mount(options));
     for n in 0..WRITERS {
         fs::create_dir(folder.at(&n.to_string())).unwrap();
     }
@@ -96,7 +108,7 @@ fn power_cut(kind: &Kind, options: &str, seed: u64, what: &str) {
     let over = Arc::new(AtomicBool::new(false));
     let wait = Duration::from_millis(rng.u64(200..1800));
     let writers: Vec<(Writer, u64)> = thread::scope(|scope| {
-        let writer = |n: u64| Writer::new(folder.at(&n.to_string()), rng.u64(..), Safe::Synced, &over);
+        let writer = |n: u64| Writer::new(folder.at(&n.to_string()), rng.u64(..), kind.safe, &over);
         let writers: Vec<Writer> = (0..WRITERS).map(writer).collect();
         let writers: Vec<_> = writers.into_iter().map(|writer| scope.spawn(move || writer.run())).collect();
         let seed = rng.u64(..);
@@ -114,13 +126,15 @@ fn power_cut(kind: &Kind, options: &str, seed: u64, what: &str) {
         eprintln!("{what}: cut after {wait:?}, {unflushed} blocks not flushed ({worth_it})");
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
-    mount.kill();
+    if let Some(mount) = mount {
+        mount.kill();
+    }
     drop((lower, device));
     disk.power_on();
 
     let device = disk.attach();
     let lower = Mount::new(device.device(), &below, kind.mount);
-    let mount = folder.mount(options);
+    let mount = (!bare).then(|| folder.mount(options));
     let mut found = Found::default();
     let numbers = shown_below(&folder, writers.len());
     for (n, (writer, _)) in writers.iter().enumerate() {
@@ -132,7 +146,9 @@ fn power_cut(kind: &Kind, options: &str, seed: u64, what: &str) {
         found.files, found.pages, found.missing, found.gone
     );
     assert!(found.wrong.is_empty(), "{what}:\n{}\n{}", found.wrong.join("\n"), folder.log());
-    mount.unmount_after_errors();
+    if let Some(mount) = mount {
+        mount.unmount_after_errors();
+    }
     drop((lower, device));
 }
 

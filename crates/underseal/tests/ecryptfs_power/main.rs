@@ -12,7 +12,8 @@
 //! ```
 //! blank.rs: lower files of zeros, as ext4 leaves new ones that nobody fsynced.
 //!
-//! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default.
+//! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
+//! `UNDERSEAL_BARE` the same programs use the lower filesystem itself: what it loses there is not eCryptfs's fault.
 
 #[path = "../support/support.rs"]
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]

@@ -34,6 +34,9 @@ pub(crate) struct Writer {
 pub(crate) enum Safe {
     /// fsync of the file, and of the folder for names.
     Synced,
+    /// The same, but a name that was moved away may come back although the folder was fsynced: so does btrfs (Linux
+    /// 6.18), without anything above it.
+    SyncedButForOldNames,
     /// That it was acknowledged.
     Acknowledged,
 }
@@ -178,7 +181,9 @@ impl Writer {
         if safe {
             self.sync_folder()?;
             self.entries.insert(target, Entry::Replaced { versions: vec![content], must_exist: true });
-            self.entries.remove(&temporary);
+            if self.safe != Safe::SyncedButForOldNames {
+                self.entries.remove(&temporary);
+            }
         }
         Ok(())
     }
@@ -208,7 +213,7 @@ impl Writer {
 
     fn sync_folder(&self) -> Result<()> {
         match self.safe {
-            Safe::Synced => self.in_time(File::open(&self.folder)?.sync_all()),
+            Safe::Synced | Safe::SyncedButForOldNames => self.in_time(File::open(&self.folder)?.sync_all()),
             Safe::Acknowledged => Ok(()),
         }
     }
