@@ -33,7 +33,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     figures: "slow disk: sequential, 1 and 2 threads 8 to 20% slower, 4 and 8 threads faster, 8 threads +30 to 35%; SSD: 1 \
               and 2 threads +15 to 55%, random writes of one thread +139%, sequential reads about the same; tmpfs: over \
               +100% throughout",
-    rounds: 3,
+    rounds: 5,
     run,
 };
 
@@ -53,6 +53,7 @@ const fn phase(name: &'static str, bytes: usize, write: bool, random: bool) -> P
 
 const SEQUENTIAL_WRITE: usize = 0;
 const RANDOM_WRITE: usize = 2;
+const SEQUENTIAL: [usize; 3] = [0, 1, 3];
 const PHASES: [Phase; 5] = [
     phase("sequential write, 128k", 128 << 10, true, false),
     phase("sequential write, 4k", 4 << 10, true, false),
@@ -88,7 +89,7 @@ fn set_ups(file: u64) -> Result<[SetUp; 5]> {
         set_up("tmpfs", Below::memory(file * MOST_THREADS)?, 60),
         set_up("slow disk (model) under a page cache", Below::Cached(slow.clone()), 400),
         set_up("SSD (model) under a page cache", Below::Cached(ssd.clone()), 100),
-        set_up("slow disk (model), each lower I/O waited for", Below::Waited(slow), 400),
+        set_up("slow disk (model), each lower I/O waited for", Below::Waited(slow), 250),
         set_up("SSD (model), each lower I/O waited for", Below::Waited(ssd), 100),
     ])
 }
@@ -107,34 +108,37 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         let [batched, each] = &all[set_up][phase][threads];
         Range::of_ratios(batched, each)
     };
-    let least = |set_up: usize, threads: &[usize]| {
-        let cells = (0..PHASES.len()).flat_map(|phase| threads.iter().map(move |&n| (phase, n)));
-        let ratios = cells.map(|(phase, n)| (ratio(set_up, phase, n), PHASES[phase].name));
-        ratios.min_by(|a, b| a.0.median.total_cmp(&b.0.median)).unwrap_or((Range::of([]), ""))
+    // All rounds with one and with two threads: the figure is about a few percent.
+    let few_threads = |set_up: usize, phase: usize| {
+        let all_rounds = |way: usize| -> Vec<f64> {
+            all[set_up][phase][..2].iter().flat_map(|ways: &[Vec<f64>; 2]| ways[way].clone()).collect()
+        };
+        Range::of_ratios(&all_rounds(0), &all_rounds(1))
     };
+    let slowest = SEQUENTIAL.map(|phase| (few_threads(SLOW_CACHED, phase), PHASES[phase].name));
+    let slowest = slowest.into_iter().min_by(|a, b| a.0.median.total_cmp(&b.0.median));
+    let (least_on_disk, where_on_disk) = slowest.unwrap_or((Range::of([]), ""));
     let times = |what: String, range: Range| Finding::new(what, Unit::Times, range);
-    let (least_on_tmpfs, where_on_tmpfs) = least(TMPFS, &[0, 1, 2, 3]);
-    let (least_on_disk, where_on_disk) = least(SLOW_CACHED, &[0, 1]);
     let findings = vec![
         times("tmpfs, sequential write, 128k, 1 thread".into(), ratio(TMPFS, SEQUENTIAL_WRITE, 0))
             .published(2.0)
             .goal(Goal::AtLeast(2.0)),
-        times(format!("tmpfs, the least of all: {where_on_tmpfs}"), least_on_tmpfs).published(2.0),
+        times("tmpfs, random write, 1 thread".into(), ratio(TMPFS, RANDOM_WRITE, 0)).published(2.0),
         times("SSD under a page cache, random write, 1 thread".into(), ratio(SSD_CACHED, RANDOM_WRITE, 0))
             .published(2.39),
         times("SSD, waited for, random write, 1 thread".into(), ratio(SSD_WAITED, RANDOM_WRITE, 0))
             .published(2.39)
             .goal(Goal::AtLeast(1.5)),
         // Equal is as good as it gets where the disk decides; what is below that by less is noise.
-        times(format!("slow disk, 1 and 2 threads, the least: {where_on_disk}"), least_on_disk)
+        times(format!("slow disk, 1 and 2 threads, the worst: {where_on_disk}"), least_on_disk)
             .published(0.8)
             .goal(Goal::AtLeast(0.97)),
         times("slow disk, sequential write, 128k, 8 threads".into(), ratio(SLOW_CACHED, SEQUENTIAL_WRITE, 3))
             .published(1.3),
     ];
     let answer = format!(
-        "In memory large writes become {} as fast and small ones {}; where a disk decides nothing is lost: {} at worst with \
-         one or two threads on the slow one.",
+        "In memory large writes become {} as fast and small ones {}; where a disk decides nothing is lost: {} at worst, \
+         sequential, with one or two threads on the slow one.",
         Unit::Times.show(ratio(TMPFS, SEQUENTIAL_WRITE, 0).median),
         Unit::Times.show(ratio(TMPFS, RANDOM_WRITE, 0).median),
         Unit::Times.show(least_on_disk.median),
@@ -164,6 +168,7 @@ fn told(file: u64) -> Vec<String> {
         "waited for: no cache below; each lower I/O goes to the disk, and the size is a page in another place. On the slow \
          disk that is a turn of the platter or two for each: those figures are the model's, and say nothing of crypto"
             .into(),
+        "a read of 4k is the same in both ways: how far its ratios are from 1 is how far to trust the others".into(),
         "both ways call the same code, in one process: what the kernel spends on each page besides (locks, a bounce page, \
          a scatter list) is not among this, nor is FUSE. What was published compares two kinds of crypto calls, not \
          batches: it stands beside as what a change of that layer gained then"
