@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!   crypto    the extents of a request in one call, beside the same extents one by one, as the kernel takes them
+//!   mounted   a mount beside gocryptfs and the same mount without a cipher (bare); what is done to them: work
 //! ```
 
 mod bare;
 mod crypto;
+mod mounted;
+mod work;
 
 use std::fmt;
 
@@ -16,6 +19,7 @@ use crate::{Effort, Machine};
 
 pub use bare::serve_bare_mount;
 pub use crypto::CryptoRow;
+pub use mounted::{MountOptions, MountReport, ecryptfs_mount};
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]

@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
+use crate::rounds::interleaved;
 
 pub use memory::serve_fuse_memory;
-pub use report::{FuseReport, FuseRow};
+pub use report::FuseReport;
 pub use servers::serve_null_memory;
 
 /// What to measure, and for how long.
@@ -55,16 +56,7 @@ pub fn fuse(options: &FuseOptions, mut progress: impl FnMut(&str)) -> Result<Fus
     }
     let only = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| only(&w.name())).collect();
-    let mut seen = vec![vec![Vec::with_capacity(options.rounds); servers.len()]; workloads.len()];
-    for round in 0..options.rounds {
-        for (workload, seen) in workloads.iter().zip(&mut seen) {
-            progress(&format!("round {} of {}: {}", round + 1, options.rounds, workload.name()));
-            for i in 0..servers.len() {
-                // Each round begins with another server: none always follows the same one.
-                let turn = (i + round) % servers.len();
-                seen[turn].push(fio::run(&servers[turn], *workload, options)?);
-            }
-        }
-    }
+    let run = |server: &_, workload: &_| fio::run(server, *workload, options);
+    let seen = interleaved(options.rounds, &workloads, fio::Workload::name, &servers, progress, run)?;
     Ok(report::report(machine, options.threads, &workloads, &servers, &seen, left_out))
 }

@@ -8,8 +8,10 @@
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
+//!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
+mod beside;
 mod cipher;
 mod ecryptfs;
 mod fuse;
@@ -18,14 +20,21 @@ mod machine;
 mod measure;
 mod nbd;
 mod peers;
+mod place;
 mod range;
 mod report;
+mod rounds;
+mod vhost_user;
 
+pub use beside::ServerRow;
 pub use cipher::cipher;
-pub use ecryptfs::{CryptoRow, EcryptfsReport, ecryptfs, serve_bare_mount};
-pub use fuse::{FuseOptions, FuseReport, FuseRow, fuse, serve_fuse_memory, serve_null_memory};
+pub use ecryptfs::{
+    CryptoRow, EcryptfsReport, MountOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
+};
+pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use report::{Report, Row, Scaling};
+pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

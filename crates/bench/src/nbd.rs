@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Machine;
+use crate::rounds::interleaved;
 
 pub(crate) use fio::seen;
 pub use fio::{Seen, Workload};
@@ -88,16 +89,7 @@ pub fn nbd(options: &NbdOptions, mut progress: impl FnMut(&str)) -> Result<NbdRe
         .into_iter()
         .filter(|w| options.only.as_ref().is_none_or(|only| w.name().contains(only.as_str())))
         .collect();
-    let mut seen = vec![vec![Vec::with_capacity(options.rounds); servers.len()]; workloads.len()];
-    for round in 0..options.rounds {
-        for (workload, seen) in workloads.iter().zip(&mut seen) {
-            progress(&format!("round {} of {}: {}", round + 1, options.rounds, workload.name()));
-            for i in 0..servers.len() {
-                // Each round begins with another server: none always follows the same one.
-                let turn = (i + round) % servers.len();
-                seen[turn].push(fio::run(&servers[turn], *workload, options)?);
-            }
-        }
-    }
+    let run = |server: &_, workload: &_| fio::run(server, *workload, options);
+    let seen = interleaved(options.rounds, &workloads, Workload::name, &servers, progress, run)?;
     Ok(report::report(machine, &workloads, &servers, &seen))
 }

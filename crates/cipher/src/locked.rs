@@ -1,93 +1,102 @@
-//! Memory for secrets: its own pages, locked, left out of core dumps, wiped when given back.
+//! Memory for secrets: locked, left out of core dumps, wiped when given back.
+//!
+//! ```text
+//!   Locked<T>, Key
+//!        |
+//!   Memory    small: a slot of a chunk that many share    large: pages of its own
+//!        |           pool.rs
+//!   Pages     mapped, locked, kept out of dumps           pages.rs
+//! ```
+
+mod pages;
+mod pool;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use zeroize::Zeroize;
 
-use crate::{Error, ErrorKind, Result};
+use crate::Result;
+use pages::Pages;
 
-/// Zeroed pages that never reach swap (where `RLIMIT_MEMLOCK` allows it) or a core dump.
-pub(crate) struct Pages {
+/// Zeroed memory that never reaches swap (where `RLIMIT_MEMLOCK` allows it) or a core dump.
+pub(crate) struct Memory {
     at: NonNull<u8>,
     len: usize,
+    /// What it is given back to.
+    home: Home,
 }
 
-// SAFETY: `Pages` owns its mapping as `Box<[u8]>` owns its heap memory.
-unsafe impl Send for Pages {}
-// SAFETY: as above; shared access only reads.
-unsafe impl Sync for Pages {}
+enum Home {
+    Pool,
+    Own(#[expect(dead_code, reason = "held until it is dropped")] Pages),
+}
 
-impl Pages {
-    /// Maps at least `len` bytes.
+// SAFETY: `Memory` owns its bytes as `Box<[u8]>` owns its heap memory.
+unsafe impl Send for Memory {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// At least `len` bytes, aligned to the power of two that they fill, or to a page.
     ///
-    /// Failing to lock them is not an error: the default limit is a few megabytes, and a volume that cannot be
-    /// opened protects nobody.
+    /// # Errors
+    /// `Memory` when no pages could be mapped.
     pub(crate) fn new(len: usize) -> Result<Self> {
-        let len = len.max(1).next_multiple_of(rustix::param::page_size());
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
-        let at = unsafe {
-            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        if let Some((at, len)) = pool::take(len)? {
+            return Ok(Self { at, len, home: Home::Pool });
         }
-        .map_err(|e| {
-            Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of key material"))
-                .with_source(std::io::Error::from(e))
-        })?;
-        // SAFETY: the range is the mapping just made; locking and advising change no contents.
-        unsafe {
-            let _ = mlock(at, len);
-            let _ = madvise(at, len, Advice::LinuxDontDump);
-        }
-        let at = NonNull::new(at.cast())
-            .ok_or_else(|| Error::new(ErrorKind::Memory, "the kernel mapped key memory at address zero"))?;
-        Ok(Self { at, len })
+        let pages = Pages::new(len)?;
+        Ok(Self { at: pages.at(), len: pages.len(), home: Home::Own(pages) })
     }
 }
 
-impl Deref for Pages {
+impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is readable for `len` bytes, zero-filled by the kernel, and lives as long as `self`.
+        // SAFETY: readable for `len` bytes, initialised to zeros, and ours alone for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 }
 
-impl DerefMut for Pages {
+impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes it exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Pages {
+impl Drop for Memory {
     fn drop(&mut self) {
         self.zeroize();
-        // SAFETY: the mapping is ours, whole, and nobody refers to it any longer.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+        if let Home::Pool = self.home {
+            // SAFETY: it was taken with this length, is zero again, and nobody refers to it any longer.
+            unsafe { pool::give_back(self.at, self.len) };
+        }
     }
 }
 
-/// A value that lives on locked pages of its own and is overwritten with zeros after it is dropped.
+/// A value that lives in locked memory and is overwritten with zeros after it is dropped.
 pub struct Locked<T> {
-    // `pages` holds an initialised `T` at its start.
-    pages: Pages,
+    // `memory` holds an initialised `T` at its start.
+    memory: Memory,
     owns: std::marker::PhantomData<T>,
 }
 
 impl<T> Locked<T> {
-    /// Moves `value` onto locked pages. It passes over the stack on its way: wipe large secrets there.
+    /// Moves `value` into locked memory. It passes over the stack on its way: wipe large secrets there.
     ///
     /// # Errors
     /// `Memory` when no pages could be mapped.
     pub fn new(value: T) -> Result<Self> {
+        // A size is a multiple of its alignment, so the power of two that it fills is one too.
         const { assert!(align_of::<T>() <= 4096, "pages are aligned enough for any secret") };
-        let pages = Pages::new(size_of::<T>())?;
-        // SAFETY: the pages are writable, page-aligned and at least `size_of::<T>()` bytes.
-        unsafe { pages.at.cast::<T>().write(value) };
-        Ok(Self { pages, owns: std::marker::PhantomData })
+        let memory = Memory::new(size_of::<T>())?;
+        // SAFETY: the memory is writable, aligned for a `T` and at least `size_of::<T>()` bytes.
+        unsafe { memory.at.cast::<T>().write(value) };
+        Ok(Self { memory, owns: std::marker::PhantomData })
     }
 }
 
@@ -96,21 +105,21 @@ impl<T> Deref for Locked<T> {
 
     fn deref(&self) -> &T {
         // SAFETY: initialised in `new`, dropped only in `drop`.
-        unsafe { self.pages.at.cast::<T>().as_ref() }
+        unsafe { self.memory.at.cast::<T>().as_ref() }
     }
 }
 
 impl<T> DerefMut for Locked<T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`; `&mut self` makes it exclusive.
-        unsafe { self.pages.at.cast::<T>().as_mut() }
+        unsafe { self.memory.at.cast::<T>().as_mut() }
     }
 }
 
 impl<T> Drop for Locked<T> {
     fn drop(&mut self) {
-        // SAFETY: initialised in `new`, dropped once here; the pages are wiped and unmapped after it.
-        unsafe { self.pages.at.cast::<T>().drop_in_place() };
+        // SAFETY: initialised in `new`, dropped once here; the memory is wiped and given back after it.
+        unsafe { self.memory.at.cast::<T>().drop_in_place() };
     }
 }
 

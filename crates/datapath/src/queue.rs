@@ -92,7 +92,8 @@ pub struct Queue {
     adaptive: Adaptive,
     jobs: Jobs,
     ready: VecDeque<Completion>,
-    events: VecDeque<u32>,
+    /// Each with what the ring answered.
+    events: VecDeque<(u32, i32)>,
     max_request: usize,
     /// Bytes that have moved on, all requests together.
     moved: u64,
@@ -150,7 +151,7 @@ impl Queue {
             adaptive: Adaptive::new(count as usize),
             jobs: Jobs::new(for_jobs),
             ready: VecDeque::with_capacity(depth * 2),
-            events: VecDeque::with_capacity(8),
+            events: VecDeque::with_capacity(depth + 8),
             max_request: options.max_request,
             moved: 0,
             now: Instant::now(),
@@ -292,8 +293,32 @@ impl Queue {
         self.ring.watch(fd, events, number)
     }
 
-    /// A watched descriptor that has become ready.
+    /// Gives a driver of the export's a command in this queue's ring: [`next_event`](Queue::next_event) gives `number`, and
+    /// [`next_answer`](Queue::next_answer) also what the driver said.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    ///
+    /// # Safety
+    /// As [`Ring::command`].
+    pub unsafe fn command(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        operation: u32,
+        payload: [u8; 16],
+        number: u32,
+    ) -> std::io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.ring.command(fd, operation, payload, number) }
+    }
+
+    /// A watched descriptor that has become ready, or a command that was answered.
     pub fn next_event(&mut self) -> Option<u32> {
+        self.next_answer().map(|(number, _)| number)
+    }
+
+    /// As [`next_event`](Queue::next_event), with the answer: as a system call would have returned it.
+    pub fn next_answer(&mut self) -> Option<(u32, i32)> {
         self.events.pop_front()
     }
 
@@ -341,7 +366,7 @@ impl Queue {
                 continue;
             }
             let Some(index) = completion.token.as_lower() else {
-                self.events.extend(completion.token.as_event());
+                self.events.extend(completion.token.as_event().map(|number| (number, completion.result)));
                 continue;
             };
             let channel = &mut self.channels[self.slots.get(index).device];

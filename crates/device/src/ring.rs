@@ -146,6 +146,30 @@ impl Ring {
         unsafe { self.push(&poll) }
     }
 
+    /// Gives a driver a command of its own (`IORING_OP_URING_CMD`): a completion with `Token::event(number)` brings what it
+    /// answers. The descriptor must stay open until then.
+    ///
+    /// # Errors
+    /// When the ring cannot take an operation.
+    ///
+    /// # Safety
+    /// Memory that the command refers to, as its driver understands it, stays valid, and untouched where the driver writes,
+    /// until the completion has come.
+    pub unsafe fn command(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        operation: u32,
+        payload: [u8; 16],
+        number: u32,
+    ) -> io::Result<()> {
+        let command = opcode::UringCmd16::new(types::Fd(fd.as_raw_fd()), operation)
+            .cmd(payload)
+            .build()
+            .user_data(Token::event(number).0);
+        // SAFETY: the caller's promise.
+        unsafe { self.push(&command) }
+    }
+
     /// Hands an operation to the kernel at the next `submit` or `wait`.
     ///
     /// # Safety

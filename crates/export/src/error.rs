@@ -36,12 +36,20 @@ pub enum ErrorKind {
     Drain,
     /// There is no FUSE here, or not for this user.
     FuseDevice,
+    /// There is no ublk here, or not what is needed of it.
+    UblkDevice,
+    /// The block device is another server's, or another volume's.
+    DeviceInUse,
+    /// The kernel refused what was asked of ublk.
+    Ublk,
     /// There is nothing at the path that can be mounted on.
     MountPoint,
     /// Something is mounted at the path already.
     Mounted,
     /// The system refused to mount.
     Mount,
+    /// Users may not let others, nor root, into their mounts on this system.
+    OthersForbidden,
     /// The volume cannot be shown in this way.
     Unsupported,
 }

@@ -3,6 +3,8 @@
 //! ```text
 //!   nbd/      Network Block Device: newstyle-fixed, TLS, Unix sockets and TCP
 //!   fuse/     a file: mounted over a file, or one for each segment in a folder
+//!   ublk/     a block device of the kernel's
+//!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
 //! ```
@@ -16,6 +18,8 @@ pub mod fuse;
 pub mod metrics;
 pub mod nbd;
 mod tickets;
+pub mod ublk;
+pub mod vhost_user;
 
 pub use error::{Error, ErrorKind};
 

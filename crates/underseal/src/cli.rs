@@ -27,7 +27,7 @@ pub(crate) use ecryptfs::{
 };
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
-pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs};
+pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};

@@ -187,8 +187,16 @@ impl From<export::Error> for Error {
                 Exit::Failed,
                 "`modprobe fuse`; in a container `--device /dev/fuse`; --nbd unix:PATH needs neither",
             ),
+            Kind::UblkDevice => (
+                Exit::Failed,
+                "`modprobe ublk_drv` on Linux 6.5 or later (its module may be in the package linux-modules-extra); \
+                 --nbd unix:PATH and --fuse PATH need none of it",
+            ),
+            Kind::Forbidden => (Exit::Failed, "as root; or --nbd unix:PATH, or --fuse PATH"),
+            Kind::DeviceInUse => (Exit::InUse, "another number with --ublk-id, or stop its server first"),
             Kind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
             Kind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
+            Kind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
             Kind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
             Kind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
             _ => (Exit::Failed, ""),

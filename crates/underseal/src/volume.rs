@@ -25,7 +25,7 @@ pub(crate) struct Access {
 
 /// A volume that takes requests.
 pub(crate) struct Opened {
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: Mapping,
     /// What its header or table says about dispatch.
     pub(crate) flags: Flags,
 }
@@ -48,7 +48,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (_, None) => luks_volume(args, access, size, device.file(), &secret)?,
         (_, Some(header)) => luks_volume(args, access, size, &open_file(header, access)?, &secret)?,
     };
-    Ok(Opened { mapping: Arc::new(Mapping::new(volume, Arc::new(device))?), flags })
+    Ok(Opened { mapping: Mapping::new(volume, Arc::new(device))?, flags })
 }
 
 fn luks_volume(

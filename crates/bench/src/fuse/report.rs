@@ -6,25 +6,9 @@ use serde::Serialize;
 
 use super::fio::Workload;
 use super::servers::{self, Server};
-use crate::nbd::{Seen, medians};
-use crate::{Machine, Range};
-
-/// One server under one workload, over all rounds.
-#[derive(Debug, Clone, Serialize)]
-pub struct FuseRow {
-    /// Which requests.
-    pub workload: String,
-    /// Whose server.
-    pub server: &'static str,
-    /// Medians over the rounds.
-    pub median: Seen,
-    /// Our requests a second over this server's, round by round.
-    pub ours_over_this: Range,
-    /// What we mean to reach.
-    pub goal: Option<f64>,
-    /// Every round as it was.
-    pub rounds: Vec<Seen>,
-}
+use crate::Machine;
+use crate::beside::{self, ServerRow};
+use crate::nbd::Seen;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]
@@ -34,7 +18,7 @@ pub struct FuseReport {
     /// Threads of our servers and fuser's.
     pub threads: u16,
     /// Workload by workload, server by server.
-    pub rows: Vec<FuseRow>,
+    pub rows: Vec<ServerRow>,
     /// Peers that could not be measured, and why.
     pub left_out: Vec<String>,
 }
@@ -47,20 +31,9 @@ pub(super) fn report(
     seen: &[Vec<Vec<Seen>>],
     left_out: Vec<String>,
 ) -> FuseReport {
-    let ours = servers.iter().position(|server| server.name == servers::OURS).unwrap_or(0);
-    let mut rows = Vec::new();
-    for (workload, seen) in workloads.iter().zip(seen) {
-        for (server, rounds) in servers.iter().zip(seen) {
-            rows.push(FuseRow {
-                workload: workload.name(),
-                server: server.name,
-                median: medians(rounds),
-                ours_over_this: Range::of(seen[ours].iter().zip(rounds).map(|(a, b)| a.iops / b.iops)),
-                goal: goal(server.name),
-                rounds: rounds.clone(),
-            });
-        }
-    }
+    let names: Vec<_> = servers.iter().map(|server| server.name).collect();
+    let workloads: Vec<_> = workloads.iter().map(Workload::name).collect();
+    let rows = beside::rows(&workloads, &names, seen, |server, _| goal(server));
     FuseReport { machine, threads, rows, left_out }
 }
 
@@ -86,29 +59,7 @@ impl fmt::Display for FuseReport {
              with 4 KiB sectors over this one",
             self.threads
         )?;
-        let mut workload = "";
-        for row in &self.rows {
-            if workload != row.workload {
-                workload = &row.workload;
-                writeln!(
-                    f,
-                    "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)",
-                    "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
-                )?;
-            }
-            let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
-            let Range { least, median: ratio, most } = row.ours_over_this;
-            write!(
-                f,
-                "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
-                 {ratio:.2} ({least:.2}..{most:.2})",
-                row.server
-            )?;
-            match row.goal {
-                Some(goal) => writeln!(f, "   goal {goal}")?,
-                None => writeln!(f)?,
-            }
-        }
+        beside::table(f, &self.rows)?;
         self.left_out.iter().try_for_each(|line| writeln!(f, "\n{line}"))
     }
 }

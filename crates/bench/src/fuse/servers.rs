@@ -1,8 +1,6 @@
 //! The servers that are measured, each in processes of its own, each with a mount.
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -15,7 +13,8 @@ use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_volume::{Segment, Volume};
 
 use super::{BenchError, FuseOptions};
-use crate::nbd::{missing, process_time, run};
+use crate::nbd::{missing, process_time};
+use crate::place::{Place, cannot_make};
 
 /// Ours with the cipher: what the others are compared with.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
@@ -59,15 +58,7 @@ impl Drop for Server {
 
 /// All that can be started, and why others cannot.
 pub(super) fn start(options: &FuseOptions) -> Result<(Vec<Server>, Vec<String>), BenchError> {
-    let place = Place { options, passphrase: options.directory.join("underseal-bench-fuse.pass") };
-    File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&place.passphrase)
-        .and_then(|mut file| file.write_all(b"benchmark"))
-        .map_err(|e| BenchError::because(format!("cannot write {}", place.passphrase.display()), e))?;
+    let place = Mounts { options, place: Place::new(&options.underseal, &options.directory, options.size)? };
     let mut servers = vec![place.ours()?, place.null()?];
     servers.push(place.memory(OURS_MEMORY, "serve-fuse-null")?);
     servers.push(place.memory(MEMORY, "serve-fuse-memory")?);
@@ -78,73 +69,48 @@ pub(super) fn start(options: &FuseOptions) -> Result<(Vec<Server>, Vec<String>),
             Err(e) => left_out.push(format!("{name}: left out: {e}")),
         }
     }
-    let _ = fs::remove_file(&place.passphrase);
     Ok((servers, left_out))
 }
 
-struct Place<'a> {
+struct Mounts<'a> {
     options: &'a FuseOptions,
-    passphrase: PathBuf,
+    place: Place,
 }
 
-impl Place<'_> {
-    fn path(&self, name: &str) -> PathBuf {
-        self.options.directory.join(format!("underseal-bench-fuse-{}.{name}", std::process::id()))
-    }
-
-    fn underseal(&self) -> Command {
-        let mut command = Command::new(&self.options.underseal);
-        command.arg("--quiet");
-        command
-    }
-
-    fn open(&self, image: &Path, file: &Path) -> Command {
-        let mut open = self.underseal();
-        open.arg("open").arg(image).arg("--passphrase-file").arg(&self.passphrase).arg("--fuse").arg(file);
-        open.arg("--fuse-threads").arg(self.options.threads.to_string());
+impl Mounts<'_> {
+    fn mounted(&self, mut open: Command, file: &Path) -> Command {
+        open.arg("--fuse").arg(file).arg("--fuse-threads").arg(self.options.threads.to_string());
         open
     }
 
     fn ours(&self) -> Result<Server, BenchError> {
-        let (image, file) = (self.path("luks2.img"), self.file("luks2")?);
-        let mut format = self.underseal();
-        // The header comes on top of the volume.
-        format.arg("format").arg(&image).args(["--size", &(self.options.size + (16 << 20)).to_string()]);
-        format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
-        run(format.arg(&self.passphrase))?;
-        self.serve(OURS, vec![self.open(&image, &file)], file.clone(), file, vec![image])
+        let (image, file) = (self.place.luks2("luks2", "4096")?, self.file("luks2")?);
+        let open = self.mounted(self.place.open(&image), &file);
+        self.serve(OURS, vec![open], file.clone(), file, vec![image])
     }
 
     fn null(&self) -> Result<Server, BenchError> {
-        let (image, file) = (self.image("null.img")?, self.file("null")?);
-        let mut open = self.open(&image, &file);
-        open.args([
-            "--type",
-            "plain",
-            "--cipher",
-            "cipher_null-ecb",
-            "--allow-null",
-            "--sector-size",
-            "4096",
-        ]);
+        let (image, file) = (self.place.image("null.img")?, self.file("null")?);
+        let open = self.mounted(self.place.open_null(&image), &file);
         self.serve(OURS_NULL, vec![open], file.clone(), file, vec![image])
     }
 
     fn memory(&self, name: &'static str, verb: &str) -> Result<Server, BenchError> {
         let file = self.file(verb)?;
-        let mut serve = self.underseal();
+        let mut serve = self.place.underseal();
         serve.args(["bench", verb, "--size", &self.options.size.to_string(), "--fuse"]).arg(&file);
         serve.args(["--threads", &self.options.threads.to_string()]);
         self.serve(name, vec![serve], file.clone(), file, Vec::new())
     }
 
     fn nbdfuse(&self) -> Result<Server, BenchError> {
-        let (image, socket) = (self.luks1("qemu-nbd")?, self.path("sock"));
-        let folder = self.path("nbdfuse");
+        let (image, socket) = (self.place.luks1("qemu-nbd")?, self.place.path("sock"));
+        let folder = self.place.path("nbdfuse");
         fs::create_dir(&folder).map_err(|e| cannot_make(&folder, e))?;
         let mut serve = Command::new("qemu-nbd");
         serve.args(["--persistent", "--shared=8", "--cache=writeback", "--aio=threads", "--object"]);
-        serve.arg(self.secret()).arg("--image-opts").arg(self.luks_options(&image));
+        let luks = format!("driver=luks,key-secret=key,file.driver=file,file.filename={}", image.display());
+        serve.arg(self.place.secret()).arg("--image-opts").arg(luks);
         serve.arg("--socket").arg(&socket);
         let mut mount = Command::new("nbdfuse");
         let file = folder.join("nbd");
@@ -153,9 +119,9 @@ impl Place<'_> {
     }
 
     fn daemon(&self) -> Result<Server, BenchError> {
-        let (image, file) = (self.luks1("daemon")?, self.file("daemon")?);
+        let (image, file) = (self.place.luks1("daemon")?, self.file("daemon")?);
         let mut serve = Command::new("qemu-storage-daemon");
-        serve.arg("--object").arg(self.secret()).arg("--blockdev");
+        serve.arg("--object").arg(self.place.secret()).arg("--blockdev");
         serve.arg(format!("driver=file,node-name=file,filename={}", image.display())).arg("--blockdev");
         serve.arg("driver=luks,node-name=luks,file=file,key-secret=key").arg("--export");
         serve.arg(format!("type=fuse,id=fuse,node-name=luks,writable=on,mountpoint={}", file.display()));
@@ -164,36 +130,9 @@ impl Place<'_> {
 
     /// An empty file to mount over.
     fn file(&self, name: &str) -> Result<PathBuf, BenchError> {
-        let file = self.path(name);
+        let file = self.place.path(name);
         File::create(&file).map_err(|e| cannot_make(&file, e))?;
         Ok(file)
-    }
-
-    fn image(&self, name: &str) -> Result<PathBuf, BenchError> {
-        let image = self.path(name);
-        let made = File::create(&image).and_then(|file| file.set_len(self.options.size));
-        made.map_err(|e| cannot_make(&image, e))?;
-        Ok(image)
-    }
-
-    fn secret(&self) -> String {
-        format!("secret,id=key,file={}", self.passphrase.display())
-    }
-
-    fn luks_options(&self, image: &Path) -> String {
-        format!("driver=luks,key-secret=key,file.driver=file,file.filename={}", image.display())
-    }
-
-    /// A LUKS1 image of qemu's with aes-xts-plain64 and a 512-bit key.
-    fn luks1(&self, stem: &str) -> Result<PathBuf, BenchError> {
-        let image = self.path(&format!("{stem}-luks1.img"));
-        let mut create = Command::new("qemu-img");
-        create
-            .args(["create", "-q", "-f", "luks", "--object"])
-            .arg(self.secret())
-            .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
-        run(create.arg(&image).arg(self.options.size.to_string()))?;
-        Ok(image)
     }
 
     /// Starts the commands one after the other and waits until the file has its size.
@@ -237,10 +176,6 @@ fn wait_until(server: &mut Server, ready: impl Fn(&Server) -> bool) -> Result<()
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
-}
-
-fn cannot_make(path: &Path, e: std::io::Error) -> BenchError {
-    BenchError::because(format!("cannot make {}", path.display()), e)
 }
 
 /// Mounts `size` bytes of memory without a cipher as the file `path`, with our server, until it is unmounted.

@@ -111,7 +111,7 @@ pub(super) fn run(server: &Server, workload: Workload, options: &NbdOptions) -> 
 fn fio(server: &Server, arguments: &[&str]) -> Result<Value, NbdError> {
     let output = Command::new("fio")
         .args(["--name=bench", "--ioengine=nbd", "--thread", "--output-format=json"])
-        .arg(format!("--uri={}", server.uri))
+        .arg(format!("--uri={}", server.uri()))
         .args(arguments)
         .output()
         .map_err(|e| NbdError::because("fio cannot be run: install the package fio", e))?;

@@ -1,12 +1,9 @@
 //! The servers that are measured, each in a process of its own.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::Mapping;
@@ -18,6 +15,7 @@ use underseal_export::nbd::{
 use underseal_volume::{Segment, Volume};
 
 use super::{NbdError, NbdOptions};
+use crate::place::{Place, SocketServer};
 
 /// Ours with the cipher: what the others are compared with.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
@@ -37,28 +35,12 @@ pub(super) const QEMU: &str = "qemu-nbd luks";
 pub(super) const NBDKIT: &str = "nbdkit luks";
 const NBDKIT_FILE: &str = "nbdkit file, no cipher";
 
-/// A server that runs until it is dropped, with its files.
-pub(super) struct Server {
-    pub(super) name: &'static str,
-    pub(super) uri: String,
-    process: Child,
-    files: Vec<PathBuf>,
-}
+pub(super) type Server = SocketServer;
 
-impl Server {
-    /// The processor time that it has used.
-    pub(super) fn cpu_time(&self) -> Result<Duration, NbdError> {
-        process_time(self.name, self.process.id())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        for file in &self.files {
-            let _ = std::fs::remove_file(file);
-        }
+impl SocketServer {
+    /// Where fio finds it.
+    pub(super) fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
     }
 }
 
@@ -79,154 +61,65 @@ pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
 
 /// Makes the images and starts a server over each.
 pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
-    let place = Place { options, passphrase: options.directory.join("underseal-bench.pass") };
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&place.passphrase)
-        .map_err(|e| NbdError::because(format!("cannot write {}", place.passphrase.display()), e))?;
-    file.write_all(b"benchmark").map_err(|e| NbdError::because("cannot write the passphrase", e))?;
-    let servers = vec![
-        place.ours(OURS, "4096", &[])?,
-        place.ours(OURS_512, "512", &[])?,
-        place.ours(OURS_SIMPLE, "4096", &["--simple-replies"])?,
-        place.ours(OURS_POLL, "4096", &["--busy-poll=50"])?,
-        place.null()?,
-        place.memory()?,
-        place.qemu()?,
-        place.nbdkit(NBDKIT, &[])?,
-        place.nbdkit(NBDKIT_SIMPLE, &["--no-sr"])?,
-        place.nbdkit(NBDKIT_FILE, &[])?,
-    ];
-    let _ = std::fs::remove_file(&place.passphrase);
-    Ok(servers)
+    let place = Place::new(&options.underseal, &options.directory, options.size)?;
+    Ok(vec![
+        ours(&place, OURS, "4096", &[])?,
+        ours(&place, OURS_512, "512", &[])?,
+        ours(&place, OURS_SIMPLE, "4096", &["--simple-replies"])?,
+        ours(&place, OURS_POLL, "4096", &["--busy-poll=50"])?,
+        null(&place)?,
+        memory(&place)?,
+        qemu(&place)?,
+        nbdkit(&place, NBDKIT, &[])?,
+        nbdkit(&place, NBDKIT_SIMPLE, &["--no-sr"])?,
+        nbdkit(&place, NBDKIT_FILE, &[])?,
+    ])
 }
 
-struct Place<'a> {
-    options: &'a NbdOptions,
-    passphrase: PathBuf,
+fn ours(place: &Place, name: &'static str, sector: &str, more: &[&str]) -> Result<Server, NbdError> {
+    let stem = format!("luks2-{sector}{}", more.concat());
+    let (image, socket) = (place.luks2(&stem, sector)?, place.path(&format!("{stem}.sock")));
+    let mut open = place.open(&image);
+    Server::start(name, open.args(more).arg("--nbd").arg(unix(&socket)), socket, vec![image])
 }
 
-impl Place<'_> {
-    fn path(&self, name: &str) -> PathBuf {
-        self.options.directory.join(format!("underseal-bench-{}.{name}", std::process::id()))
-    }
+fn null(place: &Place) -> Result<Server, NbdError> {
+    let (image, socket) = (place.image("null.img")?, place.path("null.sock"));
+    let mut open = place.open_null(&image);
+    Server::start(OURS_NULL, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
+}
 
-    fn underseal(&self) -> Command {
-        let mut command = Command::new(&self.options.underseal);
-        command.arg("--quiet");
-        command
-    }
+fn memory(place: &Place) -> Result<Server, NbdError> {
+    let socket = place.path("memory.sock");
+    let mut serve = place.underseal();
+    serve.args(["bench", "serve-memory", "--size", &place.size().to_string(), "--nbd"]);
+    Server::start(OURS_MEMORY, serve.arg(unix(&socket)), socket, Vec::new())
+}
 
-    fn ours(&self, name: &'static str, sector: &str, more: &[&str]) -> Result<Server, NbdError> {
-        let stem = format!("luks2-{sector}{}", more.concat());
-        let image = self.path(&format!("{stem}.img"));
-        // The header comes on top of the volume.
-        let size = self.options.size + (16 << 20);
-        let mut format = self.underseal();
-        format.arg("format").arg(&image).args(["--size", &size.to_string(), "--sector-size", sector]);
-        format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
-        run(format.arg(&self.passphrase))?;
-        let socket = self.path(&format!("{stem}.sock"));
-        let mut open = self.underseal();
-        open.arg("open").arg(&image).args(more).arg("--passphrase-file").arg(&self.passphrase);
-        self.serve(name, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
-    }
+fn qemu(place: &Place) -> Result<Server, NbdError> {
+    let (image, socket) = (place.luks1("qemu")?, place.path("qemu.sock"));
+    let luks = format!("driver=luks,key-secret=key,file.driver=file,file.filename={}", image.display());
+    let mut serve = Command::new("qemu-nbd");
+    serve.args(["--persistent", "--shared=8", "--cache=writeback", "--aio=threads", "--object"]);
+    serve.arg(place.secret()).arg("--image-opts").arg(luks);
+    Server::start(QEMU, serve.arg("--socket").arg(&socket), socket, vec![image])
+}
 
-    fn null(&self) -> Result<Server, NbdError> {
-        let (image, socket) = (self.image("null.img")?, self.path("null.sock"));
-        let mut open = self.underseal();
-        open.arg("open").arg(&image).args(["--type", "plain", "--cipher", "cipher_null-ecb", "--allow-null"]);
-        open.args(["--sector-size", "4096", "--passphrase-file"]).arg(&self.passphrase);
-        self.serve(OURS_NULL, open.arg("--nbd").arg(unix(&socket)), socket, vec![image])
+fn nbdkit(place: &Place, name: &'static str, more: &[&str]) -> Result<Server, NbdError> {
+    let luks = name != NBDKIT_FILE;
+    let stem = name.replace([' ', ','], "-");
+    let socket = place.path(&format!("{stem}.sock"));
+    let mut serve = Command::new("nbdkit");
+    serve.args(["--foreground", "--unix"]).arg(&socket).args(more);
+    let image = if luks { place.luks1(&stem)? } else { place.image(&format!("{stem}.img"))? };
+    if luks {
+        serve.arg("--filter=luks");
     }
-
-    fn memory(&self) -> Result<Server, NbdError> {
-        let socket = self.path("memory.sock");
-        let mut serve = self.underseal();
-        serve.args(["bench", "serve-memory", "--size", &self.options.size.to_string(), "--nbd"]);
-        self.serve(OURS_MEMORY, serve.arg(unix(&socket)), socket, Vec::new())
+    serve.arg("file").arg(&image);
+    if luks {
+        serve.arg(format!("passphrase=+{}", place.passphrase().display()));
     }
-
-    fn qemu(&self) -> Result<Server, NbdError> {
-        let (image, socket) = (self.luks1("qemu")?, self.path("qemu.sock"));
-        let mut serve = Command::new("qemu-nbd");
-        serve.args(["--persistent", "--shared=8", "--cache=writeback", "--aio=threads", "--object"]);
-        serve.arg(self.secret()).arg("--image-opts").arg(self.luks_options(&image));
-        self.serve(QEMU, serve.arg("--socket").arg(&socket), socket, vec![image])
-    }
-
-    fn nbdkit(&self, name: &'static str, more: &[&str]) -> Result<Server, NbdError> {
-        let luks = name != NBDKIT_FILE;
-        let stem = name.replace([' ', ','], "-");
-        let socket = self.path(&format!("{stem}.sock"));
-        let mut serve = Command::new("nbdkit");
-        serve.args(["--foreground", "--unix"]).arg(&socket).args(more);
-        let image = if luks { self.luks1(&stem)? } else { self.image(&format!("{stem}.img"))? };
-        if luks {
-            serve.arg("--filter=luks");
-        }
-        serve.arg("file").arg(&image);
-        if luks {
-            serve.arg(format!("passphrase=+{}", self.passphrase.display()));
-        }
-        self.serve(name, &mut serve, socket, vec![image])
-    }
-
-    fn image(&self, name: &str) -> Result<PathBuf, NbdError> {
-        let image = self.path(name);
-        File::create(&image)
-            .and_then(|file| file.set_len(self.options.size))
-            .map_err(|e| NbdError::because(format!("cannot make {}", image.display()), e))?;
-        Ok(image)
-    }
-
-    fn secret(&self) -> String {
-        format!("secret,id=key,file={}", self.passphrase.display())
-    }
-
-    fn luks_options(&self, image: &Path) -> String {
-        format!("driver=luks,key-secret=key,file.driver=file,file.filename={}", image.display())
-    }
-
-    /// A LUKS1 image of qemu's with aes-xts-plain64 and a 512-bit key.
-    fn luks1(&self, stem: &str) -> Result<PathBuf, NbdError> {
-        let image = self.path(&format!("{stem}-luks1.img"));
-        let mut create = Command::new("qemu-img");
-        create
-            .args(["create", "-q", "-f", "luks", "--object"])
-            .arg(self.secret())
-            .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
-        run(create.arg(&image).arg(self.options.size.to_string()))?;
-        Ok(image)
-    }
-
-    fn serve(
-        &self,
-        name: &'static str,
-        command: &mut Command,
-        socket: PathBuf,
-        mut files: Vec<PathBuf>,
-    ) -> Result<Server, NbdError> {
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let process = command.spawn().map_err(|e| missing(command, e))?;
-        files.push(socket.clone());
-        let uri = format!("nbd+unix:///?socket={}", socket.display());
-        let mut server = Server { name, uri, process, files };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            if let Ok(Some(status)) = server.process.try_wait() {
-                return Err(NbdError::new(format!("{name} ended with {status} before it served")));
-            }
-            if Instant::now() > deadline {
-                return Err(NbdError::new(format!("{name} did not begin to serve within 30 s")));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
-    }
+    Server::start(name, &mut serve, socket, vec![image])
 }
 
 fn unix(socket: &Path) -> String {

@@ -203,13 +203,16 @@ impl AsFd for Mounted {
 }
 
 fn failed(path: &Path, e: io::Error) -> Error {
-    let text = e.to_string();
-    let why = match e.kind() {
-        _ if text.contains("user_allow_other") => ": /etc/fuse.conf does not allow others, nor root",
-        io::ErrorKind::NotFound => ": users other than root need fusermount3 (package fuse3)",
-        _ => "",
+    let (kind, why) = match e.kind() {
+        _ if e.to_string().contains("user_allow_other") => {
+            (ErrorKind::OthersForbidden, ": /etc/fuse.conf does not allow others, nor root")
+        }
+        io::ErrorKind::NotFound => {
+            (ErrorKind::Mount, ": users other than root need fusermount3 (package fuse3)")
+        }
+        _ => (ErrorKind::Mount, ""),
     };
-    Error::new(ErrorKind::Mount, format!("cannot mount on {}{why}", path.display())).with_source(e)
+    Error::new(kind, format!("cannot mount on {}{why}", path.display())).with_source(e)
 }
 
 /// What the kernel is asked for when the mount begins; requests never come here.

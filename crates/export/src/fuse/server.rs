@@ -17,8 +17,8 @@ use super::turns::Turns;
 use super::worker::Worker;
 use crate::{Error, ErrorKind, Result};
 
-/// The largest sector: the kernel writes pages of this size.
-const LARGEST_SECTOR: u32 = 4096;
+/// The largest block: the kernel writes pages of this size, several threads at once.
+const LARGEST_BLOCK: u32 = 4096;
 
 /// How long a thread has to end its last requests once it is too late for more.
 const CUT_OFF: Duration = Duration::from_secs(5);
@@ -80,12 +80,12 @@ impl FuseServer {
     /// here on.
     ///
     /// # Errors
-    /// `Unsupported` when its sectors are larger than the kernel's pages; `Mount` when the system refuses; `Io` when
+    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages; `Mount` when the system refuses; `Io` when
     /// there is no queue, descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
-        if mapping.block() > LARGEST_SECTOR {
+        if mapping.block() > LARGEST_BLOCK {
             let context = format!(
-                "sectors of {} bytes cannot be served through FUSE, where writes come in pages of {LARGEST_SECTOR}",
+                "blocks of {} bytes cannot be served through FUSE, where writes come in pages of {LARGEST_BLOCK}",
                 mapping.block()
             );
             return Err(Error::new(ErrorKind::Unsupported, context));

@@ -20,6 +20,8 @@ pub(crate) enum Bench {
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
     Ecryptfs(BenchEcryptfsArgs),
+    EcryptfsMount(BenchEcryptfsMountArgs),
+    VhostUser(BenchVhostUserArgs),
     ServeMemory(ServeMemoryArgs),
     ServeBareMount(ServeBareMountArgs),
     ServeFuseMemory(ServeFuseArgs),
@@ -97,6 +99,29 @@ pub(crate) struct BenchFuseArgs {
     pub(crate) json: bool,
 }
 
+/// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's driver
+#[derive(Debug, Args)]
+pub(crate) struct BenchVhostUserArgs {
+    /// Where the images go: a file system in memory with four times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Each image's size
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// How often every server meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k" or "depth 32"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Mounts memory without a cipher, for `bench fuse`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -124,7 +149,36 @@ pub(crate) struct ServeMemoryArgs {
     pub(crate) nbd: String,
 }
 
-/// Mounts a folder as it is, for `bench ecryptfs`.
+/// A mounted eCryptfs folder, beside gocryptfs and the same mount without a cipher, interleaved; fio, tar, ls, find, rm
+#[derive(Debug, Args)]
+pub(crate) struct BenchEcryptfsMountArgs {
+    /// Where the folders go: a file system in memory with twelve times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// The bytes of each thread's file
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub(crate) size: u64,
+    /// Small files in the tree
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    pub(crate) files: u32,
+    /// Threads that serve our mounts
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: u16,
+    /// How often every mount meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long fio runs each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k", "read" or "tree"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// For programs: one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Mounts a folder as it is, for `bench ecryptfs-mount`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct ServeBareMountArgs {
@@ -142,4 +196,5 @@ Examples:
   underseal bench cipher --quick
   underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
   underseal bench nbd --only 'depth 32' --rounds 3
-  underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3";
+  underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
+  underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils";

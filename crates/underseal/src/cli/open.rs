@@ -7,14 +7,15 @@ use clap::Args;
 use underseal_datapath::Policy;
 use underseal_export::control::Name;
 use underseal_export::nbd::Endpoint;
+use underseal_export::vhost_user::MOST_QUEUES;
 
 use super::VolumeArgs;
 
 /// Opens a volume and serves its plain bytes.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
-/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd and
-/// --fuse says where.
+/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd, --fuse,
+/// --ublk and --vhost-user says where.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 // Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
@@ -80,6 +81,22 @@ pub(crate) struct ServeArgs {
     #[arg(long, requires = "fuse", help_heading = FUSE)]
     pub(crate) fuse_no_cache: bool,
 
+    /// Make the plain bytes a block device, /dev/ublkbN, to which /dev/underseal/NAME leads; opening a volume again whose
+    /// server was killed goes on with its device
+    #[arg(long, help_heading = UBLK)]
+    pub(crate) ublk: bool,
+    /// The number N; by default the volume's own from before, or the next free one
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = clap::value_parser!(u32).range(..=0xf_ffff),
+        help_heading = UBLK)]
+    pub(crate) ublk_id: Option<u32>,
+    /// Hardware queues, each with a thread; by default one for each processor, but at most 4
+    #[arg(long, value_name = "N", requires = "ublk", value_parser = clap::value_parser!(u16).range(1..=256),
+        help_heading = UBLK)]
+    pub(crate) ublk_queues: Option<u16>,
+
+    #[command(flatten)]
+    pub(crate) vhost_user: VhostUserArgs,
+
     #[command(flatten)]
     pub(crate) control: ControlArgs,
 
@@ -92,6 +109,19 @@ pub(crate) struct ServeArgs {
     /// Append messages to this file; by default they go to stderr, in the background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
+}
+
+/// The volume as a disk of a virtual machine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = VHOST_USER)]
+pub(crate) struct VhostUserArgs {
+    /// Be a vhost-user-blk device for the virtual machine (or libblkio program) that connects to this Unix socket
+    #[arg(id = "vhost_user", long = "vhost-user", value_name = "PATH")]
+    pub(crate) path: Option<PathBuf>,
+    /// Rings that the device has, each with a thread of its own while it is used
+    #[arg(id = "vhost_user_queues", long = "vhost-user-queues", value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=MOST_QUEUES.into()), requires = "vhost_user")]
+    pub(crate) queues: u16,
 }
 
 /// What a volume lets its operator see and do.
@@ -144,6 +174,8 @@ impl FromStr for Nbd {
 
 const NBD: &str = "NBD";
 const FUSE: &str = "FUSE";
+const UBLK: &str = "Block device (ublk)";
+const VHOST_USER: &str = "Virtual machines";
 const CONTROL: &str = "Control and metrics";
 const PROCESS: &str = "Process";
 
@@ -154,9 +186,13 @@ Examples:
   underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer
   underseal open disk.img --nbd unix:disk.sock --name work --policy adaptive --metrics localhost:9533
   underseal open old.img --type plain --cipher aes-cbc-essiv:sha256 --hash ripemd160 --nbd unix:old.sock
+  underseal open disk.img --vhost-user vm.sock --vhost-user-queues 2
   touch disk; underseal open disk.img --fuse disk      the plain bytes are the file \"disk\" until Ctrl-C
+  sudo underseal open disk.img --ublk --name disk      the plain bytes are /dev/underseal/disk
 
 Then, for instance:
   nbdinfo 'nbd+unix:///?socket=disk.sock'
   mkfs.ext4 -E nodiscard disk; sudo mount -o loop disk /mnt         with --fuse disk --fuse-allow-root
-  qemu-system-x86_64 -drive 'file=nbd+unix:///?socket=disk.sock,format=raw'";
+  qemu-system-x86_64 -drive 'file=nbd+unix:///?socket=disk.sock,format=raw'
+  qemu-system-x86_64 -m 2G -object memory-backend-memfd,id=ram,size=2G,share=on -machine memory-backend=ram \\
+    -chardev socket,id=disk,path=vm.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk,num-queues=2";

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, FuseOptions, NbdOptions, cipher, ecryptfs, fuse, nbd, serve_memory};
-use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_null_memory};
+use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, VhostUserOptions};
+use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, vhost_user};
+use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
 use crate::error::{Error, Result};
@@ -55,11 +56,35 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
             };
             show(&fuse(&options, progress).map_err(|e| failed(&e))?, args.json)
         }
+        Bench::VhostUser(args) => {
+            let options = VhostUserOptions {
+                underseal: this_program()?,
+                directory: args.directory,
+                size: args.size,
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&vhost_user(&options, progress).map_err(|e| failed(&e))?, args.json)
+        }
         Bench::ServeFuseMemory(args) => {
             serve_fuse_memory(args.size, &args.fuse, args.threads.into()).map_err(|e| failed(&e))
         }
         Bench::ServeFuseNull(args) => {
             serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
+        }
+        Bench::EcryptfsMount(args) => {
+            let options = MountOptions {
+                underseal: this_program()?,
+                directory: args.directory,
+                size: args.size,
+                files: args.files,
+                threads: args.threads,
+                rounds: args.rounds.into(),
+                runtime: Duration::from_secs(args.runtime.into()),
+                only: args.only,
+            };
+            show(&ecryptfs_mount(&options, progress).map_err(|e| failed(&e))?, args.json)
         }
         Bench::ServeBareMount(args) => {
             serve_bare_mount(&args.lower, &args.mountpoint, args.threads).map_err(|e| failed(&e))

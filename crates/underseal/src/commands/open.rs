@@ -3,7 +3,9 @@
 mod control;
 mod listen;
 mod serve;
+mod ublk;
 mod uri;
+mod vhost_user;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ pub(super) fn serve(
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
+    ublk::plan(args)?;
     let metrics = control::plan_metrics(&args.control)?;
     // Before there is any thread or key: see `daemon`.
     let child = if args.daemon { Some(daemon::fork()?) } else { None };
@@ -52,6 +55,7 @@ pub(super) fn serve(
     }
     let tls = tls(args)?;
     let Opened { mapping, flags } = open()?;
+    let mapping = Arc::new(in_pages(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -65,12 +69,15 @@ pub(super) fn serve(
         }
         None => None,
     };
-    let mount = mount_point.as_ref().map(MountPoint::path);
+    let ublk = ublk::start(args, name, &mapping)?;
+    let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
     let mut addresses = uri::uris(args, &listeners);
-    let ready = uri::ready_text(name, &addresses, mount);
-    addresses.extend(mount.map(|path| path.display().to_string()));
+    addresses.extend(vhost_user::address(&args.vhost_user));
+    let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
+    let ready = uri::ready_text(name, &addresses, &paths);
+    addresses.extend(paths);
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let ways = Ways { nbd, fuse };
+    let ways = Ways { nbd, fuse, ublk, vhost_user };
     let stoppers = ways.stoppers(&mapping);
     let stop = {
         let stoppers = stoppers.clone();
@@ -89,6 +96,16 @@ pub(super) fn serve(
         child.detach()?;
     }
     until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
+}
+
+/// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts.
+fn in_pages(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
+    const PAGE: u32 = 4096;
+    let for_kernels = args.fuse.is_some() || args.ublk || args.vhost_user.path.is_some();
+    if !for_kernels || mapping.block() <= PAGE {
+        return Ok(mapping);
+    }
+    Ok(mapping.with_block(PAGE)?)
 }
 
 fn mount_point(path: &Path, image: &Path) -> Result<MountPoint> {
@@ -118,8 +135,9 @@ fn nbd_server(
 }
 
 fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> FuseConfig {
-    // What NBD's clients write, the kernel's pages would not show.
-    let written_elsewhere = !listeners.is_empty() && !mapping.read_only();
+    // What NBD's clients and virtual machines write, the kernel's pages would not show.
+    let elsewhere = !listeners.is_empty() || args.ublk || args.vhost_user.path.is_some();
+    let written_elsewhere = elsewhere && !mapping.read_only();
     FuseConfig {
         threads: args.fuse_threads,
         allow_root: args.fuse_allow_root,

@@ -56,7 +56,7 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
     let devices = devices(&table);
     let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
-    let mapping = activate(&table, OpenOptions { direct: args.direct, ..OpenOptions::default() })?;
+    let mapping = Arc::new(activate(&table, OpenOptions { direct: args.direct, ..OpenOptions::default() })?);
     input.give(&mapping, name(&args.file), 0, quiet)
 }
 
@@ -66,7 +66,8 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     // The table holds the key.
     let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
-    let mapping = activate(&table, OpenOptions { read_only: true, direct: args.direct, unlocked: false })?;
+    let options = OpenOptions { read_only: true, direct: args.direct, unlocked: false };
+    let mapping = Arc::new(activate(&table, options)?);
     output.take(&mapping, 0..mapping.size(), quiet)
 }
 
@@ -100,7 +101,7 @@ fn devices(table: &Table) -> Vec<PathBuf> {
 }
 
 /// Opens the devices and puts the table over them.
-fn activate(table: &Table, options: OpenOptions) -> Result<Arc<Mapping>> {
+fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
     let paths = devices(table);
@@ -115,7 +116,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Arc<Mapping>> {
     }
     let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
     let volume = table.volume(&sizes).map_err(refused)?;
-    Mapping::over(volume, opened).map(Arc::new).map_err(|e| Error::usage(e.to_string()))
+    Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))
 }
 
 /// Everything that is refused was refused before anything was changed.

@@ -1,13 +1,16 @@
 //! fio on the file: random blocks of all lengths are written and read at once by several threads, then all that was
 //! written is read again and its sums checked.
 
+use std::path::Path;
+
 use crate::mounted::{Mounted, client};
 use crate::support::mounts::{cannot_fuse, skip};
-use crate::support::volume::Volume;
-use crate::support::{Scratch, run, seed};
+use crate::support::volume::{Volume, text, underseal};
+use crate::support::{Scratch, output, run, seed};
 
 const JOBS: u64 = 4;
-const SHARE: u64 = 12 << 20;
+/// No multiple of a large sector.
+const SHARE: u64 = (12 << 20) + 4096;
 
 fn verify(name: &str, format: &[&str], block: u32, open: &[&str], how: &[&str]) {
     if let Some(reason) = cannot_fuse() {
@@ -19,6 +22,11 @@ fn verify(name: &str, format: &[&str], block: u32, open: &[&str], how: &[&str]) 
     let direct = open.iter().filter(|option| **option == "--direct").copied();
     let rest: Vec<&str> = open.iter().filter(|option| **option != "--direct").copied().collect();
     let mounted = Mounted::start(&scratch, &volume.with(direct), &rest);
+    fio(&mounted, block, how);
+    mounted.stop();
+}
+
+fn fio(mounted: &Mounted, block: u32, how: &[&str]) {
     let report =
         run(client("fio").args(["--name=verify", "--thread", "--group_reporting"]).args(how).args([
             format!("--filename={}", mounted.path().display()),
@@ -38,7 +46,6 @@ fn verify(name: &str, format: &[&str], block: u32, open: &[&str], how: &[&str]) 
             "--verify_state_save=0".into(),
         ]));
     assert!(report.contains("err= 0"), "{report}");
-    mounted.stop();
 }
 
 const ASYNC: [&str; 3] = ["--ioengine=libaio", "--iodepth=16", "--direct=1"];
@@ -67,4 +74,76 @@ fn parts_of_sectors_through_the_page_cache_are_verified() {
 #[test]
 fn small_sectors_are_verified_on_one_thread() {
     verify("small", &["--sector-size", "512"], 512, &["--fuse-threads", "1"], &ASYNC);
+}
+
+/// Shares of the threads begin and end inside sectors, which are read, changed and written by one at a time.
+fn large_sectors(name: &str, play: impl FnOnce(&Mounted)) {
+    if let Some(reason) = cannot_fuse() {
+        return skip(name, reason);
+    }
+    let scratch = Scratch::new();
+    let size = (JOBS * SHARE).next_multiple_of(65536);
+    let disk = scratch.sparse("a", size);
+    let key: String = (0..64_u8).map(|i| format!("{:02x}", i.wrapping_mul(7))).collect();
+    let sectors = size / 512;
+    let line = format!("0 {sectors} crypt aes-xts-plain64 {key} 0 {} 0 1 sector_size:65536\n", text(&disk));
+    let table = scratch.file("table", line.as_bytes());
+    let open = |path: &Path, options: &[&str]| {
+        let mut command = underseal();
+        command.args(["table", "open", "--table", text(&table)]);
+        Mounted::start_at(&scratch, command, path, options)
+    };
+    let path = scratch.file("disk", b"");
+    let mounted = open(&path, &["--fuse-threads", "4"]);
+    play(&mounted);
+    let shown = std::fs::read(mounted.path()).unwrap();
+    mounted.stop();
+    let mut decrypt = underseal();
+    let stored = output(decrypt.args(["table", "decrypt", "--table", text(&table)]));
+    assert!(stored.status.success() && stored.stdout == shown, "{decrypt:?}: other bytes are stored");
+}
+
+#[test]
+fn pages_of_larger_sectors_are_verified() {
+    large_sectors("large sectors", |mounted| fio(mounted, 4096, &ASYNC));
+}
+
+#[test]
+fn parts_of_larger_sectors_through_the_page_cache_are_verified() {
+    large_sectors("large sectors, cached", |mounted| fio(mounted, 512, &CACHED));
+}
+
+/// Every process writes each fourth page, so that all of them change every sector.
+const MAPPED: &str = r#"
+import mmap, os, sys
+path, procs, page = sys.argv[1], 4, 4096
+size = os.path.getsize(path) // page * page
+def content(i, turn): return bytes([(i * 7 + turn) % 251]) * page
+def play(me):
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), size) as pages:
+        for turn in (1, 2):
+            for i in range(me, size // page, procs):
+                pages[i * page:(i + 1) * page] = content(i, turn)
+            pages.flush()
+children = []
+for me in range(procs):
+    pid = os.fork()
+    if pid == 0:
+        play(me)
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    assert os.waitpid(pid, 0)[1] == 0
+with open(path, "rb") as file:
+    fd = file.fileno()
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    for i in range(size // page):
+        assert file.read(page) == content(i, 2), i
+"#;
+
+#[test]
+fn mapped_pages_of_larger_sectors_are_written_by_many() {
+    large_sectors("large sectors, mapped", |mounted| {
+        run(client("python3").args(["-c", MAPPED, text(mounted.path())]));
+    });
 }

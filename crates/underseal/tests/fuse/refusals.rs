@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::mounted::{Mounted, client, is_mounted};
 use crate::support::mounts::{cannot_fuse, skip};
-use crate::support::volume::{Volume, text, underseal};
+use crate::support::volume::Volume;
 use crate::support::{Scratch, output};
 
 #[track_caller]
@@ -47,25 +47,6 @@ fn a_path_that_cannot_be_mounted_on_is_refused() {
     refused(&mut open(&scratch.file("elsewhere", b"")), 4, "in use by another program");
     mounted.stop();
     assert!(!is_mounted(&scratch.path("elsewhere")));
-}
-
-#[test]
-fn sectors_larger_than_a_page_are_refused() {
-    if let Some(reason) = cannot_fuse() {
-        return skip("large sectors", reason);
-    }
-    let scratch = Scratch::new();
-    let disk = scratch.sparse("a", 1 << 20);
-    let key: String = (0..64_u8).map(|i| format!("{:02x}", i.wrapping_mul(7))).collect();
-    let line = format!("0 2048 crypt aes-xts-plain64 {key} 0 {} 0 1 sector_size:65536\n", text(&disk));
-    let table = scratch.file("table", line.as_bytes());
-    let path = scratch.file("disk", b"");
-    refused(
-        underseal().args(["table", "open", "--table", text(&table), "--fuse", text(&path)]),
-        6,
-        "sectors of 65536 bytes",
-    );
-    assert!(!is_mounted(&path));
 }
 
 #[test]

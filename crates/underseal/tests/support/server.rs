@@ -93,6 +93,10 @@ impl Server {
         std::mem::replace(&mut self.scratch, Scratch::new())
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its open descriptors, which of a process that keeps secrets only root can see, and its threads.
     pub(crate) fn holds(&self) -> (Option<usize>, usize) {
         let count = |what: &str| {

@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("umount", "mount"),
     ("xfs_repair", "xfsprogs"),
 ];

@@ -24,9 +24,10 @@ impl Sockets {
             return Err(Error::usage("no socket was handed over (LISTEN_FDS and LISTEN_PID)")
                 .with_remedy("a systemd unit with ListenStream=, or systemd-socket-activate"));
         }
-        if args.nbd.is_empty() && args.fuse.is_none() && !are_handed_over {
+        let ways = [args.fuse.is_some(), args.ublk, args.vhost_user.path.is_some(), are_handed_over];
+        if args.nbd.is_empty() && !ways.contains(&true) {
             return Err(Error::usage("where is the volume to be served?")
-                .with_remedy("--nbd unix:PATH or --fuse PATH"));
+                .with_remedy("--nbd unix:PATH, --fuse PATH, --ublk or --vhost-user PATH"));
         }
         if args.daemon && are_handed_over {
             return Err(Error::usage("who hands sockets over waits for this very process")

@@ -7,6 +7,8 @@ use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::fuse::{FuseServer, FuseStopper};
 use underseal_export::nbd::{Server, Stopper};
+use underseal_export::ublk::{UblkServer, UblkStopper};
+use underseal_export::vhost_user::{VhostUserServer, VhostUserStopper};
 
 use super::control::Sides;
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ use crate::signals::{Taken, Woken};
 pub(super) struct Ways {
     pub(super) nbd: Option<Server>,
     pub(super) fuse: Option<FuseServer>,
+    pub(super) ublk: Option<UblkServer>,
+    pub(super) vhost_user: Option<VhostUserServer>,
 }
 
 /// What stops them.
@@ -25,6 +29,8 @@ pub(super) struct Ways {
 pub(super) struct Stoppers {
     nbd: Option<Stopper>,
     fuse: Option<FuseStopper>,
+    ublk: Option<UblkStopper>,
+    vhost_user: Option<VhostUserStopper>,
     mapping: Arc<Mapping>,
 }
 
@@ -33,24 +39,32 @@ impl Ways {
         Stoppers {
             nbd: self.nbd.as_ref().map(Server::stopper),
             fuse: self.fuse.as_ref().map(FuseServer::stopper),
+            ublk: self.ublk.as_ref().map(UblkServer::stopper),
+            vhost_user: self.vhost_user.as_ref().map(VhostUserServer::stopper),
             mapping: mapping.clone(),
         }
     }
 
-    /// Serves until all have ended. When NBD ends the mount goes too; a mount that is unmounted leaves NBD alone.
+    /// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves them alone, and so does
+    /// a block device that is deleted.
     fn run(self, stoppers: &Stoppers) -> Result<()> {
-        let Self { nbd, fuse } = self;
+        let Self { nbd, fuse, ublk, vhost_user } = self;
         thread::scope(|scope| {
+            // Until it is told to stop.
+            vhost_user.map(|device| scope.spawn(|| device.run()));
             let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
+            let attached = ublk.map(|ublk| scope.spawn(|| ublk.run()));
             let served = nbd.map_or(Ok(()), |nbd| {
                 let served = nbd.run();
                 stoppers.stop();
                 served
             });
-            let unmounted = mounted.map_or(Ok(()), |thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            Ok(served.and(unmounted)?)
+            let ended = [mounted, attached]
+                .into_iter()
+                .flatten()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let ended: Vec<_> = ended.collect();
+            Ok(ended.into_iter().fold(served, |all, one| all.and(one))?)
         })
     }
 }
@@ -60,6 +74,8 @@ impl Stoppers {
     /// fails where its key is wiped.
     pub(super) fn stop(&self) {
         self.nbd.iter().for_each(Stopper::stop);
+        self.ublk.iter().for_each(UblkStopper::stop);
+        self.vhost_user.iter().for_each(VhostUserStopper::stop);
         // Unmounting can take its time, and a second signal is to be heard meanwhile.
         if let Some(fuse) = self.fuse.clone() {
             aside("unmount", move || fuse.stop());

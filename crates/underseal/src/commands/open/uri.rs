@@ -1,4 +1,4 @@
-//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and the mount's path.
+//! What to tell a client: NBD URIs (doc/uri.md of the NBD project), and paths of mounts and devices.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,13 +8,19 @@ use underseal_export::nbd::{Endpoint, Listener};
 use crate::cli::{Nbd, ServeArgs};
 
 /// The line that says that clients can connect, and where, and with what.
-pub(super) fn ready_text(name: &Path, uris: &[String], mount: Option<&Path>) -> String {
-    let hint = match uris.first() {
-        Some(uri) => format!("nbdinfo '{uri}'"),
-        None => format!("ls -l '{}'", mount.unwrap_or(name).display()),
+pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> String {
+    let hint = match (uris.first(), paths.first()) {
+        (Some(uri), _) => match uri.strip_prefix("vhost-user:") {
+            Some(path) => format!(
+                "qemu-system-x86_64 ... -chardev 'socket,id=disk,path={path}' -device vhost-user-blk-pci,chardev=disk \
+                 (with memory that has share=on)"
+            ),
+            None => format!("nbdinfo '{uri}'"),
+        },
+        (None, Some(path)) if path.starts_with("/dev/") => format!("lsblk -f {path}"),
+        (None, path) => format!("ls -l '{}'", path.unwrap_or(&name.display().to_string())),
     };
-    let mount = mount.map(|path| path.display().to_string());
-    let places: Vec<_> = uris.iter().chain(&mount).map(String::as_str).collect();
+    let places: Vec<_> = uris.iter().chain(paths).map(String::as_str).collect();
     format!("{} is open: {}\ntry: {hint}\n", name.display(), places.join(" "))
 }
 

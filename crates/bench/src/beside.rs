@@ -1,0 +1,76 @@
+//! Ours beside the others: a row for each server under each workload, for programs (serde) and for people.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::Range;
+use crate::nbd::{Seen, medians};
+
+/// One server under one workload, over all rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServerRow {
+    /// Which requests.
+    pub workload: String,
+    /// Whose server.
+    pub server: &'static str,
+    /// Medians over the rounds.
+    pub median: Seen,
+    /// Our requests a second over this server's, round by round.
+    pub ours_over_this: Range,
+    /// What we mean to reach.
+    pub goal: Option<f64>,
+    /// Every round as it was.
+    pub rounds: Vec<Seen>,
+}
+
+/// Rows of what was seen by workload and server. The first server is ours.
+pub(crate) fn rows(
+    workloads: &[String],
+    servers: &[&'static str],
+    seen: &[Vec<Vec<Seen>>],
+    goal: impl Fn(&'static str, &str) -> Option<f64>,
+) -> Vec<ServerRow> {
+    let mut rows = Vec::new();
+    for (workload, seen) in workloads.iter().zip(seen) {
+        for (&server, rounds) in servers.iter().zip(seen) {
+            rows.push(ServerRow {
+                workload: workload.clone(),
+                server,
+                median: medians(rounds),
+                ours_over_this: Range::of(seen[0].iter().zip(rounds).map(|(a, b)| a.iops / b.iops)),
+                goal: goal(server, workload),
+                rounds: rounds.clone(),
+            });
+        }
+    }
+    rows
+}
+
+/// Writes a table for each workload.
+pub(crate) fn table(f: &mut fmt::Formatter<'_>, rows: &[ServerRow]) -> fmt::Result {
+    let mut workload = "";
+    for row in rows {
+        if workload != row.workload {
+            workload = &row.workload;
+            writeln!(
+                f,
+                "\n{workload:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)",
+                "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
+            )?;
+        }
+        let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
+        let Range { least, median: ratio, most } = row.ours_over_this;
+        write!(
+            f,
+            "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
+             {ratio:.2} ({least:.2}..{most:.2})",
+            row.server
+        )?;
+        match row.goal {
+            Some(goal) => writeln!(f, "   goal {goal}")?,
+            None => writeln!(f)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A mounted folder beside its peers, each over a folder of its own in memory.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::work::{Work, pack};
+use crate::Machine;
+use crate::beside::{self, ServerRow};
+use crate::nbd::{NbdError as BenchError, process_time};
+use crate::rounds::interleaved;
+
+const OURS: &str = "underseal, aes-128, names";
+const BARE: &str = "underseal, no cipher";
+const GOCRYPTFS: &str = "gocryptfs";
+
+/// What to measure, and for how long.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The command that mounts: this program.
+    pub underseal: PathBuf,
+    /// Where folders and mounts lie: a file system in memory.
+    pub directory: PathBuf,
+    /// The bytes of each of fio's files.
+    pub size: u64,
+    /// Small files in the tree.
+    pub files: u32,
+    /// Threads that serve our mounts.
+    pub threads: u16,
+    /// How often every mount meets every workload.
+    pub rounds: usize,
+    /// How long fio runs each time.
+    pub runtime: Duration,
+    /// Only the workloads whose name contains this.
+    pub only: Option<String>,
+}
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct MountReport {
+    /// Where.
+    pub machine: Machine,
+    /// Threads of our mounts.
+    pub threads: u16,
+    /// Small files in the tree.
+    pub files: u32,
+    /// Workload by workload, mount by mount.
+    pub rows: Vec<ServerRow>,
+    /// Peers that could not be measured, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A mount until this is dropped.
+pub(super) struct Mounted {
+    pub(super) name: &'static str,
+    pub(super) plain: PathBuf,
+    process: Child,
+}
+
+impl Mounted {
+    /// The processor time that its process has used.
+    pub(super) fn cpu_time(&self) -> Result<Duration, BenchError> {
+        process_time(self.name, self.process.id())
+    }
+
+    /// Starts a command that mounts and stays, and waits for the mount.
+    fn start(name: &'static str, mut command: Command, plain: PathBuf) -> Result<Self, BenchError> {
+        let failed = |e| BenchError::because(format!("{name} cannot be run"), e);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(failed)?;
+        let mut this = Self { name, plain, process };
+        let started = Instant::now();
+        let plain = this.plain.display().to_string();
+        while !fs::read_to_string("/proc/self/mounts").is_ok_and(|all| all.split(' ').any(|w| w == plain)) {
+            if started.elapsed() > Duration::from_secs(30)
+                || this.process.try_wait().is_ok_and(|s| s.is_some())
+            {
+                return Err(BenchError::new(format!("{name} does not mount")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mut unmount = Command::new("fusermount3");
+        let _ = unmount.args(["-u", "-q", "-z", "--"]).arg(&self.plain).stderr(Stdio::null()).status();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The folders of all; they go with this.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(directory: &Path) -> Result<Self, BenchError> {
+        let place = Self(directory.join(format!("underseal-bench-{}", std::process::id())));
+        place.folder("")?;
+        fs::write(place.0.join("passphrase"), "of no importance\n").map_err(cannot_make)?;
+        Ok(place)
+    }
+
+    fn folder(&self, name: &str) -> Result<PathBuf, BenchError> {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).map_err(cannot_make)?;
+        Ok(path)
+    }
+
+    fn start(&self, options: &MountOptions) -> Result<(Vec<Mounted>, Vec<String>), BenchError> {
+        let threads = options.threads.to_string();
+        let mut ours = Command::new(&options.underseal);
+        let (lower, plain) = (self.folder("ours.lower")?, self.folder("ours")?);
+        ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
+        ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
+            .arg(self.0.join("passphrase"));
+        let mut mounts = vec![Mounted::start(OURS, ours, plain)?];
+
+        let mut bare = Command::new(&options.underseal);
+        let (lower, plain) = (self.folder("bare.lower")?, self.folder("bare")?);
+        bare.args(["bench", "serve-bare-mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
+        mounts.push(Mounted::start(BARE, bare, plain)?);
+
+        let mut left_out = Vec::new();
+        match self.gocryptfs() {
+            Ok(mounted) => mounts.push(mounted),
+            Err(e) => left_out.push(format!("{GOCRYPTFS}: left out: {e}: install the package gocryptfs")),
+        }
+        Ok((mounts, left_out))
+    }
+
+    fn gocryptfs(&self) -> Result<Mounted, BenchError> {
+        let (lower, plain) = (self.folder("gocryptfs.lower")?, self.folder("gocryptfs")?);
+        let command = || {
+            let mut command = Command::new("gocryptfs");
+            command.args(["-q", "-nosyslog", "-passfile"]).arg(self.0.join("passphrase"));
+            command
+        };
+        let made = command().args(["-init", "-scryptn", "10"]).arg(&lower).stdout(Stdio::null()).status();
+        if !made.map_err(|e| BenchError::because("it cannot be run", e))?.success() {
+            return Err(BenchError::new("it makes no folder"));
+        }
+        let mut mount = command();
+        mount.arg("-fg").arg(lower).arg(&plain);
+        Mounted::start(GOCRYPTFS, mount, plain)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cannot_make(e: std::io::Error) -> BenchError {
+    BenchError::because("the folders cannot be made", e)
+}
+
+/// Measures. `progress` hears what is being done.
+///
+/// # Errors
+/// When a tool is missing, or a mount or a client fails.
+pub fn ecryptfs_mount(options: &MountOptions, progress: impl FnMut(&str)) -> Result<MountReport, BenchError> {
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let place = Place::new(&options.directory)?;
+    let tar = pack(&place.0, options.files)?;
+    let (mounts, left_out) = place.start(options)?;
+    let only = options.only.as_deref().unwrap_or("");
+    // The steps of a tree need each other.
+    let wanted = |work: &Work| match work {
+        Work::Tree(_) => only.is_empty() || only.contains("tree"),
+        Work::Requests { .. } => work.name().contains(only),
+    };
+    let work: Vec<Work> = super::work::WORK.into_iter().filter(wanted).collect();
+    let run = |on: &Mounted, work: &Work| work.run(on, options, &tar);
+    let seen = interleaved(options.rounds, &work, Work::name, &mounts, progress, run)?;
+    let names: Vec<_> = mounts.iter().map(|mounted| mounted.name).collect();
+    let work: Vec<_> = work.iter().map(Work::name).collect();
+    let rows = beside::rows(&work, &names, &seen, |server, work| match server {
+        BARE if work.starts_with("1M") => Some(0.7),
+        GOCRYPTFS => Some(Work::goal(work)),
+        _ => None,
+    });
+    drop(mounts);
+    Ok(MountReport { machine, threads: options.threads, files: options.files, rows, left_out })
+}
+
+impl fmt::Display for MountReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, processors, chosen, .. } = &self.machine;
+        writeln!(
+            f,
+            "{cpu}, {processors} processors; AES kernel {chosen}; client: fio, through the page cache"
+        )?;
+        writeln!(
+            f,
+            "folders in memory; our mounts have {} threads; trees of {} small files, a whole step as one request; \
+             ratio: underseal over this one",
+            self.threads, self.files
+        )?;
+        beside::table(f, &self.rows)?;
+        self.left_out.iter().try_for_each(|line| writeln!(f, "\n{line}"))
+    }
+}

@@ -1,0 +1,154 @@
+//! What is done to a mount: fio's requests, and a tree of small files.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::mounted::{MountOptions, Mounted};
+use crate::nbd::{NbdError as BenchError, Seen, seen};
+
+/// One thing to measure.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Work {
+    /// Requests of one kind, through the page cache, by so many threads with a file each.
+    Requests { kind: &'static str, kib: u32, threads: u32 },
+    /// A step in the life of a tree, in this order.
+    Tree(&'static str),
+}
+
+const fn requests(kind: &'static str, kib: u32, threads: u32) -> Work {
+    Work::Requests { kind, kib, threads }
+}
+
+pub(super) const WORK: [Work; 12] = [
+    requests("write", 1024, 1),
+    requests("write", 1024, 4),
+    requests("read", 1024, 1),
+    requests("read", 1024, 4),
+    requests("randread", 4, 1),
+    requests("randread", 4, 4),
+    requests("randwrite", 4, 1),
+    requests("randwrite", 4, 4),
+    Work::Tree("untar"),
+    Work::Tree("ls -lR"),
+    Work::Tree("find"),
+    Work::Tree("rm -r"),
+];
+
+impl Work {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Requests { kind, kib: 1024, threads } => format!("1M {kind} threads {threads}"),
+            Self::Requests { kind, kib, threads } => format!("{kib}k {kind} threads {threads}"),
+            Self::Tree(step) => format!("tree: {step}"),
+        }
+    }
+
+    /// What we mean to reach beside gocryptfs.
+    pub(super) fn goal(name: &str) -> f64 {
+        match name {
+            name if name.starts_with("1M") => 2.0,
+            name if name.starts_with("4k") => 1.3,
+            _ => 1.0,
+        }
+    }
+
+    pub(super) fn run(&self, on: &Mounted, options: &MountOptions, tar: &Path) -> Result<Seen, BenchError> {
+        let before = on.cpu_time()?;
+        match self {
+            Self::Requests { kind, kib, threads } => {
+                let report = fio(on, kind, *kib, *threads, options)?;
+                let cpu = on.cpu_time()?.saturating_sub(before);
+                seen(&report, cpu)
+                    .ok_or_else(|| BenchError::new(format!("fio's report over {} cannot be read", on.name)))
+            }
+            Self::Tree(step) => {
+                let mut command = match *step {
+                    "untar" => {
+                        let mut tarred = Command::new("tar");
+                        tarred.arg("-C").arg(&on.plain).arg("-xf").arg(tar);
+                        tarred
+                    }
+                    words => {
+                        let (program, more) = words.split_once(' ').unwrap_or((words, ""));
+                        let mut command = Command::new(program);
+                        command.args(more.split_whitespace()).arg(on.plain.join("tree"));
+                        command
+                    }
+                };
+                let started = Instant::now();
+                let status = command
+                    .stdout(Stdio::null())
+                    .status()
+                    .map_err(|e| BenchError::because(format!("{step} cannot be run"), e))?;
+                let took = started.elapsed();
+                if !status.success() {
+                    return Err(BenchError::new(format!("{step} over {} ended with {status}", on.name)));
+                }
+                Ok(one(took, on.cpu_time()?.saturating_sub(before)))
+            }
+        }
+    }
+}
+
+/// One request that took so long.
+fn one(took: Duration, cpu: Duration) -> Seen {
+    let us = took.as_secs_f64() * 1e6;
+    Seen {
+        iops: 1e6 / us,
+        mb_per_s: 0.0,
+        p50_us: us,
+        p99_us: us,
+        p999_us: us,
+        server_cpu_us: cpu.as_secs_f64() * 1e6,
+    }
+}
+
+fn fio(
+    on: &Mounted,
+    kind: &str,
+    kib: u32,
+    threads: u32,
+    options: &MountOptions,
+) -> Result<Value, BenchError> {
+    let output = Command::new("fio")
+        .args(["--name=bench", "--ioengine=psync", "--thread", "--group_reporting", "--time_based"])
+        // What the kernel has of the files is dropped first, and each time they begin again.
+        .args(["--invalidate=1", "--output-format=json", "--fallocate=none", "--randrepeat=0"])
+        .arg(format!("--directory={}", on.plain.display()))
+        .args([format!("--rw={kind}"), format!("--bs={kib}k"), format!("--numjobs={threads}")])
+        .args([format!("--size={}", options.size), format!("--runtime={}ms", options.runtime.as_millis())])
+        .output()
+        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
+    report.filter(|_| output.status.success()).ok_or_else(|| {
+        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+        BenchError::new(format!("fio over {} ended with {}: {last}", on.name, output.status))
+    })
+}
+
+/// Packs a tree of so many small files.
+pub(super) fn pack(folder: &Path, files: u32) -> Result<std::path::PathBuf, BenchError> {
+    let failed = |e: std::io::Error| BenchError::because("a tree of small files cannot be made", e);
+    let tree = folder.join("tree");
+    for n in 0..files {
+        let within = tree.join(format!("folder {}", n / 100));
+        if n % 100 == 0 {
+            fs::create_dir_all(&within).map_err(failed)?;
+        }
+        // Like sources: a few hundred bytes to a few KiB.
+        let len = 200 + (n as usize).wrapping_mul(2_654_435_761) % 6000;
+        fs::write(within.join(format!("file {n}")), vec![b'x'; len]).map_err(failed)?;
+    }
+    let tar = folder.join("tree.tar");
+    let status = Command::new("tar").arg("-C").arg(folder).arg("-cf").arg(&tar).arg("tree").status();
+    if !status.map_err(failed)?.success() {
+        return Err(BenchError::new("tar failed"));
+    }
+    fs::remove_dir_all(&tree).map_err(failed)?;
+    Ok(tar)
+}

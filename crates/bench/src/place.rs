@@ -1,0 +1,176 @@
+//! What the measured servers have in common: images that lie in memory, and processes that end with the measurement.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::nbd::{NbdError as BenchError, missing, process_time, run};
+
+/// Where images lie, and the passphrase to all of them, which is gone when this is dropped.
+pub(crate) struct Place {
+    underseal: PathBuf,
+    directory: PathBuf,
+    size: u64,
+    passphrase: PathBuf,
+}
+
+impl Place {
+    /// Images of `size` bytes in `directory`, and the command that serves ours.
+    pub(crate) fn new(underseal: &Path, directory: &Path, size: u64) -> Result<Self, BenchError> {
+        let place = Self {
+            underseal: underseal.into(),
+            directory: directory.into(),
+            size,
+            passphrase: directory.join(format!("underseal-bench-{}.pass", std::process::id())),
+        };
+        File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&place.passphrase)
+            .and_then(|mut file| file.write_all(b"benchmark"))
+            .map_err(|e| cannot_make(&place.passphrase, e))?;
+        Ok(place)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("underseal-bench-{}.{name}", std::process::id()))
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn passphrase(&self) -> &Path {
+        &self.passphrase
+    }
+
+    pub(crate) fn underseal(&self) -> Command {
+        let mut command = Command::new(&self.underseal);
+        command.arg("--quiet");
+        command
+    }
+
+    /// The command that opens an image of ours.
+    pub(crate) fn open(&self, image: &Path) -> Command {
+        let mut open = self.underseal();
+        open.arg("open").arg(image).arg("--passphrase-file").arg(&self.passphrase);
+        open
+    }
+
+    /// The command that opens an image without a cipher.
+    pub(crate) fn open_null(&self, image: &Path) -> Command {
+        let mut open = self.open(image);
+        open.args([
+            "--type",
+            "plain",
+            "--cipher",
+            "cipher_null-ecb",
+            "--allow-null",
+            "--sector-size",
+            "4096",
+        ]);
+        open
+    }
+
+    /// A LUKS2 image of ours.
+    pub(crate) fn luks2(&self, stem: &str, sector: &str) -> Result<PathBuf, BenchError> {
+        let image = self.path(&format!("{stem}.img"));
+        // The header comes on top of the volume.
+        let size = self.size + (16 << 20);
+        let mut format = self.underseal();
+        format.arg("format").arg(&image).args(["--size", &size.to_string(), "--sector-size", sector]);
+        format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
+        run(format.arg(&self.passphrase))?;
+        Ok(image)
+    }
+
+    /// An image without a header.
+    pub(crate) fn image(&self, name: &str) -> Result<PathBuf, BenchError> {
+        let image = self.path(name);
+        let made = File::create(&image).and_then(|file| file.set_len(self.size));
+        made.map_err(|e| cannot_make(&image, e))?;
+        Ok(image)
+    }
+
+    /// A LUKS1 image of qemu's with aes-xts-plain64 and a 512-bit key.
+    pub(crate) fn luks1(&self, stem: &str) -> Result<PathBuf, BenchError> {
+        let image = self.path(&format!("{stem}-luks1.img"));
+        let mut create = Command::new("qemu-img");
+        create
+            .args(["create", "-q", "-f", "luks", "--object"])
+            .arg(self.secret())
+            .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
+        run(create.arg(&image).arg(self.size.to_string()))?;
+        Ok(image)
+    }
+
+    /// The passphrase for qemu's programs.
+    pub(crate) fn secret(&self) -> String {
+        format!("secret,id=key,file={}", self.passphrase.display())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.passphrase);
+    }
+}
+
+pub(crate) fn cannot_make(path: &Path, e: std::io::Error) -> BenchError {
+    BenchError::because(format!("cannot make {}", path.display()), e)
+}
+
+/// A server on a Unix socket that runs until it is dropped, with its files.
+pub(crate) struct SocketServer {
+    pub(crate) name: &'static str,
+    pub(crate) socket: PathBuf,
+    process: Child,
+    files: Vec<PathBuf>,
+}
+
+impl SocketServer {
+    /// Starts it and waits until it can be connected to.
+    pub(crate) fn start(
+        name: &'static str,
+        command: &mut Command,
+        socket: PathBuf,
+        mut files: Vec<PathBuf>,
+    ) -> Result<Self, BenchError> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let process = command.spawn().map_err(|e| missing(command, e))?;
+        files.push(socket.clone());
+        let mut server = Self { name, socket, process, files };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while UnixStream::connect(&server.socket).is_err() {
+            if let Ok(Some(status)) = server.process.try_wait() {
+                return Err(BenchError::new(format!("{name} ended with {status} before it served")));
+            }
+            if Instant::now() > deadline {
+                return Err(BenchError::new(format!("{name} did not begin to serve within 30 s")));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// The processor time that it has used.
+    pub(crate) fn cpu_time(&self) -> Result<Duration, BenchError> {
+        process_time(self.name, self.process.id())
+    }
+}
+
+impl Drop for SocketServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}

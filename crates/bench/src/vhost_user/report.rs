@@ -1,0 +1,59 @@
+//! Medians and ratios, for programs (serde) and for people (`Display`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::driver::Workload;
+use super::servers;
+use crate::Machine;
+use crate::beside::{self, ServerRow};
+use crate::nbd::Seen;
+use crate::place::SocketServer;
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct VhostUserReport {
+    /// Where.
+    pub machine: Machine,
+    /// Servers and client had a processor each.
+    pub pinned: bool,
+    /// Workload by workload, server by server.
+    pub rows: Vec<ServerRow>,
+}
+
+pub(super) fn report(
+    machine: Machine,
+    pinned: bool,
+    workloads: &[Workload],
+    servers: &[SocketServer],
+    seen: &[Vec<Vec<Seen>>],
+) -> VhostUserReport {
+    let names: Vec<_> = servers.iter().map(|server| server.name).collect();
+    let workloads: Vec<_> = workloads.iter().map(Workload::name).collect();
+    VhostUserReport { machine, pinned, rows: beside::rows(&workloads, &names, seen, goal) }
+}
+
+fn goal(server: &'static str, workload: &str) -> Option<f64> {
+    match server {
+        _ if !workload.starts_with("4k") || !workload.ends_with("depth 32") => None,
+        servers::OURS_NULL => Some(0.9),
+        servers::DAEMON => Some(3.0),
+        _ => None,
+    }
+}
+
+impl fmt::Display for VhostUserReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, processors, chosen, .. } = &self.machine;
+        let pinned =
+            if self.pinned { "each on a processor of its own" } else { "wherever the system put them" };
+        writeln!(f, "{cpu}, {processors} processors; AES kernel {chosen}; client: libblkio's virtio driver")?;
+        writeln!(
+            f,
+            "aes-xts-plain64, 512-bit keys; images in memory; one ring; client and server {pinned}; ratio: underseal \
+             with 4 KiB sectors over this one"
+        )?;
+        beside::table(f, &self.rows)
+    }
+}

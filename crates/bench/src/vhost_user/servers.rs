@@ -1,0 +1,74 @@
+//! The servers that are measured, each in a process of its own, each with one ring.
+
+use std::process::Command;
+
+use super::{BenchError, VhostUserOptions};
+use crate::place::{Place, SocketServer};
+
+/// Ours with the cipher: what the others are compared with.
+const OURS: &str = "underseal, 4 KiB sectors";
+/// Ours without a cipher, over the same kind of file.
+pub(super) const OURS_NULL: &str = "underseal, cipher_null";
+pub(super) const DAEMON: &str = "qemu-storage-daemon luks";
+const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
+
+/// Ours first.
+pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
+    let place = Place::new(&options.underseal, &options.directory, options.size)?;
+    Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
+}
+
+/// The command on the servers' processor.
+fn pinned(command: &Command) -> Command {
+    if processors() < 2 {
+        let mut same = Command::new(command.get_program());
+        same.args(command.get_args());
+        return same;
+    }
+    let mut pinned = Command::new("taskset");
+    pinned.args(["--cpu-list", "1"]).arg(command.get_program()).args(command.get_args());
+    pinned
+}
+
+/// Puts this thread on the client's processor, if there are two.
+pub(super) fn pin_client() -> bool {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    processors() >= 2 && rustix::thread::sched_setaffinity(None, &set).is_ok()
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn ours(place: &Place) -> Result<SocketServer, BenchError> {
+    let (image, socket) = (place.luks2("vhost-user", "4096")?, place.path("vhost-user.sock"));
+    let mut open = place.open(&image);
+    open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
+    SocketServer::start(OURS, &mut pinned(&open), socket, vec![image])
+}
+
+fn null(place: &Place) -> Result<SocketServer, BenchError> {
+    let (image, socket) = (place.image("vhost-user-null.img")?, place.path("vhost-user-null.sock"));
+    let mut open = place.open_null(&image);
+    open.arg("--vhost-user").arg(&socket).args(["--vhost-user-queues", "1"]);
+    SocketServer::start(OURS_NULL, &mut pinned(&open), socket, vec![image])
+}
+
+fn daemon(place: &Place, luks: bool) -> Result<SocketServer, BenchError> {
+    let (name, stem) = if luks { (DAEMON, "qsd-luks") } else { (DAEMON_FILE, "qsd-file") };
+    let image = if luks { place.luks1(stem)? } else { place.image(stem)? };
+    let socket = place.path(&format!("{stem}.sock"));
+    let mut serve = Command::new("qemu-storage-daemon");
+    serve.arg("--object").arg(place.secret()).args(["--object", "iothread,id=thread"]);
+    serve.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={}", image.display()));
+    if luks {
+        serve.args(["--blockdev", "driver=luks,node-name=luks,file=file,key-secret=key"]);
+    }
+    serve.arg("--export").arg(format!(
+        "type=vhost-user-blk,id=disk,node-name={},writable=on,num-queues=1,iothread=thread,addr.type=unix,addr.path={}",
+        if luks { "luks" } else { "file" },
+        socket.display()
+    ));
+    SocketServer::start(name, &mut pinned(&serve), socket, vec![image])
+}

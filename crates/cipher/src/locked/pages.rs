@@ -1,0 +1,54 @@
+//! Pages from the kernel.
+
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Zeroed pages, locked and left out of core dumps. Whoever writes to them wipes them.
+pub(super) struct Pages {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl Pages {
+    /// Maps at least `len` bytes.
+    ///
+    /// Failing to lock them is not an error: the default limit is a few megabytes, and a volume that cannot be
+    /// opened protects nobody.
+    pub(super) fn new(len: usize) -> Result<Self> {
+        let len = len.max(1).next_multiple_of(rustix::param::page_size());
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe {
+            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }
+        .map_err(|e| {
+            Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of key material"))
+                .with_source(std::io::Error::from(e))
+        })?;
+        // SAFETY: the range is the mapping just made; locking and advising change no contents.
+        unsafe {
+            let _ = mlock(at, len);
+            let _ = madvise(at, len, Advice::LinuxDontDump);
+        }
+        let at = NonNull::new(at.cast())
+            .ok_or_else(|| Error::new(ErrorKind::Memory, "the kernel mapped key memory at address zero"))?;
+        Ok(Self { at, len })
+    }
+
+    pub(super) fn at(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and nobody refers to it any longer.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,30 @@
+//! The fuzz targets' seeds and findings, replayed.
+
+#[path = "exercise.rs"]
+mod exercise;
+
+use std::path::Path;
+
+fn replay(target: &str, run: fn(&[u8]) -> bool) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let mut understood = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        understood += usize::from(run(&std::fs::read(entry.unwrap().path()).unwrap()));
+    }
+    assert!(understood > 0, "{target}: no seed is what it should be");
+}
+
+#[test]
+fn headers() {
+    replay("ecryptfs_header", exercise::header);
+}
+
+#[test]
+fn names() {
+    replay("ecryptfs_name", exercise::name);
+}
+
+#[test]
+fn files() {
+    replay("ecryptfs_files", exercise::files);
+}

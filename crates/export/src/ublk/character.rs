@@ -1,0 +1,172 @@
+//! /dev/ublkcN: the driver's side of one device.
+//!
+//! ```text
+//!   mmap    at queue * 4096 descriptors: one for each tag, written by the kernel before the tag's fetch is answered
+//!   pread   at 2 GiB + queue << 41 + tag << 25: the plaintext of a write
+//!   pwrite  there: the plaintext of a read
+//! ```
+//!
+//! Where the device is not root's, there is no pread and pwrite: the kernel copies to and from a buffer for each tag, which
+//! the tag's commands name. It is written to while the kernel fetches for the tag, and ours while we have a request of it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libublk_rs_sys as sys;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// How long the node may take to appear.
+const APPEARS: Duration = Duration::from_secs(10);
+
+pub(super) fn path(id: u32) -> String {
+    format!("/dev/ublkc{id}")
+}
+
+/// The block device.
+pub(super) fn disk(id: u32) -> PathBuf {
+    format!("/dev/ublkb{id}").into()
+}
+
+/// Opens the device's node, which may have been made just now.
+///
+/// # Errors
+/// The kernel's.
+pub(super) fn open(id: u32) -> io::Result<File> {
+    let started = Instant::now();
+    loop {
+        match File::options().read(true).write(true).open(path(id)) {
+            // A rule of udev's may still have to give it to this user; an old server may still be on its way out.
+            Err(e) if started.elapsed() < APPEARS => {
+                log::debug!("{}: {e}", path(id));
+                thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// One hardware queue's view of the device.
+pub(super) struct Queue {
+    file: Arc<File>,
+    number: u16,
+    depth: u16,
+    descriptors: Mapped,
+    /// A buffer for each tag, and how long one is, where the kernel copies.
+    buffers: Option<(Mapped, usize)>,
+}
+
+impl Queue {
+    /// Maps the descriptors; `longest`: the kernel copies, so many bytes at most.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn new(file: Arc<File>, number: u16, depth: u16, longest: Option<usize>) -> io::Result<Self> {
+        const EACH: usize = size_of::<sys::ublksrv_io_desc>();
+        const _: () = assert!(EACH == 24);
+        let page = rustix::param::page_size();
+        let offset = (sys::UBLK_MAX_QUEUE_DEPTH as usize * EACH).next_multiple_of(page) * usize::from(number);
+        let len = (usize::from(depth) * EACH).next_multiple_of(page);
+        let descriptors = Mapped::file(&file, offset as u64 + u64::from(sys::UBLKSRV_CMD_BUF_OFFSET), len)?;
+        let buffers = longest.map(|each| io::Result::Ok((Mapped::memory(usize::from(depth) * each)?, each)));
+        Ok(Self { file, number, depth, descriptors, buffers: buffers.transpose()? })
+    }
+
+    /// The descriptor of a request that the driver has handed over; none for a tag that cannot be.
+    pub(super) fn descriptor(&self, tag: u16) -> Option<sys::ublksrv_io_desc> {
+        let first = self.descriptors.at.cast::<sys::ublksrv_io_desc>();
+        // SAFETY: the mapping holds a descriptor for each tag below the depth. The kernel has written this one before it
+        // handed the request over; even if it wrote again meanwhile, any bytes make a valid value.
+        (tag < self.depth).then(|| unsafe { first.add(tag.into()).read_volatile() })
+    }
+
+    /// What the tag's commands name: its buffer, if it has one.
+    pub(super) fn address(&self, tag: u16) -> u64 {
+        self.buffer(tag, 0).map_or(0, |buffer| buffer as u64)
+    }
+
+    /// Lets the tags' buffers be for as long as this process is.
+    pub(super) fn leave_buffers(&mut self) {
+        std::mem::forget(self.buffers.take());
+    }
+
+    /// The tag's buffer, when there is one and it holds `len` bytes.
+    fn buffer(&self, tag: u16, len: usize) -> Option<*mut u8> {
+        let (memory, each) = self.buffers.as_ref().filter(|(_, each)| tag < self.depth && len <= *each)?;
+        // SAFETY: within the mapping, which has a buffer for each tag below the depth.
+        Some(unsafe { memory.at.as_ptr().add(usize::from(tag) * each) })
+    }
+
+    /// Fetches a write's plaintext.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn read(&self, tag: u16, data: &mut [u8]) -> io::Result<()> {
+        if let Some(buffer) = self.buffer(tag, data.len()) {
+            // SAFETY: the buffer is as long, and the kernel is done with it until the tag's next command.
+            unsafe { ptr::copy_nonoverlapping(buffer, data.as_mut_ptr(), data.len()) };
+            return Ok(());
+        }
+        self.file.read_exact_at(data, self.data_at(tag))
+    }
+
+    /// Delivers a read's plaintext.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn write(&self, tag: u16, data: &[u8]) -> io::Result<()> {
+        if let Some(buffer) = self.buffer(tag, data.len()) {
+            // SAFETY: as in `read`.
+            unsafe { ptr::copy_nonoverlapping(data.as_ptr(), buffer, data.len()) };
+            return Ok(());
+        }
+        self.file.write_all_at(data, self.data_at(tag))
+    }
+
+    fn data_at(&self, tag: u16) -> u64 {
+        u64::from(sys::UBLKSRV_IO_BUF_OFFSET)
+            + (u64::from(self.number) << sys::UBLK_QID_OFF)
+            + (u64::from(tag) << sys::UBLK_TAG_OFF)
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Mapped memory.
+struct Mapped {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapped {
+    fn file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let at = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, offset) }?;
+        Ok(Self { at: NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+
+    fn memory(len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) }?;
+        Ok(Self { at: NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole; what was in it is copied out, and the queue's worker has waited for all
+        // commands that name it.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,147 @@
+//! Which device a volume becomes.
+//!
+//! ```text
+//!   the number that was asked for, or the one that /dev/underseal/NAME leads to
+//!     no such device                 make it
+//!     its server is alive            in use
+//!     its server was killed          take it over, if it is this volume's
+//!     it was stopped, not deleted    delete it, if it is this volume's, and make it again
+//! ```
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libublk_rs_sys as sys;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use super::control::Control;
+use super::{UblkConfig, link, params};
+use crate::{Error, ErrorKind, Result};
+
+/// How long the kernel may take to see a killed server off.
+const SEEN_OFF: Duration = Duration::from_secs(60);
+
+/// A device that is this server's, not yet started.
+pub(super) struct Claimed {
+    pub(super) info: sys::ublksrv_ctrl_dev_info,
+    /// It was another server's before.
+    pub(super) recovered: bool,
+}
+
+/// Gets a device for a volume that is described so.
+///
+/// # Errors
+/// `DeviceInUse` when another server has it, or it was another volume's; `Ublk` when the kernel refuses.
+pub(super) fn claim(
+    control: &mut Control,
+    config: &UblkConfig,
+    params: &sys::ublk_params,
+) -> Result<Claimed> {
+    let wanted = config.id.or_else(|| if config.unprivileged { None } else { link::lookup(&config.name) });
+    if let Some(id) = wanted {
+        match control.info(id) {
+            Ok(info) if config.id.is_some() || info.ublksrv_flags == config.identity => {
+                if let Some(claimed) = take_over(control, config, info, params)? {
+                    return Ok(claimed);
+                }
+            }
+            // The name led to what is another's by now.
+            Ok(_) => {}
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => {}
+            Err(e) => return Err(refused(format!("device {id} cannot be looked at"), e)),
+        }
+    }
+    add(control, config, params)
+}
+
+/// Takes over a device that is there; nothing when it is gone afterwards.
+fn take_over(
+    control: &mut Control,
+    config: &UblkConfig,
+    info: sys::ublksrv_ctrl_dev_info,
+    params: &sys::ublk_params,
+) -> Result<Option<Claimed>> {
+    let id = info.dev_id;
+    let in_use = |why: String| Err(Error::new(ErrorKind::DeviceInUse, format!("/dev/ublkb{id} {why}")));
+    let server = Pid::from_raw(info.ublksrv_pid).filter(|pid| test_kill_process(*pid) != Err(Errno::SRCH));
+    match u32::from(info.state) {
+        sys::UBLK_S_DEV_LIVE if server.is_some() => {
+            in_use(format!("is in use: process {} serves it", info.ublksrv_pid))
+        }
+        _ if info.ublksrv_flags != config.identity => {
+            in_use("was made for another volume, or by another program".into())
+        }
+        sys::UBLK_S_DEV_DEAD => {
+            control
+                .delete(id, &|| false)
+                .map_err(|e| refused(format!("device {id} cannot be deleted"), e))?;
+            Ok(None)
+        }
+        _ => {
+            let was =
+                control.params(id).map_err(|e| refused(format!("device {id} cannot be looked at"), e))?;
+            if let Some(difference) = params::difference(&was, params) {
+                return in_use(format!("waits for its volume as it was: {difference}"));
+            }
+            recover(control, id)?;
+            let info =
+                control.info(id).map_err(|e| refused(format!("device {id} cannot be looked at"), e))?;
+            Ok(Some(Claimed { info, recovered: true }))
+        }
+    }
+}
+
+fn recover(control: &mut Control, id: u32) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        match control.begin_recovery(id) {
+            Ok(()) => return Ok(()),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) && started.elapsed() < SEEN_OFF => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err(e) => return Err(refused(format!("/dev/ublkb{id} cannot be taken over"), e)),
+        }
+    }
+}
+
+fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) -> Result<Claimed> {
+    let flags = if config.unprivileged {
+        sys::UBLK_F_CMD_IOCTL_ENCODE | sys::UBLK_F_UNPRIVILEGED_DEV
+    } else {
+        sys::UBLK_F_CMD_IOCTL_ENCODE
+            | sys::UBLK_F_USER_COPY
+            | sys::UBLK_F_USER_RECOVERY
+            | sys::UBLK_F_USER_RECOVERY_REISSUE
+    };
+    let mut info = sys::ublksrv_ctrl_dev_info {
+        nr_hw_queues: config.queues,
+        queue_depth: config.depth,
+        max_io_buf_bytes: params::LONGEST,
+        // All ones: the kernel chooses.
+        dev_id: config.id.unwrap_or(u32::MAX),
+        flags: flags.into(),
+        ublksrv_flags: config.identity,
+        ..Default::default()
+    };
+    control.add(&mut info).map_err(|e| match (Errno::from_io_error(&e), config.id) {
+        (Some(Errno::EXIST), Some(id)) => {
+            Error::new(ErrorKind::DeviceInUse, format!("/dev/ublkb{id} is in use by another server"))
+        }
+        (Some(Errno::PERM | Errno::ACCESS), _) => {
+            Error::new(ErrorKind::Forbidden, "this user may not make block devices").with_source(e)
+        }
+        _ => refused("the kernel made no device".into(), e),
+    })?;
+    if let Err(e) = control.set_params(info.dev_id, *params) {
+        let _ = control.delete(info.dev_id, &|| false);
+        return Err(refused("the kernel takes no such disk".into(), e));
+    }
+    Ok(Claimed { info, recovered: false })
+}
+
+/// The kernel said no.
+pub(super) fn refused(what: String, e: io::Error) -> Error {
+    Error::new(ErrorKind::Ublk, what).with_source(e)
+}

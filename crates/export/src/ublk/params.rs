@@ -1,0 +1,81 @@
+//! What the kernel is told of the volume.
+
+use libublk_rs_sys as sys;
+use underseal_datapath::Mapping;
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest read or write, in bytes.
+pub(super) const LONGEST: u32 = 1 << 20;
+
+/// The longest discard or zeroing in one request: zeros under a cipher are written, and nobody should wait for them for long.
+const FREED: u32 = 1 << 30;
+const ZEROED: u32 = 16 << 20;
+
+/// The kernel's sectors.
+const SECTOR: u64 = 512;
+
+/// Describes the disk.
+///
+/// # Errors
+/// `Unsupported` when the volume's sectors are larger than the kernel's pages.
+pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
+    let page = rustix::param::page_size();
+    if mapping.block() as usize > page {
+        let context = format!(
+            "sectors of {} bytes: the kernel has no block devices of more than a page ({page} bytes) a block",
+            mapping.block()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let block = u64::from(mapping.block()).max(SECTOR);
+    let shift = |bytes: u64| u8::try_from(bytes.ilog2()).unwrap_or(u8::MAX);
+    let preferred = u64::from(mapping.preferred_block()).max(block).next_power_of_two().min(1 << 20);
+    let mut attrs = sys::UBLK_ATTR_VOLATILE_CACHE | sys::UBLK_ATTR_FUA;
+    if mapping.read_only() {
+        attrs |= sys::UBLK_ATTR_READ_ONLY;
+    }
+    let discards = if mapping.discards() { FREED >> 9 } else { 0 };
+    let zeroes = if mapping.is_null() { FREED >> 9 } else { ZEROED >> 9 };
+    Ok(sys::ublk_params {
+        types: sys::UBLK_PARAM_TYPE_BASIC | sys::UBLK_PARAM_TYPE_DISCARD,
+        basic: sys::ublk_param_basic {
+            attrs,
+            logical_bs_shift: shift(block),
+            physical_bs_shift: shift(preferred),
+            io_opt_shift: shift(preferred),
+            io_min_shift: shift(preferred),
+            max_sectors: LONGEST >> 9,
+            // What is left beyond whole blocks nobody could reach.
+            dev_sectors: mapping.size() / block * (block / SECTOR),
+            ..Default::default()
+        },
+        discard: sys::ublk_param_discard {
+            discard_granularity: u32::try_from(preferred).unwrap_or(mapping.block()),
+            max_discard_sectors: discards,
+            max_write_zeroes_sectors: zeroes,
+            max_discard_segments: 1,
+            ..Default::default()
+        },
+        ..Default::default()
+    })
+}
+
+/// How a volume differs from the disk that it was, if it does.
+pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
+    let (was, is) = (&was.basic, &is.basic);
+    let bytes = |basic: &sys::ublk_param_basic| basic.dev_sectors.saturating_mul(SECTOR);
+    let (was_read_only, is_read_only) =
+        (was.attrs & sys::UBLK_ATTR_READ_ONLY != 0, is.attrs & sys::UBLK_ATTR_READ_ONLY != 0);
+    if was.dev_sectors != is.dev_sectors {
+        Some(format!("it had {} bytes, the volume has {}", bytes(was), bytes(is)))
+    } else if was.logical_bs_shift != is.logical_bs_shift {
+        let size = |shift: u8| 1u64.checked_shl(shift.into()).unwrap_or(0);
+        let (was, is) = (size(was.logical_bs_shift), size(is.logical_bs_shift));
+        Some(format!("its blocks were of {was} bytes, the volume's are of {is}"))
+    } else if was_read_only != is_read_only {
+        Some(if is_read_only { "it could be written to" } else { "it was read-only" }.into())
+    } else {
+        None
+    }
+}

@@ -1,0 +1,356 @@
+//! From the device's making to its end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use libublk_rs_sys as sys;
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+use underseal_datapath::Mapping;
+
+use super::claim::{Claimed, claim, refused};
+use super::control::Control;
+use super::link::Link;
+use super::worker::{Part, Worker};
+use super::{UblkConfig, character, params};
+use crate::{Error, ErrorKind, Result};
+
+/// How often it is looked whether a device that is in use still is.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long those may take who have a stopped device open.
+const CLOSED: Duration = Duration::from_secs(5);
+
+/// A volume that is served as a block device.
+pub struct UblkServer {
+    thread: JoinHandle<Result<()>>,
+    stopper: UblkStopper,
+    device: PathBuf,
+    link: Option<PathBuf>,
+}
+
+/// Ends the serving from any thread.
+#[derive(Clone)]
+pub struct UblkStopper(Arc<Mutex<Sender<Message>>>);
+
+/// What the device's thread is told.
+enum Message {
+    Stop,
+    /// A queue's thread has ended, well or not.
+    Ended(Result<()>),
+}
+
+/// Whether there is ublk, before anything is unlocked.
+///
+/// # Errors
+/// `UblkDevice` when the kernel has none, or one that is too old; `Forbidden` when this user may not use it.
+pub fn available() -> Result<()> {
+    let mut control = Control::open(false)?;
+    let too_old = || {
+        Error::new(ErrorKind::UblkDevice, "this kernel's ublk cannot do what is needed, which Linux 6.5 can")
+    };
+    let features = control.features().map_err(|e| match Errno::from_io_error(&e) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            Error::new(ErrorKind::Forbidden, "this user may not use ublk").with_source(e)
+        }
+        _ => too_old().with_source(e),
+    })?;
+    let needed = u64::from(sys::UBLK_F_USER_COPY | sys::UBLK_F_CMD_IOCTL_ENCODE);
+    if features & needed == needed { Ok(()) } else { Err(too_old()) }
+}
+
+impl UblkServer {
+    /// Makes the block device, or takes it over from a server that was killed. Requests are served from here on.
+    ///
+    /// # Errors
+    /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse` when the device is another's;
+    /// `Unsupported` when the kernel has no such block devices; `Ublk` when it refuses for another reason.
+    pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
+        let (sender, messages) = mpsc::channel();
+        let (ready, begun) = mpsc::channel();
+        let for_queues = sender.clone();
+        // One thread for all commands, because their ring is one thread's.
+        let thread = thread::Builder::new()
+            .name("ublk".into())
+            .spawn(move || {
+                let started = Device::start(mapping, config, for_queues, &messages);
+                match started {
+                    Ok(device) => {
+                        let _ = ready.send(Ok((device.disk(), device.link())));
+                        device.serve(&messages)
+                    }
+                    Err(e) => {
+                        let _ = ready.send(Err(e));
+                        Ok(())
+                    }
+                }
+            })
+            .map_err(|e| Error::new(ErrorKind::Io, "no thread for ublk").with_source(e))?;
+        let begun =
+            begun.recv().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the thread of ublk died")));
+        let (device, link) = begun?;
+        log::info!("serving {}", device.display());
+        Ok(Self { thread, stopper: UblkStopper(Arc::new(Mutex::new(sender))), device, link })
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The link to the device, where there is one.
+    pub fn link(&self) -> Option<&Path> {
+        self.link.as_deref()
+    }
+
+    /// What stops this server.
+    pub fn stopper(&self) -> UblkStopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until the device is gone: by the stopper, or by anybody who deletes it.
+    ///
+    /// # Errors
+    /// `Drain` when it was still in use [`drain_timeout`](UblkConfig::drain_timeout) after the stopper was used. Its users
+    /// wait for another server then.
+    pub fn run(self) -> Result<()> {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl UblkStopper {
+    /// Makes the server end, and returns at once.
+    pub fn stop(&self) {
+        // Nobody listens when it has ended already.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Stop);
+    }
+}
+
+/// A device that runs.
+struct Device {
+    control: Control,
+    id: u32,
+    config: UblkConfig,
+    queues: Vec<JoinHandle<()>>,
+    /// Kept until the queues have ended; the device is deleted when it is closed.
+    file: Arc<File>,
+    link: Option<Link>,
+}
+
+impl Device {
+    fn start(
+        mapping: Arc<Mapping>,
+        config: UblkConfig,
+        sender: Sender<Message>,
+        messages: &Receiver<Message>,
+    ) -> Result<Self> {
+        let mut control = Control::open(config.unprivileged)?;
+        let params = params::of(&mapping)?;
+        stay_in_memory(&config);
+        let Claimed { info, recovered } = claim(&mut control, &config, &params)?;
+        let id = info.dev_id;
+        let file = match character::open(id) {
+            Ok(file) => Arc::new(file),
+            Err(e) => {
+                if !recovered {
+                    let _ = control.delete(id, &|| false);
+                }
+                return Err(refused(format!("{} cannot be opened", character::path(id)), e));
+            }
+        };
+        let mut this = Self { control, id, config, queues: Vec::new(), file, link: None };
+        let begun = this.begin(mapping, &info, recovered, sender, messages);
+        match begun {
+            Ok(()) => {
+                this.name();
+                Ok(this)
+            }
+            // Its users go on waiting for a server that can.
+            Err(e) if recovered => Err(e),
+            Err(e) => {
+                let _ = this.delete(None);
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts the queues, then the disk.
+    fn begin(
+        &mut self,
+        mapping: Arc<Mapping>,
+        info: &sys::ublksrv_ctrl_dev_info,
+        recovered: bool,
+        sender: Sender<Message>,
+        messages: &Receiver<Message>,
+    ) -> Result<()> {
+        let (ready, begun) = mpsc::channel();
+        let failed = Arc::new(AtomicBool::new(false));
+        for number in 0..info.nr_hw_queues {
+            let part = Part {
+                mapping: mapping.clone(),
+                file: self.file.clone(),
+                number,
+                depth: info.queue_depth,
+                longest: info.max_io_buf_bytes as usize,
+                unprivileged: self.config.unprivileged,
+            };
+            let (ready, ended, failed) = (ready.clone(), sender.clone(), failed.clone());
+            let thread = thread::Builder::new().name(format!("ublk-{number}")).spawn(move || {
+                let result = match Worker::new(part) {
+                    Ok(worker) => {
+                        let _ = ready.send(Ok(()));
+                        drop(ready);
+                        worker.run()
+                    }
+                    Err(e) => {
+                        let _ = ready.send(Err(e));
+                        Ok(())
+                    }
+                };
+                failed.store(true, Ordering::SeqCst);
+                // Nobody listens at the very end.
+                let _ = ended.send(Message::Ended(result));
+            });
+            self.queues.push(thread.map_err(|e| refused("no thread for a queue".into(), e))?);
+        }
+        drop(ready);
+        begun.iter().collect::<Result<()>>()?;
+        let (id, gives_up) = (self.id, || failed.load(Ordering::SeqCst));
+        let started = match recovered {
+            true => self.control.end_recovery(id, &gives_up),
+            false => self.control.start(id, &gives_up),
+        };
+        started.map_err(|e| match messages.try_recv() {
+            Ok(Message::Ended(Err(why))) => why,
+            _ => refused(format!("{} cannot be started", character::disk(id).display()), e),
+        })
+    }
+
+    fn name(&mut self) {
+        if self.config.unprivileged {
+            return;
+        }
+        match Link::make(&self.config.name, self.id) {
+            Ok(link) => self.link = Some(link),
+            Err(e) => log::warn!("no link /dev/underseal/{}: {e}", self.config.name),
+        }
+    }
+
+    fn disk(&self) -> PathBuf {
+        character::disk(self.id)
+    }
+
+    fn link(&self) -> Option<PathBuf> {
+        self.link.as_ref().map(|link| link.path().to_owned())
+    }
+
+    /// Waits for the end.
+    fn serve(mut self, messages: &Receiver<Message>) -> Result<()> {
+        match messages.recv() {
+            Ok(Message::Ended(result)) => {
+                match &result {
+                    Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
+                    Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
+                }
+                return result.and(self.delete(None));
+            }
+            Ok(Message::Stop) | Err(_) => {}
+        }
+        let claim = match self.drained(messages) {
+            Ok(claim) => claim,
+            Err(e) if self.config.unprivileged => {
+                self.delete(None)?;
+                return Err(e);
+            }
+            Err(e) => {
+                if let Some(link) = self.link.take() {
+                    link.leave();
+                }
+                return Err(e);
+            }
+        };
+        self.delete(claim)
+    }
+
+    /// Waits until nobody has the device mounted or otherwise for itself.
+    fn drained(&self, messages: &Receiver<Message>) -> Result<Option<File>> {
+        let (disk, started) = (self.disk(), Instant::now());
+        let mut told = false;
+        loop {
+            match exclusive(&disk) {
+                Ok(claim) => return Ok(Some(claim)),
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {}
+                // It cannot be looked at: then it cannot be used either.
+                Err(_) => return Ok(None),
+            }
+            if !told {
+                told = true;
+                log::warn!(
+                    "{} is in use (mounted, swap, or under another device): it is served on for a while",
+                    disk.display()
+                );
+            }
+            let left = self.config.drain_timeout.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                let context = format!("{} was still in use", disk.display());
+                return Err(Error::new(ErrorKind::Drain, context));
+            }
+            match messages.recv_timeout(left.min(LOOK)) {
+                Ok(Message::Ended(_)) => return Ok(None),
+                Ok(Message::Stop) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),
+            }
+        }
+    }
+
+    /// Stops the device, sees the queues off, and deletes it. Until it is stopped it is `claimed`, so that nobody mounts it
+    /// meanwhile.
+    fn delete(mut self, claimed: Option<File>) -> Result<()> {
+        let disk = self.disk();
+        let stopped = self.control.stop(self.id);
+        stopped.map_err(|e| refused(format!("{} cannot be stopped", disk.display()), e))?;
+        drop(claimed);
+        for queue in self.queues.drain(..) {
+            let _ = queue.join();
+        }
+        drop(self.file);
+        // It goes when the last one has closed it; who does not, gets errors, and is not waited for.
+        let started = Instant::now();
+        match self.control.delete(self.id, &|| started.elapsed() > CLOSED) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::CANCELED) => {
+                log::warn!("{} is stopped, but somebody still has it open", disk.display());
+            }
+            deleted => deleted.map_err(|e| refused(format!("{} cannot be deleted", disk.display()), e))?,
+        }
+        log::info!("{} is gone", disk.display());
+        Ok(())
+    }
+}
+
+/// Opens the disk for this process alone.
+fn exclusive(disk: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::EXCL.bits();
+    File::options().read(true).custom_flags(flags.cast_signed()).open(disk)
+}
+
+/// Who serves memory that was swapped out must not wait for memory: neither for its own to come back, nor for the kernel
+/// to write out other pages, perhaps to this very device. Threads that start from here on have this from this one.
+fn stay_in_memory(config: &UblkConfig) {
+    // Only root's devices carry swap; and where locked memory is limited, all of it would soon be locked.
+    if config.unprivileged {
+        return;
+    }
+    if let Err(e) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+        log::warn!("memory is not locked, so the device should not carry swap: {e}");
+    }
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
+        log::warn!("the kernel was not told that this serves I/O, so the device should not carry swap: {e}");
+    }
+}

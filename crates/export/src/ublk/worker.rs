@@ -1,0 +1,284 @@
+//! One hardware queue: it takes requests from the driver, puts them into its queue and answers them.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use libublk_rs_sys as sys;
+use rustix::io::Errno;
+use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping};
+use underseal_datapath::{Queue, QueueOptions, Request as Job};
+
+use super::character;
+use super::request::Request;
+use crate::{Error, ErrorKind, Result};
+
+/// Request memory of one queue is twice this: so many bytes are in flight at most.
+const IN_FLIGHT: usize = 8 << 20;
+
+/// What has come from the kernel is handed to the lower device after so many bytes at the latest.
+const HAND_OVER: usize = 128 << 10;
+
+/// How many of a queue's failures are logged one by one; then every thousandth.
+const LOGGED: u64 = 20;
+
+/// What a worker's queue serves.
+pub(super) struct Part {
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) file: Arc<File>,
+    pub(super) number: u16,
+    pub(super) depth: u16,
+    /// The longest read or write, in bytes.
+    pub(super) longest: usize,
+    /// Data is copied by the kernel.
+    pub(super) unprivileged: bool,
+}
+
+pub(super) struct Worker {
+    queue: Queue,
+    driver: character::Queue,
+    number: u16,
+    longest: usize,
+    /// By tag: what is under way.
+    requests: Box<[Option<Request>]>,
+    /// Tags of requests that wait for memory.
+    waiting: VecDeque<u16>,
+    /// Tags that the driver has, or will have again.
+    live: usize,
+    failures: u64,
+}
+
+impl Worker {
+    /// The calling thread's. The driver has a fetch for each tag when it returns.
+    ///
+    /// # Errors
+    /// `Io` when the system has no ring or memory for its queue; `Ublk` when the driver refuses.
+    pub(super) fn new(part: Part) -> Result<Self> {
+        let Part { mapping, file, number, depth, longest, unprivileged } = part;
+        let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the block device").with_source(e);
+        let max_request = IN_FLIGHT.max(longest);
+        let queue =
+            Queue::open(mapping, QueueOptions { depth: depth.into(), max_request }).map_err(no_queue)?;
+        let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
+        let driver = character::Queue::new(file, number, depth, unprivileged.then_some(longest));
+        let mut this = Self {
+            queue,
+            driver: driver.map_err(refused)?,
+            number,
+            longest,
+            requests: (0..depth).map(|_| None).collect(),
+            waiting: VecDeque::with_capacity(depth.into()),
+            live: 0,
+            failures: 0,
+        };
+        for tag in 0..depth {
+            this.command(sys::UBLK_U_IO_FETCH_REQ, tag, 0).map_err(refused)?;
+        }
+        this.queue.poll().map_err(refused)?;
+        Ok(this)
+    }
+
+    /// Serves until the device is stopped; what is in flight is finished.
+    ///
+    /// # Errors
+    /// When the kernel refuses to go on.
+    pub(super) fn run(mut self) -> Result<()> {
+        loop {
+            let mut taken = 0;
+            while let Some((tag, answer)) = self.queue.next_answer() {
+                taken += self.take(tag, answer)?;
+                // Long requests go down while the next are looked at.
+                if taken >= HAND_OVER {
+                    taken = 0;
+                    self.queue.poll()?;
+                }
+            }
+            self.answer_completions()?;
+            if self.live == 0 {
+                return Ok(());
+            }
+            self.queue.wait()?;
+        }
+    }
+
+    /// Gives the driver the outcome of a tag's request, and waits for the next one there.
+    fn commit(&mut self, tag: u16, result: i32) -> io::Result<()> {
+        self.requests[usize::from(tag)] = None;
+        self.live -= 1;
+        self.command(sys::UBLK_U_IO_COMMIT_AND_FETCH_REQ, tag, result)
+    }
+
+    fn command(&mut self, operation: u32, tag: u16, result: i32) -> io::Result<()> {
+        let mut payload = [0; 16];
+        const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16, "queue, tag, result, address");
+        payload[..2].copy_from_slice(&self.number.to_ne_bytes());
+        payload[2..4].copy_from_slice(&tag.to_ne_bytes());
+        payload[4..8].copy_from_slice(&result.to_ne_bytes());
+        payload[8..].copy_from_slice(&self.driver.address(tag).to_ne_bytes());
+        // SAFETY: the command names the tag's own buffer, if any. The driver writes to it until it answers; it is touched
+        // for requests that were answered only, and unmapped after all commands are (see `drop`).
+        unsafe { self.queue.command(self.driver.as_fd(), operation, payload, tag.into()) }?;
+        self.live += 1;
+        Ok(())
+    }
+
+    /// Takes what the driver answered to a command. How many bytes there are to move.
+    fn take(&mut self, tag: u32, answer: i32) -> Result<usize> {
+        const OK: i32 = sys::UBLK_IO_RES_OK as i32;
+        let tag = u16::try_from(tag).ok().filter(|tag| usize::from(*tag) < self.requests.len());
+        let Some(tag) = tag else {
+            return Err(Error::new(ErrorKind::Protocol, "ublk answered for a tag that there is not"));
+        };
+        match answer {
+            OK => {}
+            // The device is being stopped.
+            sys::UBLK_IO_RES_ABORT => {
+                self.live -= 1;
+                return Ok(0);
+            }
+            other => {
+                self.live -= 1;
+                let cause = io::Error::from_raw_os_error(other.saturating_neg());
+                let context = format!("queue {} of ublk refused a command", self.number);
+                return Err(Error::new(ErrorKind::Ublk, context).with_source(cause));
+            }
+        }
+        let request = self.driver.descriptor(tag).ok_or(Errno::INVAL);
+        match request.and_then(|descriptor| Request::parse(&descriptor, self.longest)) {
+            Ok(request) => {
+                self.requests[usize::from(tag)] = Some(request);
+                Ok(self.start(tag, request)?)
+            }
+            Err(errno) => {
+                self.commit(tag, -errno.raw_os_error())?;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Puts a request into the queue, or behind those that wait for memory. How many bytes it moves.
+    fn start(&mut self, tag: u16, request: Request) -> io::Result<usize> {
+        let (job, moves) = match request {
+            Request::Read { offset, len } => (Job::Read { offset, len }, len),
+            Request::Write { offset, len, durable } => {
+                let Some(mut data) = self.queue.alloc(len) else {
+                    self.waiting.push_back(tag);
+                    return Ok(0);
+                };
+                if let Err(e) = self.driver.read(tag, &mut data) {
+                    self.queue.free(data);
+                    log::error!("a write's data cannot be fetched from ublk: {e}");
+                    return self.commit(tag, -errno_of(&e)).map(|()| 0);
+                }
+                (Job::Write { offset, data, durable }, len)
+            }
+            Request::Flush => (Job::Flush, 0),
+            Request::Discard { offset, len } => (Job::Discard { offset, len, durable: false }, 0),
+            Request::Zero { offset, len, punch } => {
+                (Job::WriteZeroes { offset, len, durable: false, punch, fast: false }, 0)
+            }
+        };
+        match self.queue.submit(tag.into(), job) {
+            Ok(()) => Ok(moves),
+            Err(back) => {
+                if let Job::Write { data, .. } = back {
+                    self.queue.free(data);
+                }
+                self.waiting.push_back(tag);
+                Ok(0)
+            }
+        }
+    }
+
+    fn answer_completions(&mut self) -> io::Result<()> {
+        while let Some(completion) = self.queue.next_completion() {
+            self.answer(completion)?;
+            // As many as are there now; those that find no memory line up again.
+            for _ in 0..self.waiting.len() {
+                let Some(tag) = self.waiting.pop_front() else { break };
+                if let Some(request) = self.requests[usize::from(tag)] {
+                    self.start(tag, request)?;
+                }
+                if self.waiting.back() == Some(&tag) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, completion: Completion) -> io::Result<()> {
+        let Completion { tag, result, buffer } = completion;
+        let Some(tag) = u16::try_from(tag).ok() else { return Ok(()) };
+        let Some(request) = self.requests.get(usize::from(tag)).copied().flatten() else { return Ok(()) };
+        let ready = self.queue.clock();
+        let result = match (result, request, &buffer) {
+            (Ok(()), Request::Read { len, .. }, Some(data)) => match self.driver.write(tag, &data[..len]) {
+                Ok(()) => bytes(len),
+                Err(e) => {
+                    log::error!("a read's data cannot be given to ublk: {e}");
+                    -errno_of(&e)
+                }
+            },
+            (Ok(()), Request::Write { len, .. }, _) => bytes(len),
+            (Ok(()), ..) => 0,
+            (Err(failure), ..) => {
+                self.log(&format!("{request:?}"), &failure);
+                -errno(&failure).raw_os_error()
+            }
+        };
+        self.give_back(buffer);
+        self.commit(tag, result)?;
+        self.queue.replied(ready, Instant::now());
+        Ok(())
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        if let Some(buffer) = buffer {
+            self.queue.free(buffer);
+        }
+    }
+
+    /// A line for the operator about what the lower device did.
+    fn log(&mut self, what: &str, failure: &Failure) {
+        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
+            return log::debug!("{what}: {failure}");
+        }
+        self.failures += 1;
+        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
+            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
+            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+            log::error!("{what}: {failure}{causes} (failure {} of this queue)", self.failures);
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Where this thread ends early, the kernel may still write to the buffers that it was told of.
+    fn drop(&mut self) {
+        if self.live > 0 {
+            self.driver.leave_buffers();
+        }
+    }
+}
+
+fn errno(failure: &Failure) -> Errno {
+    match failure.kind() {
+        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
+        Kind::Unsupported => Errno::OPNOTSUPP,
+        Kind::NoSpace => Errno::NOSPC,
+        _ => Errno::IO,
+    }
+}
+
+fn errno_of(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}
+
+/// A count of bytes as the driver takes it.
+fn bytes(len: usize) -> i32 {
+    i32::try_from(len).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,130 @@
+//! Guest memory: what a front end shares, by the guest's addresses and by the front end's own.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
+
+use super::broken;
+use super::chain::Segment;
+use super::request::Status;
+
+/// Regions that a front end may share. QEMU has a few, and one more for each memory module that is plugged in.
+pub(super) const REGIONS: u64 = 256;
+
+/// Guest memory as the request path sees it.
+pub type GuestRam = GuestMemoryMmap<()>;
+
+/// Regions that a front end has shared. A change makes another one of these; the old one is unmapped when the last ring
+/// has let go of it.
+#[derive(Default)]
+pub(super) struct Memory {
+    ram: GuestRam,
+    regions: Vec<Region>,
+}
+
+/// Where a region is for the front end and for its guest.
+#[derive(Clone)]
+struct Region {
+    front: u64,
+    guest: u64,
+    len: u64,
+    mapped: Arc<GuestRegionMmap<()>>,
+}
+
+impl Memory {
+    pub(super) fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    /// With these regions and no others.
+    ///
+    /// # Errors
+    /// When one cannot be mapped, lies beyond its file's end, or overlaps another.
+    pub(super) fn of(
+        regions: impl IntoIterator<Item = (VhostUserMemoryRegion, File)>,
+    ) -> vhost::vhost_user::Result<Self> {
+        let regions = regions.into_iter().map(|(region, file)| Region::map(&region, file));
+        Self::new(regions.collect::<vhost::vhost_user::Result<_>>()?)
+    }
+
+    /// With one more region.
+    ///
+    /// # Errors
+    /// As [`Memory::of`], and when there are too many.
+    pub(super) fn with(&self, region: &VhostUserMemoryRegion, file: File) -> vhost::vhost_user::Result<Self> {
+        if self.regions.len() as u64 >= REGIONS {
+            return Err(broken(format!("more than {REGIONS} regions of guest memory")));
+        }
+        let mut regions = self.regions.clone();
+        regions.push(Region::map(region, file)?);
+        Self::new(regions)
+    }
+
+    /// Without a region.
+    ///
+    /// # Errors
+    /// When there is none like it.
+    pub(super) fn without(&self, region: &VhostUserMemoryRegion) -> vhost::vhost_user::Result<Self> {
+        let (front, guest, len) = (region.user_addr, region.guest_phys_addr, region.memory_size);
+        let mut regions = self.regions.clone();
+        let at = regions.iter().position(|r| (r.front, r.guest, r.len) == (front, guest, len));
+        regions.remove(at.ok_or_else(|| broken(format!("no guest memory at {guest:#x} to take away")))?);
+        Self::new(regions)
+    }
+
+    fn new(mut regions: Vec<Region>) -> vhost::vhost_user::Result<Self> {
+        regions.sort_by_key(|region| region.guest);
+        let ram = GuestRam::from_arc_regions(regions.iter().map(|r| r.mapped.clone()).collect())
+            .map_err(|e| broken(format!("regions of guest memory: {e}")))?;
+        Ok(Self { ram, regions })
+    }
+
+    /// The guest's address of `len` bytes that the front end has at `front`.
+    pub(super) fn guest_address(&self, front: u64, len: usize) -> Option<GuestAddress> {
+        let region = self.regions.iter().find(|r| front.checked_sub(r.front).is_some_and(|at| at < r.len))?;
+        let address = GuestAddress(region.guest.checked_add(front - region.front)?);
+        self.ram.check_range(address, len, Permissions::ReadWrite).then_some(address)
+    }
+}
+
+impl Region {
+    fn map(region: &VhostUserMemoryRegion, file: File) -> vhost::vhost_user::Result<Self> {
+        let (front, guest, len) = (region.user_addr, region.guest_phys_addr, region.memory_size);
+        let stat = rustix::fs::fstat(&file).map_err(|e| broken(format!("guest memory: {e}")))?;
+        let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+        // `vhost` has checked that no end runs over. Pages beyond the file's end would be fatal to touch.
+        if is_file && region.mmap_offset + len > u64::try_from(stat.st_size).unwrap_or(0) {
+            return Err(broken(format!(
+                "guest memory at {guest:#x} has {len} bytes, and its file ends before them"
+            )));
+        }
+        let mapped = GuestRegionMmap::new(region.mmap_region(file)?, GuestAddress(guest));
+        let mapped = mapped.ok_or_else(|| broken(format!("guest memory at {guest:#x} is too long")))?;
+        Ok(Self { front, guest, len, mapped: Arc::new(mapped) })
+    }
+}
+
+/// Copies guest memory into `bytes`, which is as long.
+pub(super) fn gather(ram: &GuestRam, from: &[Segment], bytes: &mut [u8]) -> Result<(), Status> {
+    let mut rest = bytes;
+    for segment in from {
+        let (now, later) = rest.split_at_mut_checked(segment.len as usize).ok_or(Status::IoError)?;
+        ram.read_slice(now, segment.at).map_err(|_| Status::IoError)?;
+        rest = later;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(Status::IoError) }
+}
+
+/// Copies as many of `bytes` into guest memory as there is room for.
+pub(super) fn scatter(ram: &GuestRam, into: &[Segment], bytes: &[u8]) -> Result<(), Status> {
+    let mut rest = bytes;
+    for segment in into.iter().filter(|segment| segment.writable) {
+        let (now, later) = rest.split_at(rest.len().min(segment.len as usize));
+        ram.write_slice(now, segment.at).map_err(|_| Status::IoError)?;
+        rest = later;
+    }
+    Ok(())
+}

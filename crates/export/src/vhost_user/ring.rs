@@ -1,0 +1,216 @@
+//! A split virtqueue (virtio 1.2, 2.7): what the driver offers, and what goes back to it.
+//!
+//! ```text
+//!   descriptor table   address, length, flags, next        chains begin at a head
+//!   available ring     flags, index, heads ..., used_event   written by the driver
+//!   used ring          flags, index, (head, length) ..., avail_event   written here
+//! ```
+//!
+//! Everything in it may change under our eyes: each value is read once, and what was read is what is checked.
+
+use std::num::Wrapping;
+use std::sync::atomic::{Ordering, fence};
+
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, Permissions};
+
+use super::chain::{self, Malformed, Result, Segment};
+use super::guest::GuestRam;
+
+/// The largest ring.
+pub const LARGEST: u16 = 1024;
+
+const USED_ELEMENT: u64 = 8;
+
+/// Flags of the available and the used ring: no signal, no kick, please.
+const NO_INTERRUPT: u16 = 1;
+const NO_NOTIFY: u16 = 1;
+
+/// Where a ring lies and how far it is.
+#[derive(Debug, Clone)]
+pub struct Ring {
+    size: u16,
+    descriptors: GuestAddress,
+    available: GuestAddress,
+    used: GuestAddress,
+    event_index: bool,
+    /// The next available head to take, and how many the driver was last seen to offer.
+    next: Wrapping<u16>,
+    offered: Wrapping<u16>,
+    /// The next used element; those before `published` are the driver's, and before `signalled` it may know.
+    done: Wrapping<u16>,
+    published: Wrapping<u16>,
+    signalled: Wrapping<u16>,
+    listening: bool,
+}
+
+/// Bytes of the three parts of a ring with so many descriptors.
+pub(super) fn lengths(size: u16) -> [usize; 3] {
+    let size = usize::from(size);
+    [16 * size, 6 + 2 * size, 6 + 8 * size]
+}
+
+impl Ring {
+    /// A ring of `size` descriptors, at the place of its table, its available and its used ring. It goes on where its
+    /// used ring says.
+    ///
+    /// # Errors
+    /// When it is not in memory as a whole, or its size is none.
+    pub fn new(ram: &GuestRam, size: u16, at: [GuestAddress; 3], event_index: bool) -> Result<Self> {
+        let fits = at.iter().zip(lengths(size)).zip([16, 2, 4]).all(|((&at, len), align)| {
+            at.raw_value().is_multiple_of(align) && ram.check_range(at, len, Permissions::ReadWrite)
+        });
+        if !fits || !size.is_power_of_two() || size > LARGEST {
+            return Err(Malformed::Ring);
+        }
+        let [descriptors, available, used] = at;
+        let mut ring = Self {
+            size,
+            descriptors,
+            available,
+            used,
+            event_index,
+            next: Wrapping(0),
+            offered: Wrapping(0),
+            done: Wrapping(0),
+            published: Wrapping(0),
+            signalled: Wrapping(0),
+            listening: false,
+        };
+        let used = Wrapping(ring.load(ram, used, 2)?);
+        (ring.done, ring.published, ring.signalled) = (used, used, used);
+        Ok(ring)
+    }
+
+    /// How many descriptors it has.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Takes available heads from this one on.
+    pub fn set_next(&mut self, next: u16) {
+        (self.next, self.offered) = (Wrapping(next), Wrapping(next));
+    }
+
+    /// The available head that is next.
+    pub fn next(&self) -> u16 {
+        self.next.0
+    }
+
+    /// How many elements of the used ring have been written, wrapping.
+    pub fn used(&self) -> u16 {
+        self.published.0
+    }
+
+    fn load(&self, ram: &GuestRam, base: GuestAddress, offset: u64) -> Result<u16> {
+        let at = base.checked_add(offset).ok_or(Malformed::Ring)?;
+        ram.load(at, Ordering::Acquire).map(u16::from_le).map_err(|_| Malformed::Ring)
+    }
+
+    fn store(&self, ram: &GuestRam, offset: u64, value: u16) -> Result<()> {
+        let at = self.used.checked_add(offset).ok_or(Malformed::Ring)?;
+        ram.store(value.to_le(), at, Ordering::Release).map_err(|_| Malformed::Ring)
+    }
+
+    /// Takes the next head that the driver offers.
+    ///
+    /// # Errors
+    /// When the ring makes no sense.
+    pub fn take(&mut self, ram: &GuestRam) -> Result<Option<u16>> {
+        if self.next == self.offered && !self.look(ram)? {
+            return Ok(None);
+        }
+        let slot = u64::from(self.next.0 & (self.size - 1));
+        let head = self.load(ram, self.available, 4 + 2 * slot)?;
+        if head >= self.size {
+            return Err(Malformed::Head(head));
+        }
+        self.next += 1;
+        Ok(Some(head))
+    }
+
+    /// Looks whether the driver offers more.
+    fn look(&mut self, ram: &GuestRam) -> Result<bool> {
+        self.offered = Wrapping(self.load(ram, self.available, 2)?);
+        let offered = (self.offered - self.next).0;
+        if offered > self.size { Err(Malformed::Index { offered }) } else { Ok(offered > 0) }
+    }
+
+    /// Notes that a chain is done: `len` bytes were written to it. The driver sees it once it is published.
+    ///
+    /// # Errors
+    /// When the ring is gone.
+    pub fn put(&mut self, ram: &GuestRam, head: u16, len: u32) -> Result<()> {
+        let slot = u64::from(self.done.0 & (self.size - 1));
+        let at = self.used.checked_add(4 + USED_ELEMENT * slot).ok_or(Malformed::Ring)?;
+        let element = u64::from(head) | u64::from(len) << 32;
+        ram.write_slice(&element.to_le_bytes(), at).map_err(|_| Malformed::Ring)?;
+        self.done += 1;
+        Ok(())
+    }
+
+    /// Shows the driver all that is done.
+    ///
+    /// # Errors
+    /// When the ring is gone.
+    pub fn publish(&mut self, ram: &GuestRam) -> Result<()> {
+        if self.published != self.done {
+            self.store(ram, 2, self.done.0)?;
+            self.published = self.done;
+        }
+        Ok(())
+    }
+
+    /// Whether the driver wants to be signalled about what was published since it was last asked.
+    ///
+    /// # Errors
+    /// When the ring is gone.
+    pub fn wants_signal(&mut self, ram: &GuestRam) -> Result<bool> {
+        if self.signalled == self.published {
+            return Ok(false);
+        }
+        // The index goes out before what the driver wants is read, as it writes first what it wants and then looks.
+        fence(Ordering::SeqCst);
+        let before = std::mem::replace(&mut self.signalled, self.published);
+        if !self.event_index {
+            return Ok(self.load(ram, self.available, 0)? & NO_INTERRUPT == 0);
+        }
+        let wanted = Wrapping(self.load(ram, self.available, 4 + 2 * u64::from(self.size))?);
+        Ok(self.published - wanted - Wrapping(1) < self.published - before)
+    }
+
+    /// Asks for a kick at the next chain. True when there is one already.
+    ///
+    /// # Errors
+    /// When the ring makes no sense.
+    pub fn listen(&mut self, ram: &GuestRam) -> Result<bool> {
+        if self.event_index {
+            self.store(ram, 4 + USED_ELEMENT * u64::from(self.size), self.next.0)?;
+        } else if !self.listening {
+            self.store(ram, 0, 0)?;
+        }
+        self.listening = true;
+        // What is asked for goes out before the driver's index is read.
+        fence(Ordering::SeqCst);
+        self.look(ram)
+    }
+
+    /// Asks for no kicks. With event indices none comes anyway until one is asked for.
+    ///
+    /// # Errors
+    /// When the ring is gone.
+    pub fn hush(&mut self, ram: &GuestRam) -> Result<()> {
+        if self.listening && !self.event_index {
+            self.store(ram, 0, NO_NOTIFY)?;
+        }
+        self.listening = false;
+        Ok(())
+    }
+
+    /// Follows the chain that begins at `head`. Its segments replace those in `chain`.
+    ///
+    /// # Errors
+    /// When it is not a chain.
+    pub fn follow(&self, ram: &GuestRam, head: u16, chain: &mut Vec<Segment>) -> Result<()> {
+        chain::follow(ram, self.descriptors, self.size, head, chain)
+    }
+}

@@ -1,0 +1,113 @@
+//! A ring that runs: how the session talks to the thread that serves it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{EventfdFlags, eventfd};
+use underseal_datapath::Mapping;
+
+use super::guest::Memory;
+use super::inflight::Tracker;
+use super::request::SERIAL;
+use super::ring::Ring;
+use super::worker::Worker;
+
+/// What a ring has when it starts.
+pub(super) struct Start {
+    pub(super) name: String,
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) ring: Ring,
+    /// The next available head, unless the tracker knows better.
+    pub(super) base: u16,
+    pub(super) tracker: Option<Tracker>,
+    pub(super) kick: File,
+    pub(super) call: Option<File>,
+    pub(super) error: Option<File>,
+    pub(super) serial: [u8; SERIAL],
+    /// Without a cache to flush, every write is on stable storage when it is answered.
+    pub(super) durable: bool,
+}
+
+/// What a running ring is told.
+pub(super) enum Order {
+    Call(Option<File>),
+    Error(Option<File>),
+    Memory(Arc<Memory>, SyncSender<()>),
+    /// Take no more, and end when all that was taken is answered.
+    Stop,
+    /// The same, for a front end that is gone: what waits for a suspended volume is given up.
+    Leave,
+}
+
+/// A ring that runs.
+pub(super) struct Running {
+    orders: Sender<Order>,
+    bell: Arc<OwnedFd>,
+    thread: JoinHandle<u16>,
+}
+
+impl Running {
+    /// Starts a ring.
+    ///
+    /// # Errors
+    /// When there is no descriptor, memory or thread for it.
+    pub(super) fn start(start: Start) -> io::Result<Self> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (orders, inbox) = channel();
+        let (ready, begun) = sync_channel(1);
+        let rung = bell.clone();
+        let thread = thread::Builder::new().name(start.name.clone()).spawn(move || {
+            let base = start.base;
+            match Worker::new(start, inbox, rung) {
+                Ok(worker) => {
+                    let _ = ready.send(Ok(()));
+                    drop(ready);
+                    worker.run()
+                }
+                Err(e) => {
+                    let _ = ready.send(Err(e));
+                    base
+                }
+            }
+        })?;
+        let begun = begun.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
+        begun.map(|()| Self { orders, bell, thread })
+    }
+
+    pub(super) fn set_call(&self, call: Option<File>) {
+        self.tell(Order::Call(call));
+    }
+
+    pub(super) fn set_error(&self, error: Option<File>) {
+        self.tell(Order::Error(error));
+    }
+
+    /// Returns when the ring has let go of the memory that it had.
+    pub(super) fn set_memory(&self, memory: Arc<Memory>) {
+        let (seen, wait) = sync_channel(1);
+        self.tell(Order::Memory(memory, seen));
+        // An error means that the thread is gone, and with it the memory.
+        let _ = wait.recv();
+    }
+
+    /// Asks it to end; `gone`: nobody is there any more who waits for it.
+    pub(super) fn ask_to_end(&self, gone: bool) {
+        self.tell(if gone { Order::Leave } else { Order::Stop });
+    }
+
+    /// Waits until it has ended. The next available head.
+    pub(super) fn join(self) -> Option<u16> {
+        self.thread.join().ok()
+    }
+
+    fn tell(&self, order: Order) {
+        // A thread that is gone needs no orders.
+        let _ = self.orders.send(order);
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}

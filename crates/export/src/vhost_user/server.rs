@@ -1,0 +1,214 @@
+//! From the socket to its end: one front end at a time.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::Shutdown;
+use underseal_datapath::Mapping;
+use vhost::vhost_user::{BackendReqHandler, Error as ProtocolError};
+
+use super::device::Device;
+use super::request::SERIAL;
+use crate::attendant::{Attend, Attendant};
+use crate::nbd::{Endpoint, Socket, listen};
+use crate::{Error, ErrorKind, Result};
+
+/// Front ends that may be at the door: the one that is served, and those that are told so.
+const CALLERS: usize = 16;
+
+/// Rings that a device may have.
+pub const MOST_QUEUES: u16 = 64;
+
+/// How a volume is offered.
+#[derive(Debug, Clone)]
+pub struct VhostUserConfig {
+    /// Rings, each with a thread and a queue of its own while a driver uses it.
+    pub queues: u16,
+    /// What the device calls itself: the first 20 bytes of it.
+    pub serial: String,
+}
+
+/// A volume that front ends can connect to.
+pub struct VhostUserServer {
+    shared: Arc<Shared>,
+    _attendant: Attendant,
+}
+
+/// Ends the serving from any thread.
+#[derive(Clone)]
+pub struct VhostUserStopper(Arc<Shared>);
+
+struct Shared {
+    mapping: Arc<Mapping>,
+    queues: u16,
+    serial: [u8; SERIAL],
+    name: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    stopping: bool,
+    session: Option<Session>,
+}
+
+/// The front end that is being served.
+#[derive(Clone)]
+struct Session {
+    device: Arc<Mutex<Device>>,
+    socket: Arc<UnixStream>,
+}
+
+impl VhostUserServer {
+    /// Listens on a Unix socket. Front ends are served from here on.
+    ///
+    /// # Errors
+    /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block device of virtio.
+    pub fn listen(mapping: Arc<Mapping>, path: &Path, config: &VhostUserConfig) -> Result<Self> {
+        let block = mapping.block();
+        if block < 512 || !mapping.size().is_multiple_of(512) {
+            let context =
+                format!("blocks of {block} bytes cannot be served to a virtio driver, which counts in 512");
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let endpoint = Endpoint::Unix(path.to_owned());
+        let listeners = listen(&endpoint)?;
+        let mut serial = [0; SERIAL];
+        serial.iter_mut().zip(config.serial.bytes()).for_each(|(place, byte)| *place = byte);
+        let shared = Arc::new(Shared {
+            mapping,
+            queues: config.queues.clamp(1, MOST_QUEUES),
+            serial,
+            name: format!("vhost-user:{}", path.display()),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let attendant = Attendant::start("vhost-user", listeners, CALLERS, Arc::new(Door(shared.clone())))?;
+        log::info!("{}: serving a device with {} rings", shared.name, shared.queues);
+        Ok(Self { shared, _attendant: attendant })
+    }
+
+    /// What stops this server.
+    pub fn stopper(&self) -> VhostUserStopper {
+        VhostUserStopper(self.shared.clone())
+    }
+
+    /// Waits until the stopper is used and the front end's requests are answered.
+    ///
+    /// # Errors
+    /// None as yet.
+    pub fn run(self) -> Result<()> {
+        let state = self.shared.lock();
+        let waiting = self.shared.changed.wait_while(state, |state| !state.stopping);
+        let session = waiting.unwrap_or_else(PoisonError::into_inner).session.clone();
+        if let Some(Session { device, socket }) = session {
+            // What its driver was promised is done first; then the front end sees the end.
+            lock(&device).end(false);
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        }
+        let state = self.shared.lock();
+        let _ended = self.shared.changed.wait_while(state, |state| state.session.is_some());
+        Ok(())
+    }
+}
+
+impl VhostUserStopper {
+    /// Takes no more requests, and lets [`VhostUserServer::run`] return when those in flight are answered.
+    pub fn stop(&self) {
+        self.0.lock().stopping = true;
+        self.0.changed.notify_all();
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The place of the front end that is served, once it is free.
+    fn enter(&self, socket: &Arc<UnixStream>) -> Option<Session> {
+        let state = self.lock();
+        // One that is gone is on its way out: its successor need not come again.
+        let state = self.changed.wait_while(state, |state| {
+            !state.stopping && state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket))
+        });
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.stopping || state.session.is_some() {
+            return None;
+        }
+        let device = Device::new(self.mapping.clone(), self.queues, self.serial);
+        let session = Session { device: Arc::new(Mutex::new(device)), socket: socket.clone() };
+        state.session = Some(session.clone());
+        Some(session)
+    }
+
+    fn leave(&self) {
+        self.lock().session = None;
+        self.changed.notify_all();
+    }
+
+    fn serve(&self, socket: UnixStream) -> std::io::Result<()> {
+        let name = &self.name;
+        let for_handler = socket.try_clone()?;
+        let Some(session) = self.enter(&Arc::new(socket)) else {
+            log::warn!("{name}: a second front end was turned away: the device has one already");
+            return Ok(());
+        };
+        let _left = Left(self);
+        log::info!("{name}: a front end has come");
+        let mut handler = BackendReqHandler::from_stream(for_handler, session.device.clone());
+        let end = loop {
+            if let Err(end) = handler.handle_request() {
+                break end;
+            }
+        };
+        let stopping = self.lock().stopping;
+        match end {
+            ProtocolError::Disconnected => log::info!("{name}: the front end has left"),
+            _ if stopping => {}
+            end => log::warn!("{name}: the front end is cut off: {end}"),
+        }
+        lock(&session.device).end(true);
+        Ok(())
+    }
+}
+
+/// Frees the place however the thread ends.
+struct Left<'a>(&'a Shared);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+fn has_hung_up(socket: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// Who opens the door.
+struct Door(Arc<Shared>);
+
+impl Attend for Door {
+    fn serve(&self, client: Socket) {
+        let socket = client.as_fd().try_clone_to_owned().map(|fd: OwnedFd| UnixStream::from(fd));
+        drop(client);
+        if let Err(e) = socket.and_then(|socket| self.0.serve(socket)) {
+            log::warn!("{}: a front end cannot be served: {e}", self.0.name);
+        }
+    }
+
+    fn turn_away(&self, _client: Socket) {
+        log::warn!("{}: too many front ends at the door", self.0.name);
+    }
+}

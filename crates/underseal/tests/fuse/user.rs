@@ -1,0 +1,59 @@
+//! All of it by another user than root, who mounts through fusermount3.
+//!
+//! In a mount namespace of its own: there everybody may use /dev/fuse, and /etc/fuse.conf says what the test wants.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use crate::mounted::client;
+use crate::support::mounts::{cannot_fuse, skip};
+use crate::support::volume::text;
+use crate::support::{Scratch, run};
+
+/// $1: a folder of the user's. Every line is checked by the shell; what it prints is only for a test that fails.
+const SCRIPT: &str = r#"
+set -eux
+cd "$1"
+mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+touch none; mount --bind none /etc/fuse.conf
+folder=$1
+user() { setpriv --reuid=65534 --regid=65534 --clear-groups env UNDERSEAL_RUNTIME_DIR="$folder/run" "$@"; }
+user mkdir -m 700 run
+user ./underseal format img --size 32M -q --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --passphrase-file pass
+user touch disk
+open() { user ./underseal open img --passphrase-file pass --fuse disk --daemon --log-file log "$@"; }
+
+open
+user dd if=/dev/urandom of=disk bs=1M count=4 conv=notrunc,fsync
+sum=$(user md5sum disk)
+user ./underseal status img | grep disk
+if md5sum disk; then echo "root may read it"; exit 1; fi
+user fusermount3 -u disk
+# The server ends once it has heard; the image is locked until then.
+for i in $(seq 600); do user ./underseal list | grep -q img || break; sleep 0.1; done
+
+if open --fuse-allow-root 2> said; then echo "it is allowed"; exit 1; fi
+grep 'user_allow_other' said
+echo user_allow_other > conf; mount --bind conf /etc/fuse.conf
+open --fuse-allow-root
+test "$(md5sum disk)" = "$sum"
+user ./underseal close img
+test ! -s disk
+"#;
+
+#[test]
+fn a_user_needs_no_root() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("user", reason);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("user", "becoming another user, and giving it /dev/fuse, needs root");
+    }
+    let scratch = Scratch::new();
+    let folder = scratch.folder();
+    fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+    // Where the build put it, others may not look.
+    fs::copy(env!("CARGO_BIN_EXE_underseal"), folder.join("underseal")).unwrap();
+    fs::write(folder.join("pass"), "correct horse").unwrap();
+    run(client("unshare").args(["--mount", "bash", "-c", SCRIPT, "bash", text(folder)]));
+}

@@ -1,0 +1,208 @@
+//! A whole machine in software: QEMU boots a Debian kernel that has ublk, dm-crypt, null_blk and virtio, with the host's files
+//! as its root.
+//!
+//! ```text
+//!   scripts/guest-kernel   the kernel, its modules and the first root with `init`, made once
+//!        |
+//!   init        takes the host's files by 9p: all read-only, but the test's own folder
+//!        |
+//!   guest.sh    loads modules, runs the folder's tasks one after the other, turns the machine off
+//!        |
+//!   NAME.sh     a task: a shell script in the folder   ->   NAME.log, NAME.status
+//! ```
+//!
+//! A file that one side makes in the folder the other sees at once, under the same path: so they can wait for each other
+//! while the machine runs ([`Machine::wait_for`]; `until [ -e FILE ]; do sleep 0.1; done`). In the guest, /run, /mnt and
+//! /dev/shm are its own memory. There is no network and no udev. It is some ten times slower than the host.
+
+use std::fs;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use crate::support::tools::{missing, within};
+use crate::support::volume::text;
+use crate::support::{Scratch, tool};
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// A boot takes some 12 seconds where nothing else runs.
+const BOOT: Duration = Duration::from_secs(300);
+
+/// How long a task may take, if it does not say.
+const TASK: Duration = Duration::from_secs(300);
+
+/// The guest's memory. Whoever brings a memory backend of its own makes it this size.
+pub(crate) const MEMORY: &str = "2G";
+
+/// The kernel's own tests of modules, and all that is slow to load, stay out.
+const MODULES: [&str; 8] =
+    ["loop", "ext4", "dm_mod", "aesni_intel", "xts", "essiv", "dm_crypt", "algif_skcipher"];
+
+/// A machine that is put together: its tasks, its modules, its hardware.
+pub(crate) struct Guest<'s> {
+    scratch: &'s Scratch,
+    tasks: Vec<(String, Duration)>,
+    modules: Vec<String>,
+    hardware: Vec<String>,
+}
+
+impl<'s> Guest<'s> {
+    pub(crate) fn new(scratch: &'s Scratch) -> Self {
+        let modules = MODULES.map(String::from).into();
+        Self { scratch, tasks: Vec::new(), modules, hardware: Vec::new() }
+    }
+
+    /// Adds a script for `sh -eux`, run in the folder: every command in it must succeed.
+    pub(crate) fn task(&mut self, name: &str, script: &str) {
+        self.task_within(name, TASK, script);
+    }
+
+    /// Adds a script that may take so long.
+    pub(crate) fn task_within(&mut self, name: &str, limit: Duration, script: &str) {
+        self.scratch.file(&format!("{name}.sh"), script.as_bytes());
+        self.tasks.push((name.into(), limit));
+    }
+
+    /// Modules to load before the tasks, each with its parameters: "null_blk nr_devices=0".
+    pub(crate) fn modules(&mut self, modules: &[&str]) {
+        self.modules.extend(modules.iter().map(ToString::to_string));
+    }
+
+    /// More arguments for QEMU.
+    pub(crate) fn hardware(&mut self, arguments: &[&str]) {
+        self.hardware.extend(arguments.iter().map(ToString::to_string));
+    }
+
+    /// Boots, runs the tasks, and fails with the output of each one that failed.
+    pub(crate) fn boot(self) {
+        self.start().finish();
+    }
+
+    /// Boots and returns while the machine runs. It may be called again: the tasks that were done are done again.
+    pub(crate) fn start(&self) -> Machine<'s> {
+        let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let tasks = self.tasks.iter().map(|(name, limit)| format!("{name} {}", limit.as_secs()));
+        self.scratch.file("tasks", lines(tasks.collect()).as_bytes());
+        self.scratch.file("modules", lines(self.modules.clone()).as_bytes());
+        self.scratch.file("guest.sh", include_bytes!("guest.sh"));
+        for (name, _) in &self.tasks {
+            for what in ["log", "status"] {
+                let _ = fs::remove_file(self.scratch.path(&format!("{name}.{what}")));
+            }
+        }
+        let mut command = self.command();
+        let console = File::create(self.scratch.path("console")).unwrap();
+        command.stdout(console.try_clone().unwrap()).stderr(console);
+        let qemu = command.spawn().unwrap_or_else(|e| panic!("{}", missing(&command, &e)));
+        Machine { scratch: self.scratch, tasks: self.tasks.clone(), qemu, started: Instant::now() }
+    }
+
+    fn command(&self) -> Command {
+        let (folder, kernel) = (text(self.scratch.folder()), kernel());
+        let share = |id, path, options| {
+            let files = format!("local,id={id},path={path},security_model=none,multidevs=remap{options}");
+            ["-fsdev".into(), files, "-device".into(), format!("virtio-9p-pci,fsdev={id},mount_tag={id}")]
+        };
+        let mut command = tool(QEMU);
+        command
+            .args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"])
+            .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY])
+            .arg("-kernel")
+            .arg(kernel.join("vmlinuz"))
+            .arg("-initrd")
+            .arg(kernel.join("initrd"))
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off FOLDER={folder} KERNEL={}",
+                text(&kernel)
+            ))
+            .args(share("host", "/", ",readonly=on"))
+            .args(share("folder", folder, ""))
+            .args(&self.hardware);
+        command
+    }
+}
+
+/// Where `scripts/guest-kernel` put it.
+fn kernel() -> PathBuf {
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = || {
+        let home = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+        home.map(|home| home.join("underseal/guest-kernel"))
+    };
+    let folder = set("UNDERSEAL_GUEST_KERNEL").or_else(cache).unwrap_or_default();
+    assert!(
+        folder.join("initrd").exists(),
+        "the guest's kernel is missing in {}: run scripts/setup test, or scripts/guest-kernel",
+        folder.display()
+    );
+    folder
+}
+
+/// A machine that runs. It is turned off, if it still runs, when the value goes.
+pub(crate) struct Machine<'s> {
+    scratch: &'s Scratch,
+    tasks: Vec<(String, Duration)>,
+    qemu: Child,
+    started: Instant,
+}
+
+impl Machine<'_> {
+    /// Waits until a task has made this file in the folder.
+    pub(crate) fn wait_for(&mut self, file: &str) {
+        let path = self.scratch.path(file);
+        let limit = self.limit();
+        let found = within(limit, || path.exists() || self.qemu.try_wait().unwrap().is_some());
+        if !found || !path.exists() {
+            self.kill();
+            panic!("{file} did not come after {:?}{}", self.started.elapsed(), self.failures());
+        }
+    }
+
+    /// Pulls the plug.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+
+    /// Waits until the machine has turned itself off, and fails with the output of each task that failed.
+    pub(crate) fn finish(mut self) {
+        let limit = self.limit();
+        if !within(limit, || self.qemu.try_wait().unwrap().is_some()) {
+            self.kill();
+        }
+        eprintln!("{} tasks in the guest: {:?}", self.tasks.len(), self.started.elapsed());
+        let failures = self.failures();
+        assert!(failures.is_empty(), "{failures}");
+    }
+
+    fn limit(&self) -> Duration {
+        self.tasks.iter().map(|(_, limit)| *limit).sum::<Duration>() + BOOT
+    }
+
+    /// The logs of the tasks that did not end well, if there are any, and what the kernel said.
+    fn failures(&self) -> String {
+        let read = |path: &Path| {
+            fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        };
+        let mut failures = String::new();
+        for (name, _) in &self.tasks {
+            let of = |what: &str| read(&self.scratch.path(&format!("{name}.{what}")));
+            if of("status").trim() != "0" {
+                failures += &format!("\n== {name}: status {:?}\n{}", of("status").trim(), of("log"));
+            }
+        }
+        if !failures.is_empty() {
+            failures += &format!("\n== console\n{}", read(&self.scratch.path("console")));
+        }
+        failures
+    }
+}
+
+impl Drop for Machine<'_> {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

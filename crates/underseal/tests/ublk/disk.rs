@@ -1,0 +1,155 @@
+//! The block device is what the volume is.
+
+use std::fs;
+
+use crate::support::scratch::assert_same;
+use crate::support::volume::Volume;
+use crate::support::{Scratch, bytes};
+use crate::tasks::{guest, script};
+
+#[test]
+fn a_volume_is_a_disk_to_the_kernel() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let small = Volume::at(&scratch, "small").format("32M", &["--sector-size", "512"]);
+    let mut guest = guest(&scratch);
+    guest.task("shape", &script(&volume, SHAPE));
+    guest.task("small", &script(&small, SMALL));
+    guest.task("load", &script(&volume, LOAD));
+    guest.task("filesystem", &script(&volume, FILESYSTEM));
+    guest.task("freed", &script(&volume, FREED));
+    guest.task("operator", &script(&volume, OPERATOR));
+    guest.boot();
+}
+
+/// Sizes, alignment, queues, the write cache, nothing written where only reading was asked for; memory that stays.
+const SHAPE: &str = "
+serve /run/image disk --ublk-queues 3
+queue=/sys/block/ublkb0/queue
+[ $(blockdev --getsize64 /dev/underseal/disk) = $((32 << 20)) ]
+[ $(cat $queue/logical_block_size) = 4096 ]
+[ $(ls /sys/block/ublkb0/mq | wc -l) -ge 2 ]
+[ \"$(cat $queue/write_cache)\" = 'write back' ]
+[ $(cat $queue/fua) = 1 ]
+[ $(cat $queue/discard_max_bytes) = 0 ]
+[ $(awk '/VmLck/ { print $2 }' /proc/$server/status) -gt 10000 ]
+[ $(awk '/VmRSS/ { print $2 }' /proc/$server/status) -lt 400000 ]
+# PF_MEMALLOC_NOIO, of all its threads
+for task in /proc/$server/task/*; do
+    case $(cat $task/comm) in ublk*) [ $(( $(awk '{ print $9 }' $task/stat) & 0x80000 )) != 0 ];; esac
+done
+stop
+serve /run/image disk --read-only --allow-discards
+[ $(blockdev --getro /dev/ublkb0) = 1 ]
+refused 'Operation not permitted' sh -c 'dd if=/dev/zero of=/dev/ublkb0 bs=4k count=1 || echo try: another; false'
+stop
+";
+
+/// Blocks of 512 bytes where the volume's sectors are.
+const SMALL: &str = "
+serve /run/image small
+[ $(cat /sys/block/ublkb0/queue/logical_block_size) = 512 ]
+verify /dev/ublkb0 --bsrange=512-9k
+stop
+";
+
+const LOAD: &str = "
+serve /run/image load
+verify /dev/ublkb0
+verify /dev/ublkb0 --fsync=32 --sync=dsync --size=2M
+verify /dev/ublkb0 --numjobs=2 --size=6M --offset_increment=8M --iodepth=64
+# What is larger than one request, and through the page cache.
+verify /dev/ublkb0 --bsrange=1M-4M --iodepth=4
+verify /dev/ublkb0 --direct=0 --ioengine=psync --end_fsync=1
+\"$OURS\" status load | grep -q 'served at  /dev/ublkb0 /dev/underseal/load'
+stop
+serve /run/image load --policy workers
+verify /dev/ublkb0
+stop
+";
+
+const FILESYSTEM: &str = "
+serve /run/image files
+mkfs.ext4 -q /dev/underseal/files
+mount /dev/underseal/files /mnt
+cp -r /usr/share/doc/util-linux /usr/bin/bash /mnt/
+sync -f /mnt
+umount /mnt
+stop
+serve /run/image files --ublk-id 7
+[ -b /dev/ublkb7 ]
+e2fsck -fn /dev/ublkb7
+mount -o ro /dev/ublkb7 /mnt
+diff -r /usr/share/doc/util-linux /mnt/util-linux
+cmp /usr/bin/bash /mnt/bash
+umount /mnt
+stop
+";
+
+/// Discards and zeroes.
+const FREED: &str = "
+serve /run/image freed --allow-discards
+head -c 8M /dev/urandom > /run/noise
+dd if=/run/noise of=/dev/ublkb0 bs=1M oflag=direct status=none
+before=$(stat -c %b /run/image)
+blkdiscard -o 1M -l 4M /dev/ublkb0
+after=$(stat -c %b /run/image)
+[ $((before - after)) = 8192 ]
+blkdiscard -z -o 5M -l 2M /dev/ublkb0
+cmp -n 2M -i 5M:0 /dev/ublkb0 /dev/zero
+cmp -n 1M -i 7M:7M /dev/ublkb0 /run/noise
+cmp -n 1M /dev/ublkb0 /run/noise
+stop
+rm /run/noise
+";
+
+/// The operator's commands.
+const OPERATOR: &str = "
+serve /run/image op --metrics localhost:9533
+ip link set lo up 2> /dev/null || true
+\"$OURS\" policy op same-cpu
+\"$OURS\" suspend op
+dd if=/dev/zero of=/dev/ublkb0 bs=4k count=1 oflag=direct &
+writer=$!
+sleep 1
+kill -0 $writer
+\"$OURS\" resume op
+wait $writer
+\"$OURS\" status op | grep 'policy     same-cpu'
+\"$OURS\" close op
+ends 0
+";
+
+#[test]
+fn the_machines_own_dm_crypt_reads_what_we_wrote_and_we_what_it_wrote() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "32M");
+    let plain = scratch.file("plain", &bytes(7, 6 << 20));
+    let mut guest = guest(&scratch);
+    guest.task("both", &script(&volume, BOTH));
+    guest.boot();
+    let plain = fs::read(plain).unwrap();
+    let image = Volume { image: scratch.path("back"), ..volume };
+    assert_same(&image.read(0, 6 << 20), &[&plain[..1 << 20], &plain[..5 << 20]].concat(), "in the end");
+}
+
+const BOTH: &str = "
+serve /run/image both
+dd if=plain of=/dev/ublkb0 bs=64k oflag=direct status=none
+stop
+loop=$(losetup --find --show /run/image)
+cryptsetup open --key-file $PASS $loop crypt
+cmp -n 6M plain /dev/mapper/crypt
+dd if=plain of=/dev/mapper/crypt bs=64k seek=1M count=5M iflag=count_bytes oflag=direct,seek_bytes status=none
+mkfs.ext4 -q -E offset=$((8 << 20)) /dev/mapper/crypt 7M
+cryptsetup close crypt
+losetup --detach $loop
+serve /run/image both
+cmp -n 5M -i 1M:0 /dev/ublkb0 plain
+cmp -n 1M /dev/ublkb0 plain
+loop=$(losetup --find --show --offset $((8 << 20)) --read-only /dev/ublkb0)
+e2fsck -fn $loop
+losetup --detach $loop
+stop
+cp /run/image back
+";

@@ -1,0 +1,21 @@
+//! Volumes in a machine with a full kernel, where they are block devices.
+//!
+//! ```text
+//!   ../guest/    boots the machine
+//!   machine.rs   the machine itself: tasks, waiting, the plug
+//!   tasks.rs     what tasks share; serve.sh is its half in the guest
+//!   disk.rs      the block device is what the volume is
+//!   recovery.rs  servers that are killed, stopped, replaced
+//! ```
+
+#[path = "../guest/guest.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
+mod guest;
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod disk;
+mod machine;
+mod recovery;
+mod tasks;

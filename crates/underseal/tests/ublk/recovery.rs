@@ -1,0 +1,129 @@
+//! A server that is killed, and the next one.
+
+use crate::support::Scratch;
+use crate::support::volume::Volume;
+use crate::tasks::{guest, script};
+
+#[test]
+fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    guest.task("killed", &script(&volume, KILLED));
+    guest.task("mounted", &script(&volume, MOUNTED));
+    guest.task("others", &script(&volume, OTHERS));
+    guest.task("swap", &script(&volume, SWAP));
+    guest.task("stopped", &script(&volume, STOPPED));
+    guest.boot();
+}
+
+/// Again and again, under a load that is verified.
+const KILLED: &str = "
+serve /run/image disk
+(verify /dev/ublkb0 --size=24M --loops=2) &
+load=$!
+for round in 1 2 3 4; do
+    sleep 0.$((round * 2))
+    kill -9 $server
+    serve /run/image disk
+done
+wait $load
+stop
+! dmesg | grep -i 'I/O error'
+";
+
+/// With a filesystem on it, which stays mounted.
+const MOUNTED: &str = "
+serve /run/image disk
+mkfs.ext4 -q /dev/ublkb0
+mount /dev/ublkb0 /mnt
+cp -r /usr/share/doc/util-linux /mnt/ &
+copy=$!
+sleep 0.3
+kill -9 $server
+sleep 0.5
+serve /run/image disk --ublk-id 0
+wait $copy
+diff -r /usr/share/doc/util-linux /mnt/util-linux
+umount /mnt
+e2fsck -fn /dev/ublkb0
+stop
+! dmesg | grep -i 'I/O error'
+";
+
+/// A device is nobody else's.
+const OTHERS: &str = "
+serve /run/image disk
+cp $IMAGE /run/other
+refused 'is in use: process' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS
+kill -9 $server
+refused 'was made for another volume' $OURS open /run/other --ublk --ublk-id 0 --passphrase-file $PASS
+refused 'it could be written to' $OURS open /run/image --ublk --name disk --read-only --passphrase-file $PASS
+# Under the same name, but another volume: another device.
+serve /run/other disk
+[ -e /dev/ublkb1 ]
+kill $server
+wait $server
+# The link led to the other; the number leads back.
+serve /run/image disk --ublk-id 0
+stop
+rm /run/other
+";
+
+/// Pages go out to it and come back, also when its server is killed meanwhile.
+const SWAP: &str = "
+serve /run/image disk
+mkswap /dev/ublkb0
+swapon /dev/ublkb0
+mkdir -p /run/group
+mount -t cgroup2 none /run/group
+echo +memory > /run/group/cgroup.subtree_control
+mkdir -p /run/group/small
+# As a limit that is waited for: beyond a hard one, pages that are still on their way out are no excuse.
+echo 14M > /run/group/small/memory.high
+(
+    sh -c 'echo $$ > /run/group/small/cgroup.procs; exec python3 -c \"
+import os, time
+pages = bytearray(os.urandom(4096)) * 5000
+for at in range(0, len(pages), 4096): pages[at:at+8] = at.to_bytes(8)
+open(\\\"written\\\", \\\"w\\\").close()
+for at in range(0, len(pages), 4096): assert pages[at:at+8] == at.to_bytes(8)
+\"'
+) &
+user=$!
+until [ -e written ]; do kill -0 $user; sleep 0.1; done
+[ $(awk '/ublkb0/ { print $4 }' /proc/swaps) -gt 1000 ]
+kill -9 $server
+serve /run/image disk
+wait $user
+swapoff /dev/ublkb0
+stop
+umount /run/group
+";
+
+/// Who stops the server of a device that is in use is told, and has time.
+const STOPPED: &str = "
+serve /run/image disk
+mkfs.ext4 -q /dev/ublkb0
+mount /dev/ublkb0 /mnt
+kill $server
+until grep 'is in use (mounted' disk.err; do sleep 0.1; done
+echo still here > /mnt/file
+umount /mnt
+ends 0
+grep 'is gone' disk.err
+# Told twice, it goes at once. The device waits for the next server, and so does its user.
+serve /run/image disk
+mount /dev/ublkb0 /mnt
+kill $server
+sleep 0.5
+kill $server
+wait $server || true
+cat /mnt/file > read &
+reader=$!
+serve /run/image disk
+wait $reader
+[ \"$(cat read)\" = 'still here' ]
+umount /mnt
+stop
+";

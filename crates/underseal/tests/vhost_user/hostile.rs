@@ -1,0 +1,352 @@
+//! Drivers and front ends that break the rules. Whatever they do, the server goes on, and serves the next one.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
+use vm_memory::MmapRegion;
+
+use crate::disk::{Disk, serve};
+use crate::front::{
+    AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, WRITE, data,
+    descriptor, guest, request,
+};
+use crate::support::volume::Volume;
+use crate::support::{Scratch, Server};
+
+const OK: u8 = 0;
+const IO_ERROR: u8 = 1;
+const UNSUPPORTED: u8 = 2;
+
+/// What becomes of a chain.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    /// It is answered with this status.
+    Answered(u8),
+    /// Its ring is stopped, and the log says why.
+    Stopped(&'static str),
+}
+use Fate::{Answered, Stopped};
+
+/// Where the header and the status of hand-made chains are.
+const HEADER: usize = SPARE;
+const STATUS: usize = SPARE + 16;
+
+/// A descriptor: where, how long, flags, next.
+type Entry = (u64, u32, u16, u16);
+
+/// A header of `kind`, `middle`, and a place for the status.
+fn around(front: &Front, kind: u32, middle: &[Entry]) {
+    front.put(HEADER, &request(kind, 0));
+    front.put(STATUS, &[0xee]);
+    front.describe(0, guest(HEADER), 16, NEXT, 1);
+    for (index, &(at, len, flags, next)) in (1..).zip(middle) {
+        front.describe(index, at, len, flags, next);
+    }
+    let last = u16::try_from(middle.len() + 1).unwrap();
+    front.describe(last, guest(STATUS), 1, WRITE, 0);
+}
+
+/// Lays an indirect table of these entries, and a chain of it alone.
+fn indirect(front: &Front, entries: &[Entry], len: u32) {
+    front.put(HEADER, &request(IN, 0));
+    front.put(STATUS, &[0xee]);
+    let table: Vec<u8> =
+        entries.iter().flat_map(|&(at, len, flags, next)| descriptor(at, len, flags, next)).collect();
+    front.put(data(1), &table);
+    front.describe(0, guest(data(1)), len, INDIRECT, 0);
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn chains_that_make_no_sense() {
+    let end = GUEST + MEMORY as u64;
+    let at = guest(data(0));
+    let header = (guest(HEADER), 16, NEXT, 1);
+    let status = (guest(STATUS), 1, WRITE, 0);
+    type Lay = Box<dyn Fn(&Front)>;
+    let chain = |kind, middle: Vec<Entry>| -> Lay { Box::new(move |front| around(front, kind, &middle)) };
+    let table = |entries: Vec<Entry>, len: usize| -> Lay {
+        Box::new(move |front| indirect(front, &entries, u32::try_from(len).unwrap()))
+    };
+    let lone = |entries: Vec<Entry>| -> Lay {
+        Box::new(move |front| {
+            around(front, IN, &[]);
+            for (index, &(at, len, flags, next)) in (0..).zip(&entries) {
+                front.describe(index, at, len, flags, next);
+            }
+        })
+    };
+    let table_of: Vec<(&str, Lay, Fate)> = vec![
+        ("a read beyond guest memory", chain(IN, vec![(end, 4096, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        ("a read across its end", chain(IN, vec![(end - 512, 4096, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        (
+            "a read at the end of all addresses",
+            chain(IN, vec![(u64::MAX - 511, 4096, NEXT | WRITE, 2)]),
+            Answered(IO_ERROR),
+        ),
+        ("a read at address 0", chain(IN, vec![(0, 4096, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        ("a write from beyond", chain(OUT, vec![(end, 4096, NEXT, 2)]), Answered(IO_ERROR)),
+        (
+            "a read of nearly 4 GiB",
+            chain(IN, vec![(at, u32::MAX - 4095, NEXT | WRITE, 2)]),
+            Answered(IO_ERROR),
+        ),
+        (
+            "a read longer than what is allowed",
+            chain(IN, vec![(at, 24 << 20, NEXT | WRITE, 2), (at, 24 << 20, NEXT | WRITE, 3)]),
+            Answered(IO_ERROR),
+        ),
+        ("a read into memory to read", chain(IN, vec![(at, 4096, NEXT, 2)]), Answered(IO_ERROR)),
+        ("a write out of memory to write", chain(OUT, vec![(at, 4096, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        ("a read of nothing", chain(IN, vec![]), Answered(IO_ERROR)),
+        ("a write of nothing", chain(OUT, vec![(at, 0, NEXT, 2)]), Answered(IO_ERROR)),
+        ("a read of odd length", chain(IN, vec![(at, 4097, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        ("an unknown kind", chain(77, vec![]), Answered(UNSUPPORTED)),
+        ("a discard that was not offered", chain(11, vec![(at, 16, NEXT, 2)]), Answered(UNSUPPORTED)),
+        ("zeroes without a range", chain(13, vec![]), Answered(IO_ERROR)),
+        ("zeroes with half a range", chain(13, vec![(at, 8, NEXT, 2)]), Answered(IO_ERROR)),
+        ("zeroes with two ranges", chain(13, vec![(at, 32, NEXT, 2)]), Answered(IO_ERROR)),
+        ("a flush with data is a flush", chain(FLUSH, vec![(at, 4096, NEXT, 2)]), Answered(OK)),
+        (
+            "empty descriptors between",
+            chain(IN, vec![(end, 0, NEXT, 2), (at, 4096, NEXT | WRITE, 3)]),
+            Answered(OK),
+        ),
+        (
+            "the same memory twice",
+            chain(IN, vec![(at, 4096, NEXT | WRITE, 2), (at, 4096, NEXT | WRITE, 3)]),
+            Answered(OK),
+        ),
+        ("data over the ring itself", chain(OUT, vec![(guest(0), 4096, NEXT, 2)]), Answered(OK)),
+        ("a name longer than there is room for", chain(GET_ID, vec![(at, 3, NEXT | WRITE, 2)]), Answered(OK)),
+        ("a name beyond guest memory", chain(GET_ID, vec![(end, 20, NEXT | WRITE, 2)]), Answered(IO_ERROR)),
+        ("a loop", lone(vec![(guest(HEADER), 16, NEXT, 0)]), Stopped("a loop")),
+        (
+            "a loop of two",
+            lone(vec![header, (at, 512, NEXT | WRITE, 2), (at, 512, NEXT | WRITE, 1)]),
+            Stopped("a loop"),
+        ),
+        (
+            "a next beyond the table",
+            lone(vec![(guest(HEADER), 16, NEXT, RING)]),
+            Stopped("goes on at descriptor 64"),
+        ),
+        (
+            "memory to read after memory to write",
+            lone(vec![(at, 512, NEXT | WRITE, 1), (guest(HEADER), 16, 0, 0)]),
+            Stopped("comes after"),
+        ),
+        ("no status", lone(vec![(guest(HEADER), 16, 0, 0)]), Stopped("no place for the status")),
+        (
+            "a status beyond guest memory",
+            lone(vec![header, (end, 1, WRITE, 0)]),
+            Stopped("no place for the status"),
+        ),
+        ("no header", lone(vec![status]), Stopped("no request header")),
+        ("half a header", lone(vec![(guest(HEADER), 8, NEXT, 1), status]), Stopped("no request header")),
+        (
+            "a header beyond guest memory",
+            lone(vec![(end, 16, NEXT, 1), status]),
+            Stopped("no request header"),
+        ),
+        ("nothing at all", lone(vec![(guest(HEADER), 0, 0, 0)]), Stopped("no place for the status")),
+        (
+            "more than 4 GiB",
+            lone(vec![(guest(HEADER), 16, NEXT, 1), (at, u32::MAX, NEXT | WRITE, 2), status]),
+            Stopped("4 GiB"),
+        ),
+        ("an indirect request", table(vec![header, (at, 4096, NEXT | WRITE, 2), status], 48), Answered(OK)),
+        (
+            "a header in two parts",
+            table(
+                vec![
+                    (guest(HEADER), 6, NEXT, 1),
+                    (guest(HEADER) + 6, 10, NEXT, 2),
+                    (at, 4096, NEXT | WRITE, 3),
+                    status,
+                ],
+                64,
+            ),
+            Answered(OK),
+        ),
+        (
+            "a status behind the data",
+            table(vec![header, (guest(STATUS) - 4096, 4097, WRITE, 0)], 32),
+            Answered(OK),
+        ),
+        ("an empty indirect table", table(vec![], 0), Stopped("indirect table of 0")),
+        ("an indirect table and a half", table(vec![header, status], 24), Stopped("indirect table of 24")),
+        (
+            "an indirect table of 4 GiB",
+            table(vec![header, status], 0xffff_fff0),
+            Stopped("indirect table of"),
+        ),
+        (
+            "an indirect table of a whole ring's rings",
+            table(vec![header, status], 16 * 4096),
+            Stopped("indirect table of"),
+        ),
+        (
+            "an indirect table in itself",
+            table(vec![(guest(data(1)), 16, INDIRECT, 0)], 16),
+            Stopped("within an indirect table"),
+        ),
+        ("a next beyond the indirect table", table(vec![header], 16), Stopped("goes on at descriptor 1")),
+        (
+            "a loop in an indirect table",
+            table(vec![header, (at, 512, WRITE | NEXT, 1)], 32),
+            Stopped("a loop"),
+        ),
+        (
+            "an indirect table beyond guest memory",
+            Box::new(move |front| front.describe(0, end, 32, INDIRECT, 0)),
+            Stopped("not in guest memory"),
+        ),
+    ];
+
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    for (what, lay, fate) in table_of {
+        eprintln!("{what}");
+        let mut front = Front::connect(&socket);
+        lay(&front);
+        front.offer(0);
+        match fate {
+            Answered(status) => {
+                assert_eq!(front.next().0, 0, "{what}");
+                assert_eq!(front.get(STATUS, 1), [status], "{what}");
+                assert_eq!(front.does(FLUSH, 0, 0), OK, "after {what}");
+            }
+            Stopped(why) => {
+                assert!(front.is_told_of_an_error(), "{what}");
+                assert!(server.log().contains(why), "{what}: {why}\n{}", server.log());
+                // Stopped and started again, as a driver does that resets its device, it is as good as new.
+                let base = front.link.get_vring_base(0).unwrap();
+                assert_eq!(base, 1, "{what}: the chain was taken");
+            }
+        }
+    }
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+fn still_serves(server: &Server, socket: &std::path::Path) {
+    let mut disk = Disk::connect(socket, 1);
+    assert_eq!(disk.write(0, &[9; 4096]), 0, "{}", server.log());
+    assert_eq!(disk.read(0, 4096).unwrap(), [9; 4096]);
+}
+
+#[test]
+fn rings_that_make_no_sense() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+
+    let mut front = Front::connect(&socket);
+    front.store_u16(AVAILABLE + 2, RING + 1);
+    front.kick.write(1).unwrap();
+    assert!(front.is_told_of_an_error());
+    assert!(server.log().contains("65 chains are offered"), "{}", server.log());
+    drop(front);
+
+    let mut front = Front::connect(&socket);
+    front.offer(RING);
+    assert!(front.is_told_of_an_error());
+    assert!(server.log().contains("begins at descriptor 64"), "{}", server.log());
+    drop(front);
+
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+#[test]
+fn messages_that_make_no_sense() {
+    type Break = fn(&mut Front) -> bool;
+    let table: [(&str, Break, &str); 9] = [
+        (
+            "a ring that is not there",
+            |f| f.link.set_vring_enable(0, true).is_ok() && raw(f, 8, &[9, 0, 0, 0, 64, 0, 0, 0]),
+            "ring 9",
+        ),
+        ("a ring of no power of two", |f| raw(f, 8, &[0, 0, 0, 0, 65, 0, 0, 0]), "a ring of 65"),
+        ("a ring of too many", |f| raw(f, 8, &[0, 0, 0, 0, 0, 0, 1, 0]), "a ring of 65536"),
+        (
+            "a ring outside guest memory",
+            |f| raw(f, 9, &[[0; 8], [0; 8], [0; 8], [0; 8], [0; 8]].concat()),
+            "not in the guest memory",
+        ),
+        ("features that were not offered", |f| raw(f, 2, &u64::MAX.to_le_bytes()), "were not offered"),
+        ("a message that is not known", |f| raw(f, 99, &[]), "cut off"),
+        ("a message that is too long", |f| header(f, 8, 1 << 20), "cut off"),
+        ("a message of the wrong length", |f| raw(f, 8, &[0; 7]), "cut off"),
+        ("a kick without a descriptor", |f| raw(f, 12, &0x100_u64.to_le_bytes()), "to be polled"),
+    ];
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    for (what, breaks, why) in table {
+        let before = server.log().len();
+        let mut front = Front::connect(&socket);
+        assert!(breaks(&mut front), "{what}");
+        let told = crate::support::tools::within(crate::support::tools::PATIENCE, || {
+            let log = server.log();
+            log[before..].contains("cut off") && log[before..].contains(why)
+        });
+        assert!(told, "{what}: {why}\n{}", &server.log()[before..]);
+        let mut socket = stream(&front);
+        let mut rest = Vec::new();
+        // The server has closed it; what it had answered may be there still.
+        let _ = socket.read_to_end(&mut rest);
+    }
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+/// The front end's own socket, past the crate that keeps to the rules.
+fn stream(front: &Front) -> UnixStream {
+    use std::os::fd::{AsRawFd, BorrowedFd};
+    // SAFETY: the front end's socket is open for as long as `front` is.
+    let fd = unsafe { BorrowedFd::borrow_raw(front.link.as_raw_fd()) };
+    let stream = UnixStream::from(fd.try_clone_to_owned().unwrap());
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+fn header(front: &mut Front, request: u32, len: u32) -> bool {
+    let header = [request.to_le_bytes(), 1_u32.to_le_bytes(), len.to_le_bytes()].concat();
+    stream(front).write_all(&header).is_ok()
+}
+
+fn raw(front: &mut Front, request: u32, payload: &[u8]) -> bool {
+    header(front, request, u32::try_from(payload.len()).unwrap()) && stream(front).write_all(payload).is_ok()
+}
+
+#[test]
+fn memory_that_cannot_be_shared_is_refused() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    for longer in [0x1000, 1 << 40] {
+        let front = Front::connect(&socket);
+        let mut region = front.region();
+        region.memory_size += longer;
+        assert!(front.link.set_mem_table(&[region]).is_err());
+    }
+    let front = Front::connect(&socket);
+    let region = front.region();
+    let other = MmapRegion::<()>::new(4096).unwrap();
+    let overlapping = vhost::VhostUserMemoryRegionInfo {
+        guest_phys_addr: GUEST + 4096,
+        userspace_addr: other.as_ptr() as u64,
+        ..region
+    };
+    assert!(front.link.set_mem_table(&[region, overlapping]).is_err());
+    assert!(server.log().contains("regions of guest memory"), "{}", server.log());
+    drop(front);
+    still_serves(&server, &socket);
+    server.stop();
+}

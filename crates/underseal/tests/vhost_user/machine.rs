@@ -1,0 +1,118 @@
+//! A virtual machine whose disk the volume is: QEMU with a Debian kernel, in software.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use crate::disk::serve;
+use crate::guest::{Guest, MEMORY};
+use crate::operator::Operator;
+use crate::support::Scratch;
+use crate::support::tools::{PATIENCE, wait_until};
+use crate::support::volume::{Volume, text};
+
+/// A machine with the device of this socket, which it comes back to when the server does.
+fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
+    let mut guest = Guest::new(scratch);
+    guest.modules(&["virtio_blk"]);
+    let memory = format!("memory-backend-memfd,id=ram,size={MEMORY},share=on");
+    let channel = format!("socket,id=disk,path={},reconnect=1", text(socket));
+    guest.hardware(&["-object", &memory, "-machine", "memory-backend=ram", "-chardev", &channel]);
+    guest.hardware(&["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
+    guest
+}
+
+#[test]
+fn a_machine_whose_plug_is_pulled_finds_its_files_again() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "200M");
+    let (server, socket) = serve(&volume, &["--allow-discards"]);
+    let mut first = machine(&scratch, &socket);
+    first.task("fill", FILL);
+    let mut running = first.start();
+    running.wait_for("synced");
+    // Amid the writes that follow.
+    thread::sleep(Duration::from_secs(2));
+    running.kill();
+    drop(running);
+    let mut second = machine(&scratch, &socket);
+    second.task("check", CHECK);
+    second.boot();
+    server.stop();
+}
+
+/// The disk is what it says it is; a filesystem on it, files that are on stable storage, and more that are not.
+const FILL: &str = "
+[ $(cat /sys/block/vda/serial) = image ]
+[ $(blockdev --getss /dev/vda) = 4096 ]
+[ $(ls /sys/block/vda/mq | wc -l) = 2 ]
+[ $(cat /sys/block/vda/queue/discard_max_bytes) -gt 0 ]
+mkfs.ext4 -q /dev/vda
+mount /dev/vda /mnt
+cp -r /usr/share/doc/util-linux /usr/bin/bash /mnt/
+sync -f /mnt
+touch synced
+while :; do
+    cp /usr/bin/bash /mnt/more
+    sync -f /mnt
+    fstrim /mnt
+    rm /mnt/more
+done
+";
+
+const CHECK: &str = "
+mount /dev/vda /mnt
+diff -r /usr/share/doc/util-linux /mnt/util-linux
+cmp /usr/bin/bash /mnt/bash
+umount /mnt
+e2fsck -fn /dev/vda
+";
+
+#[test]
+fn a_machine_goes_on_when_its_disks_server_is_killed_and_comes_back() {
+    let operator = Operator::new();
+    let scratch = &operator.scratch;
+    let socket = scratch.path("vm");
+    let options = ["--vhost-user", text(&socket)];
+    let (volume, mut server) = operator.open(&options);
+    let mut guest = machine(scratch, &socket);
+    guest.task("load", LOAD);
+    let mut running = guest.start();
+    running.wait_for("begun");
+    for round in 0..6 {
+        thread::sleep(Duration::from_millis(1500 + 300 * round));
+        // Now and then it is certain that requests are in flight.
+        let held = round % 3 == 1;
+        if held {
+            operator.does("suspend image");
+            let in_flight = || operator.status("image")["in_flight"].as_u64().unwrap();
+            wait_until("the machine has asked for something", PATIENCE, || in_flight() > 0);
+        }
+        server.kill();
+        // The machine meets a socket on which nobody listens, too.
+        thread::sleep(Duration::from_millis(700 * (round % 2)));
+        server = operator.serve(&volume, &options);
+        if held {
+            let again = || server.log().contains("are done again");
+            wait_until("what was in flight is done again", PATIENCE, again);
+        }
+    }
+    fs::write(scratch.path("enough"), "").unwrap();
+    running.finish();
+    server.stop();
+}
+
+/// Writes and verifies until it is enough, then once more without being disturbed.
+const LOAD: &str = "
+verify() {
+    fio --name=load --filename=/dev/vda --ioengine=libaio --direct=1 --iodepth=16 --rw=randwrite --bsrange=4k-64k \\
+        --size=16M --verify=crc32c --verify_fatal=1 --randseed=$1 --output=load.fio
+}
+touch begun
+seed=0
+until [ -e enough ]; do
+    seed=$((seed + 1))
+    verify $seed
+done
+verify 1000
+";

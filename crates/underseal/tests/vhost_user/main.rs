@@ -1,0 +1,29 @@
+//! `underseal open --vhost-user`: the volume as a disk of a virtual machine.
+//!
+//! ```text
+//!   disk.rs        the driver of libblkio, as one who uses the disk
+//!   front.rs       a front end that does exactly what it is told
+//!   requests.rs    what the disk is and does: sizes, limits, every kind of request, several rings at once
+//!   hostile.rs     chains, rings and messages that break the rules
+//!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
+//!   recovery.rs    a server that is killed, and what was in flight
+//!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod disk;
+mod front;
+#[path = "../guest/guest.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
+mod guest;
+mod hostile;
+mod machine;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
+mod recovery;
+mod requests;
+mod sessions;

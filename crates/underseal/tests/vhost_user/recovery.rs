@@ -1,0 +1,93 @@
+//! A server that is killed, and what was in flight.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::disk::serve;
+use crate::front::{FLUSH, Front, IN, OUT, SLOTS, data};
+use crate::operator::Operator;
+use crate::support::scratch::assert_same;
+use crate::support::volume::{Volume, text};
+use crate::support::{Scratch, bytes, seed};
+
+const OK: u8 = 0;
+
+#[test]
+fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
+    let operator = Operator::new();
+    let socket = operator.scratch.path("vm");
+    let options = ["--vhost-user", text(&socket)];
+    let (volume, server) = operator.open(&options);
+    let mut front = Front::connect(&socket);
+    assert_eq!(front.does(FLUSH, 0, 0), OK);
+    operator.does("suspend image");
+    for slot in 0..SLOTS {
+        front.put(data(slot), &[slot as u8; 4096]);
+        front.ask(slot, OUT, 8 * slot as u64, 4096);
+    }
+    let taken = || operator.status("image")["in_flight"].as_u64().unwrap() == SLOTS as u64;
+    crate::support::tools::wait_until("all are taken", crate::support::tools::PATIENCE, taken);
+    server.kill();
+    assert_eq!(front.take(), None);
+
+    let server = operator.serve(&volume, &options);
+    front.reconnect(&socket);
+    for slot in 0..SLOTS {
+        // In the order in which they were taken, since none has to wait for anything.
+        assert_eq!(usize::from(front.next().0), 3 * slot);
+        assert_eq!(front.status(slot), OK);
+    }
+    assert!(server.log().contains("16 requests of the server before are done again"), "{}", server.log());
+    assert_eq!(front.does(FLUSH, 0, 0), OK);
+    drop(front);
+    server.stop();
+    for slot in 0..SLOTS {
+        assert_eq!(volume.read(slot as u64 * 4096, 4096), [slot as u8; 4096]);
+    }
+}
+
+#[test]
+fn no_write_is_lost_when_the_server_is_killed_again_and_again() {
+    const LEN: usize = 128 << 10;
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut random = fastrand::Rng::with_seed(seed("killed_again_and_again"));
+    let (mut server, socket) = serve(&volume, &[]);
+    let mut front = Front::connect(&socket);
+    // What each slot writes at present, and what its place has at the end.
+    let mut model = vec![0; SLOTS];
+    let mut free: Vec<usize> = (0..SLOTS).collect();
+    let place = |slot: usize| (slot * LEN / 512) as u64;
+    for _ in 0..12 {
+        let until = std::time::Instant::now() + Duration::from_millis(random.u64(20..150));
+        while std::time::Instant::now() < until {
+            while let Some(slot) = free.pop() {
+                model[slot] = random.u64(..);
+                front.put(data(slot), &bytes(model[slot], LEN));
+                front.ask(slot, OUT, place(slot), LEN);
+            }
+            while let Some((head, _)) = front.take() {
+                let slot = usize::from(head) / 3;
+                assert_eq!(front.status(slot), OK);
+                assert!(!free.contains(&slot), "answered twice");
+                free.push(slot);
+            }
+            thread::sleep(Duration::from_micros(random.u64(..200)));
+        }
+        server.kill();
+        (server, _) = serve(&volume, &[]);
+        front.reconnect(&socket);
+    }
+    while free.len() < SLOTS {
+        let slot = usize::from(front.next().0) / 3;
+        assert!(!free.contains(&slot), "answered twice");
+        free.push(slot);
+    }
+    assert_eq!(front.take(), None);
+    for (slot, &seed) in model.iter().enumerate() {
+        assert_eq!(front.does(IN, place(slot), LEN), OK);
+        assert_same(&front.get(data(0), LEN), &bytes(seed, LEN), &format!("slot {slot}"));
+    }
+    drop(front);
+    server.stop();
+}
