@@ -1,6 +1,7 @@
 //! The experiments: one file each.
 
 mod dispatch;
+mod ecryptfs;
 mod inline;
 mod order;
 mod policies;
@@ -46,6 +47,7 @@ pub fn all() -> &'static [Experiment] {
         order::EXPERIMENT,
         whole_request::EXPERIMENT,
         zoned::EXPERIMENT,
+        ecryptfs::EXPERIMENT,
     ]
 }
 

@@ -8,6 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite};
 
+use super::blank::is_blank;
 use super::{Failure, Sealing, View};
 use crate::{Contents, ErrorKind, Header, Place, XATTR};
 
@@ -290,7 +291,7 @@ impl From<crate::Error> for Unread {
     }
 }
 
-/// A lower file's header; nothing for an empty file without one.
+/// A lower file's header; nothing for one that has none, and nothing else either.
 fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<Header>, Unread> {
     let mut bytes = [0; Header::PARSED];
     if sealing.place == Place::Xattr {
@@ -301,7 +302,7 @@ fn header_of(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Option<Header>, Un
         }
     }
     match read_most(fd, &mut bytes, 0)? {
-        0 => Ok(None),
+        len if is_blank(fd, &bytes[..len])? => Ok(None),
         len => Ok(Some(Header::read(&bytes[..len])?)),
     }
 }

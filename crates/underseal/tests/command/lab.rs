@@ -15,7 +15,7 @@ fn experiments_are_listed_with_their_questions() {
         let field = |name: &str| experiment[name].as_str().unwrap();
         assert!(line.starts_with(field("name")) && line.ends_with(field("question")), "{line}");
     }
-    for name in ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies"] {
+    for name in ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies", "ecryptfs"] {
         assert!(listed.iter().any(|experiment| experiment["name"] == name), "{name}");
     }
 }

@@ -1,0 +1,75 @@
+//! A disk that forgets what was not flushed when its power is cut, as a loop device.
+//!
+//! Each block of 4096 bytes that was written since the last flush becomes one of the things that it was since then, by
+//! itself: no order holds but that of flushes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use underseal_cipher::{CipherSpec, Key, SectorSize, build};
+use underseal_datapath::Mapping;
+use underseal_device::{FaultControl, FaultDevice, RamDevice};
+use underseal_export::fuse::{FuseConfig, FuseServer, FuseStopper, MountPoint};
+use underseal_volume::{Segment, Volume};
+
+use crate::support::Scratch;
+use crate::support::mounts::Loop;
+
+const BLOCK: u32 = 4096;
+
+pub(crate) struct Disk {
+    control: Arc<FaultControl>,
+    path: PathBuf,
+    stopper: FuseStopper,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Disk {
+    pub(crate) fn new(scratch: &Scratch, size: u64, seed: u64) -> Self {
+        let device = FaultDevice::with_volatile_cache(Arc::new(RamDevice::new(size)), seed, BLOCK);
+        let control = device.control();
+        let spec: CipherSpec = "cipher_null-ecb".parse().unwrap();
+        let cipher = build(&spec, &Key::zeroed(0).unwrap(), SectorSize::new(BLOCK).unwrap()).unwrap();
+        let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)]).unwrap();
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(device)).unwrap());
+        let path = scratch.file("disk", b"");
+        let point = MountPoint::new(&path).unwrap();
+        let server = FuseServer::mount(mapping, &point, &FuseConfig::default()).unwrap();
+        let stopper = server.stopper();
+        let server = thread::spawn(move || server.run().unwrap());
+        Self { control, path, stopper, server: Some(server) }
+    }
+
+    /// As a block device that takes nothing smaller than a block. Pages do not change while they are on their way, else a
+    /// block could be neither old nor new: a disk with checksums.
+    pub(crate) fn attach(&self) -> Loop {
+        let device = Loop::attach(&self.path, &["--direct-io=on", "--sector-size", "4096"]);
+        let name = device.device().file_name().unwrap();
+        let stable = Path::new("/sys/block").join(name).join("queue/stable_writes");
+        fs::write(stable, "1").unwrap();
+        device
+    }
+
+    /// Blocks that a power cut would endanger.
+    pub(crate) fn unflushed(&self) -> usize {
+        self.control.unflushed()
+    }
+
+    pub(crate) fn cut(&self) {
+        self.control.power_cut().unwrap();
+    }
+
+    pub(crate) fn power_on(&self) {
+        self.control.power_on();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let ended = self.server.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the disk's server failed");
+    }
+}

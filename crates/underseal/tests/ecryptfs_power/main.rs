@@ -1,0 +1,37 @@
+//! `underseal ecryptfs mount` and a power cut, or a server that is killed, in the middle of everything.
+//!
+//! ```text
+//!   writer.rs   creates, appends, overwrites, cuts, lets grow, replaces by rename, removes; now and then fsync
+//!     |             and keeps in expected.rs what each file may be afterwards
+//!     v
+//!   underseal ecryptfs mount                  killed.rs   SIGKILL: nothing that was acknowledged is lost
+//!     |
+//!   ext4, xfs or btrfs on a loop device       cuts.rs     the power is cut, the filesystem recovers: what was
+//!     |                                                   fsynced is there, the rest is old or new, all files open
+//!   disk.rs: a file through FUSE, in this process, with a volatile cache that loses blocks at random
+//! ```
+//! blank.rs: lower files of zeros, as ext4 leaves new ones that nobody fsynced.
+//!
+//! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
+//! `UNDERSEAL_BARE` the same programs use the lower filesystem itself: what it loses there is not eCryptfs's fault.
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod blank;
+mod check;
+mod cuts;
+mod disk;
+mod expected;
+mod killed;
+#[path = "../ecryptfs_mount/mounted.rs"]
+#[allow(dead_code, reason = "shared with the other tests of the mount, which use all of it together")]
+mod mounted;
+mod writer;
+
+/// How often a test does what it does.
+fn rounds(usual: u64) -> u64 {
+    let given = std::env::var("UNDERSEAL_ROUNDS").ok();
+    given.map_or(usual, |given| given.parse().expect("UNDERSEAL_ROUNDS is a number"))
+}
