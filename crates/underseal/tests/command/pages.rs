@@ -19,6 +19,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-bench-cipher",
         "-bench-fuse",
         "-bench-nbd",
+        "-bench-vhost-user",
         "-lab",
         "-lab-list",
         "-lab-run",
