@@ -200,7 +200,7 @@ impl fmt::Display for MountReport {
         )?;
         writeln!(
             f,
-            "folders in memory; our mounts have {} threads; trees of {} small files, a whole step as one request; \
+            "folders in memory; our mounts have {} threads; trees of {} small files, each file a request; \
              ratio: underseal over this one",
             self.threads, self.files
         )?;

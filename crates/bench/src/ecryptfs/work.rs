@@ -88,22 +88,23 @@ impl Work {
                 if !status.success() {
                     return Err(BenchError::new(format!("{step} over {} ended with {status}", on.name)));
                 }
-                Ok(one(took, on.cpu_time()?.saturating_sub(before)))
+                Ok(each(options.files, took, on.cpu_time()?.saturating_sub(before)))
             }
         }
     }
 }
 
-/// One request that took so long.
-fn one(took: Duration, cpu: Duration) -> Seen {
-    let us = took.as_secs_f64() * 1e6;
+/// What came to each of so many files.
+fn each(files: u32, took: Duration, cpu: Duration) -> Seen {
+    let files = f64::from(files.max(1));
+    let us = took.as_secs_f64() * 1e6 / files;
     Seen {
         iops: 1e6 / us,
         mb_per_s: 0.0,
         p50_us: us,
         p99_us: us,
         p999_us: us,
-        server_cpu_us: cpu.as_secs_f64() * 1e6,
+        server_cpu_us: cpu.as_secs_f64() * 1e6 / files,
     }
 }
 

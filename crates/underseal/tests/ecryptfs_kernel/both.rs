@@ -10,7 +10,7 @@ use crate::tree::{assert_same_tree, make};
 const XATTRS: [(&str, usize); 3] = [("aes", 24), ("cast5", 8), ("twofish", 32)];
 
 /// What the kernel does to a tree of ours: it grows, cuts and overwrites files, and adds some.
-const CHANGES: &str = "\
+pub(crate) const CHANGES: &str = "\
     printf more >> $1/file4096\n\
     truncate -s 100 $1/file20000\n\
     truncate -s 50000 $1/file15\n\

@@ -5,6 +5,7 @@
 //!   tree.rs     a plain tree, compared with another
 //!   both.rs     underseal ecryptfs import -> the kernel reads and writes -> underseal ecryptfs export, and from the kernel on
 //!   changed.rs  other keys, other names and moved headers, as the kernel sees them
+//!   through_mounts.rs   trees written through underseal ecryptfs mount -> the kernel reads and writes -> read through it again
 //!   keys.py     puts a passphrase's keys into the guest's keyring
 //! ```
 
@@ -15,4 +16,5 @@ mod support;
 mod both;
 mod changed;
 mod mounts;
+mod through_mounts;
 mod tree;
