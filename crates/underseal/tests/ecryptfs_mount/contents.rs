@@ -90,7 +90,13 @@ fn fio_verifies_what_it_wrote() {
         ("large", "--rw=write --bs=3M --ioengine=psync --size=24M --fsync=2"),
     ] {
         let mut fio = client("fio");
-        fio.args([&format!("--name={name}"), "--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]);
+        fio.args([
+            &format!("--name={name}"),
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--do_verify=1",
+            "--verify_state_save=0",
+        ]);
         fio.arg(format!("--directory={}", folder.plain.display())).args(options.split(' '));
         let told = run(&mut fio);
         assert!(told.contains("err= 0"), "{told}");

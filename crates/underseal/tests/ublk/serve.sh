@@ -43,5 +43,5 @@ verify() {
     device=$1
     shift
     fio --name=verify --filename="$device" --rw=randwrite --bsrange=4k-64k --iodepth=16 --ioengine=libaio --direct=1 \
-        --size=12M --verify=crc32c --do_verify=1 --verify_fatal=1 --minimal --output=fio.out "$@" || { cat fio.out; return 1; }
+        --size=12M --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 --minimal --output=fio.out "$@" || { cat fio.out; return 1; }
 }
