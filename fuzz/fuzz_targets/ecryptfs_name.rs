@@ -1,7 +1,7 @@
 #![no_main]
 
 #[allow(dead_code)] // each target uses its own part
-#[path = "../../crates/ecryptfs/tests/exercise.rs"]
+#[path = "../../crates/ecryptfs/tests/exercise/mod.rs"]
 mod exercise;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,6 +1,5 @@
 //! The fuzz targets' seeds and findings, replayed.
 
-#[path = "exercise.rs"]
 mod exercise;
 
 use std::path::Path;
