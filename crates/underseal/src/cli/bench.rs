@@ -12,6 +12,23 @@ use crate::size;
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) what: Bench,
+    /// For programs: one JSON object
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// How long servers, mounts or disks are set beside each other, taking turns.
+#[derive(Debug, Args)]
+pub(crate) struct Interleaved {
+    /// How often every one of them meets every workload
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runtime: u16,
+    /// Only workloads with this in their names, such as "4k", "read" or "depth 32"
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -21,7 +38,6 @@ pub(crate) enum Bench {
     Fuse(BenchFuseArgs),
     Ublk(BenchUblkArgs),
     Ecryptfs(BenchEcryptfsArgs),
-    EcryptfsMount(BenchEcryptfsMountArgs),
     VhostUser(BenchVhostUserArgs),
     ServeMemory(ServeMemoryArgs),
     ServeBareMount(ServeBareMountArgs),
@@ -35,20 +51,6 @@ pub(crate) struct BenchCipherArgs {
     /// A few seconds, for a first look
     #[arg(long)]
     pub(crate) quick: bool,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// eCryptfs's crypto alone: the extents of a request at once, beside one by one
-#[derive(Debug, Args)]
-pub(crate) struct BenchEcryptfsArgs {
-    /// A few seconds, for a first look
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// The NBD server, beside qemu-nbd and nbdkit with LUKS, interleaved; the client is fio
@@ -60,21 +62,11 @@ pub(crate) struct BenchNbdArgs {
     /// Each image's size
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     pub(crate) size: u64,
-    /// How often every server meets every workload
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
-    /// How long each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runtime: u16,
-    /// Only workloads with this in their names, such as "4k" or "depth 32"
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
     /// Volumes on other NBD servers (nbdkit's memory) instead of files
     #[arg(long)]
     pub(crate) over_nbd: bool,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// The FUSE mount, beside a fuser file in memory, nbdfuse over qemu-nbd and qemu-storage-daemon; the client is fio
@@ -89,18 +81,8 @@ pub(crate) struct BenchFuseArgs {
     /// Threads that serve each mount, where they can be chosen
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
-    /// How often every server meets every workload
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
-    /// How long each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runtime: u16,
-    /// Only workloads with this in their names, such as "4k" or "threads 4"
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
 }
 
 /// The block device, beside the kernel's dm-crypt with and without its work queues, each on a RAM disk; the client is fio
@@ -109,18 +91,8 @@ pub(crate) struct BenchUblkArgs {
     /// A RAM disk, five times; WHAT IS ON THEM IS LOST; by default /dev/ram0 to /dev/ram4 (`modprobe brd rd_nr=5`)
     #[arg(long = "device", value_name = "DEVICE")]
     pub(crate) devices: Vec<PathBuf>,
-    /// How often every disk meets every workload
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
-    /// How long each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runtime: u16,
-    /// Only workloads with this in their names, such as "4k" or "depth 32"
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
 }
 
 /// The disk of a virtual machine, beside qemu-storage-daemon with LUKS; the client is libblkio's driver
@@ -132,18 +104,8 @@ pub(crate) struct BenchVhostUserArgs {
     /// Each image's size
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
     pub(crate) size: u64,
-    /// How often every server meets every workload
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
-    /// How long each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runtime: u16,
-    /// Only workloads with this in their names, such as "4k" or "depth 32"
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
 }
 
 /// Mounts memory without a cipher, for `bench fuse`.
@@ -173,9 +135,13 @@ pub(crate) struct ServeMemoryArgs {
     pub(crate) nbd: String,
 }
 
-/// A mounted eCryptfs folder, beside gocryptfs and the same mount without a cipher, interleaved; fio, tar, ls, find, rm
+/// eCryptfs: the extents of a request at once, beside one by one; then a mounted folder, beside gocryptfs and the same mount
+/// without a cipher; the clients are fio, tar, ls, find, rm
 #[derive(Debug, Args)]
-pub(crate) struct BenchEcryptfsMountArgs {
+pub(crate) struct BenchEcryptfsArgs {
+    /// Only the crypto, for a few seconds: nothing is mounted
+    #[arg(long)]
+    pub(crate) quick: bool,
     /// Where the folders go: a file system in memory with twelve times the size free
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
@@ -188,21 +154,11 @@ pub(crate) struct BenchEcryptfsMountArgs {
     /// Threads that serve our mounts
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
-    /// How often every mount meets every workload
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
-    /// How long fio runs each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runtime: u16,
-    /// Only workloads with this in their names, such as "4k", "read" or "tree"
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// For programs: one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
 }
 
-/// Mounts a folder as it is, for `bench ecryptfs-mount`.
+/// Mounts a folder as it is, for `bench ecryptfs`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct ServeBareMountArgs {
@@ -222,4 +178,5 @@ Examples:
   underseal bench nbd --only 'depth 32' --rounds 3
   underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
   underseal bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
-  underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils";
+  underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
+  underseal bench ecryptfs                             needs fio, fuse3 and gocryptfs";

@@ -12,7 +12,7 @@ use crate::size;
 /// The volume that a command works on.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
-    /// The image or block device with the encrypted data, or an NBD server's export: nbd://HOST[:PORT]/EXPORT,
+    /// The image or block device with the encrypted data, or an NBD server's export: nbd://HOST/EXPORT,
     /// nbd+unix:///EXPORT?socket=PATH, with reconnect-delay=SECONDS (30) for a server that goes away
     pub(crate) image: PathBuf,
     /// The LUKS header is in this file

@@ -1,6 +1,6 @@
 //! `underseal bench`.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,26 +24,23 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
             log::warn!("{text}");
         }
     };
+    let json = args.json;
     match args.what {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            show(&cipher(effort).map_err(|e| failed(&e))?, args.json)
-        }
-        Bench::Ecryptfs(args) => {
-            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            show(&ecryptfs(effort).map_err(|e| failed(&e))?, args.json)
+            show(&cipher(effort).map_err(|e| failed(&e))?, json)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
                 underseal: this_program()?,
                 directory: args.directory,
                 size: args.size,
-                rounds: args.rounds.into(),
-                runtime: Duration::from_secs(args.runtime.into()),
-                only: args.only,
+                rounds: args.effort.rounds.into(),
+                runtime: Duration::from_secs(args.effort.runtime.into()),
+                only: args.effort.only,
                 over_nbd: args.over_nbd,
             };
-            show(&nbd(&options, progress).map_err(|e| failed(&e))?, args.json)
+            show(&nbd(&options, progress).map_err(|e| failed(&e))?, json)
         }
         Bench::Fuse(args) => {
             let options = FuseOptions {
@@ -51,33 +48,33 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 directory: args.directory,
                 size: args.size,
                 threads: args.threads,
-                rounds: args.rounds.into(),
-                runtime: Duration::from_secs(args.runtime.into()),
-                only: args.only,
+                rounds: args.effort.rounds.into(),
+                runtime: Duration::from_secs(args.effort.runtime.into()),
+                only: args.effort.only,
             };
-            show(&fuse(&options, progress).map_err(|e| failed(&e))?, args.json)
+            show(&fuse(&options, progress).map_err(|e| failed(&e))?, json)
         }
         Bench::Ublk(args) => {
             let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();
             let options = UblkOptions {
                 underseal: this_program()?,
                 devices: if args.devices.is_empty() { by_default() } else { args.devices },
-                rounds: args.rounds.into(),
-                runtime: Duration::from_secs(args.runtime.into()),
-                only: args.only,
+                rounds: args.effort.rounds.into(),
+                runtime: Duration::from_secs(args.effort.runtime.into()),
+                only: args.effort.only,
             };
-            show(&ublk(&options, progress).map_err(|e| failed(&e))?, args.json)
+            show(&ublk(&options, progress).map_err(|e| failed(&e))?, json)
         }
         Bench::VhostUser(args) => {
             let options = VhostUserOptions {
                 underseal: this_program()?,
                 directory: args.directory,
                 size: args.size,
-                rounds: args.rounds.into(),
-                runtime: Duration::from_secs(args.runtime.into()),
-                only: args.only,
+                rounds: args.effort.rounds.into(),
+                runtime: Duration::from_secs(args.effort.runtime.into()),
+                only: args.effort.only,
             };
-            show(&vhost_user(&options, progress).map_err(|e| failed(&e))?, args.json)
+            show(&vhost_user(&options, progress).map_err(|e| failed(&e))?, json)
         }
         Bench::ServeFuseMemory(args) => {
             serve_fuse_memory(args.size, &args.fuse, args.threads.into()).map_err(|e| failed(&e))
@@ -85,23 +82,42 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
         Bench::ServeFuseNull(args) => {
             serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
         }
-        Bench::EcryptfsMount(args) => {
+        Bench::Ecryptfs(args) => {
+            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+            let crypto = ecryptfs(effort).map_err(|e| failed(&e))?;
+            if args.quick {
+                return show(&crypto, json);
+            }
             let options = MountOptions {
                 underseal: this_program()?,
                 directory: args.directory,
                 size: args.size,
                 files: args.files,
                 threads: args.threads,
-                rounds: args.rounds.into(),
-                runtime: Duration::from_secs(args.runtime.into()),
-                only: args.only,
+                rounds: args.effort.rounds.into(),
+                runtime: Duration::from_secs(args.effort.runtime.into()),
+                only: args.effort.only,
             };
-            show(&ecryptfs_mount(&options, progress).map_err(|e| failed(&e))?, args.json)
+            let mount = ecryptfs_mount(&options, progress).map_err(|e| failed(&e))?;
+            show(&Ecryptfs { crypto, mount }, json)
         }
         Bench::ServeBareMount(args) => {
             serve_bare_mount(&args.lower, &args.mountpoint, args.threads).map_err(|e| failed(&e))
         }
         Bench::ServeMemory(args) => serve_memory(args.size, &args.nbd).map_err(|e| failed(&e)),
+    }
+}
+
+/// Both halves of `bench ecryptfs`.
+#[derive(Serialize)]
+struct Ecryptfs<C, M> {
+    crypto: C,
+    mount: M,
+}
+
+impl<C: Display, M: Display> Display for Ecryptfs<C, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.crypto, self.mount)
     }
 }
 
