@@ -9,7 +9,7 @@
 //!     |- wire.rs, reply.rs   requests and replies as bytes
 //!     |- dispatch.rs    which request is which call
 //!     v
-//!   Fs             the calls: entries.rs  attributes.rs  folder.rs  xattrs.rs  files.rs
+//!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
 //!     |- handles.rs     what is open
 //!     |- identity.rs    on whose behalf files are made
@@ -36,6 +36,7 @@ mod folder;
 mod handles;
 #[expect(unsafe_code, reason = "setfsuid(2), setfsgid(2) and unshare(2)")]
 mod identity;
+mod long_names;
 #[expect(unsafe_code, reason = "taking a descriptor out of a session")]
 mod mount;
 mod nodes;
@@ -66,6 +67,8 @@ struct Fs {
     nodes: Nodes,
     handles: Handles,
     view: Arc<View>,
+    /// Held while long names come and go.
+    long_names: Mutex<()>,
     /// Files are made on behalf of whoever asks.
     root: bool,
     /// Nobody but this user and root is let in. (Where only one user is, or everybody, the kernel sees to it.)
@@ -78,6 +81,7 @@ impl Fs {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
             view: Arc::new(View { sealing }),
+            long_names: Mutex::default(),
             root: identity::is_root(),
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
         })

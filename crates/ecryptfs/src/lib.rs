@@ -64,7 +64,7 @@ pub use error::{Error, ErrorKind};
 pub use file_key::FileKey;
 pub use header::{Header, KeyPacket, Place, XATTR};
 pub use keyring::Keyring;
-pub use name::{NameCipher, PREFIX, is_encoded, signature as name_signature};
+pub use name::{LowerName, NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};
 
 /// The result of this crate's operations.

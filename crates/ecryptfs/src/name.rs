@@ -8,6 +8,7 @@
 //! name has one encrypted form, and a damaged one is noticed by its padding.
 
 mod base64;
+pub(crate) mod long;
 mod packed;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use underseal_cipher::{Blocks, Locked};
 use zeroize::Zeroizing;
 
 use crate::{AuthToken, Cipher, Error, ErrorKind, Result, Signature};
+pub use long::LowerName;
 use packed::Packed;
 
 /// What encrypted names begin with.

@@ -34,6 +34,8 @@ pub struct Options {
     pub unlink_signatures: bool,
     /// `ecryptfs_mount_auth_tok_only`: no key opens files but those that the options name.
     pub named_keys_only: bool,
+    /// `long_names`, which the kernel does not know: names of 144 to 255 bytes, too, where names are encrypted.
+    pub long_names: bool,
     /// `ro`.
     pub read_only: bool,
     /// `key`: where the passphrase is.
@@ -120,6 +122,7 @@ impl Options {
             "ecryptfs_encrypted_view" => self.encrypted_view = flag(name, value)?,
             "ecryptfs_unlink_sigs" => self.unlink_signatures = flag(name, value)?,
             "ecryptfs_mount_auth_tok_only" => self.named_keys_only = flag(name, value)?,
+            "long_names" => self.long_names = flag(name, value)?,
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "key" => self.passphrase = Some(passphrase(needed()?)?),
@@ -265,7 +268,8 @@ mod tests {
         let passphrase = options.passphrase.unwrap();
         assert_eq!(passphrase.source, Some(PassphraseSource::File("/run/p".into())));
         assert_eq!(passphrase.salt, [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert!(!options.encrypt_names && !options.passthrough);
+        assert!(!options.encrypt_names && !options.passthrough && !options.long_names);
+        assert!(Options::parse("long_names").unwrap().long_names);
         let options = Options::parse("key=passphrase:passphrase_passwd_fd=7").unwrap();
         assert_eq!(options.passphrase.unwrap().source, Some(PassphraseSource::Descriptor(7)));
         assert_eq!(passphrase_in_line(b"passphrase_passwd=a b"), b"a b");

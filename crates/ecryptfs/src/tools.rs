@@ -6,12 +6,12 @@
 //!     +-- rekey   headers in place            convert      headers to xattrs and back
 //!     +-- rename  names under another key
 //!   survey      what a tree's headers say together, without any key     find: a plain path below
-//!   import      a plain tree -> a lower one
+//!   import      a plain tree: folder | tar -> maker -> a lower one
 //!
 //!   below: keys (who opens what), lower (a file's header and its place), reader, writer, attributes
 //! ```
 //! One file is open at a time and its contents go through one buffer: memory does not grow with the tree, save for a line for
-//! each file that has several hard links. An entry that fails is told of and skipped; the others go on.
+//! each file that has several hard links, and each folder of an archive that is imported. An entry that fails is told of and skipped; the others go on.
 
 mod attributes;
 mod check;
@@ -22,6 +22,7 @@ mod import;
 mod keys;
 mod list;
 mod lower;
+mod maker;
 mod reader;
 mod rekey;
 mod rename;
@@ -38,7 +39,7 @@ pub use check::{Finding, check};
 pub use convert::convert;
 pub use export::export;
 pub use find::find;
-pub use import::{Import, import};
+pub use import::{Import, import, import_tar};
 pub use keys::Keys;
 pub use list::{Entry, list};
 pub use lower::Lower;

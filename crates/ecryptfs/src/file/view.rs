@@ -1,11 +1,13 @@
 //! What a mount makes of the lower folder: nothing, or eCryptfs.
 
 use std::borrow::Cow;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, Keyring, NameCipher, Place, XATTR};
+use crate::name::long;
+use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, Keyring, LowerName, NameCipher, Place, XATTR};
 
 /// How lower names and contents are seen. Without a sealing they are what they are: a plain stacked filesystem.
 pub(crate) struct View {
@@ -21,6 +23,8 @@ pub struct Sealing {
     pub cipher: Cipher,
     /// How names are encrypted, if they are.
     pub names: Option<NameCipher>,
+    /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
+    pub long_names: bool,
     /// Where headers are looked for first, and where those of new files go.
     pub place: Place,
     /// Files without a header are served as they are.
@@ -44,29 +48,35 @@ type Bytes<'a> = Cow<'a, [u8]>;
 
 /// The longest name of nearly every filesystem.
 const NAME_MAX: usize = 255;
-/// The longest name that has an encrypted form of 255 bytes.
-const ENCRYPTED_NAME_MAX: usize = 143;
 
 impl View {
     fn names(&self) -> Option<&NameCipher> {
         self.sealing.as_ref().filter(|sealing| !sealing.encrypted_view)?.names.as_ref()
     }
 
-    pub(crate) fn lower_name<'a>(&self, name: &'a [u8]) -> Result<Bytes<'a>, Errno> {
+    /// Whether encrypted names may be long.
+    pub(crate) fn has_long_names(&self) -> bool {
+        self.names().is_some() && self.sealing.as_ref().is_some_and(|sealing| sealing.long_names)
+    }
+
+    pub(crate) fn lower_name<'a>(&self, name: &'a [u8]) -> Result<LowerName<'a>, Errno> {
         match self.names() {
-            Some(_) if name.len() > ENCRYPTED_NAME_MAX => Err(Errno::NAMETOOLONG),
-            Some(names) => names.encode(name).map(Cow::Owned).map_err(|e| match e.kind() {
+            Some(names) => names.lower(name, self.has_long_names()).map_err(|e| match e.kind() {
                 ErrorKind::NameTooLong => Errno::NAMETOOLONG,
                 _ => Errno::INVAL,
             }),
             None if name.len() > NAME_MAX => Err(Errno::NAMETOOLONG),
-            None => Ok(Cow::Borrowed(name)),
+            None => Ok(LowerName::short(name)),
         }
     }
 
-    /// Nothing for a name that this mount's key did not encrypt.
-    pub(crate) fn upper_name(&self, lower: &[u8]) -> Option<Vec<u8>> {
+    /// Nothing for a name in a folder that this mount's key did not encrypt.
+    pub(crate) fn upper_name(&self, folder: impl AsFd, lower: &[u8]) -> Option<Vec<u8>> {
         match self.names() {
+            Some(names) if self.has_long_names() && long::is_long(lower) => {
+                let name = long::read(folder, lower).and_then(|encoded| names.decode(&encoded));
+                name.inspect_err(|e| log::warn!("{}: {e}", lower.escape_ascii())).ok()
+            }
             Some(names) => names.decode(lower).ok(),
             None => Some(lower.to_vec()),
         }
@@ -94,7 +104,8 @@ impl View {
     /// The longest name, where the lower filesystem has names of up to `lower` bytes.
     pub(crate) fn name_limit(&self, lower: u64) -> u64 {
         match self.names() {
-            Some(_) => (ENCRYPTED_NAME_MAX as u64).min(lower),
+            Some(_) if self.has_long_names() => (NameCipher::MAX_LONG_NAME as u64).min(lower),
+            Some(_) => (NameCipher::MAX_NAME as u64).min(lower),
             None => lower,
         }
     }

@@ -162,11 +162,11 @@ impl Worker {
                 let flags = if header.opcode == op::RENAME { 0 } else { args.u32()? };
                 args.skip(if header.opcode == op::RENAME { 0 } else { 4 })?;
                 let name = args.name()?;
-                fs.rename((node, name), (folder, args.name()?), flags)?;
+                fs.rename(header, name, (folder, args.name()?), flags)?;
             }
             op::LINK => {
                 let old = args.u64()?;
-                entry(out, &fs.link(old, node, args.name()?)?);
+                entry(out, &fs.link(header, old, args.name()?)?);
             }
             op::OPEN => {
                 let (flags, more) = (args.u32()?, args.u32()?);

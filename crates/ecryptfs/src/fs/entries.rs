@@ -60,7 +60,9 @@ impl Fs {
     pub(super) fn mkdir(&self, by: &Header, name: &[u8], make: &Make) -> Answer<Found> {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         self.become_caller(by, make.umask)?;
-        mkdirat(self.nodes.fd(&parent)?, &*lower, Mode::from_raw_mode(make.mode))?;
+        let folder = self.nodes.fd(&parent)?;
+        let _beside = self.make_beside(&folder, &lower)?;
+        mkdirat(&folder, &*lower, Mode::from_raw_mode(make.mode))?;
         self.find(&parent, &lower)
     }
 
@@ -73,7 +75,9 @@ impl Fs {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         self.become_caller(by, make.umask)?;
         let mode = Mode::from_raw_mode(make.mode & 0o7777);
-        mknodat(self.nodes.fd(&parent)?, &*lower, kind, mode, device)?;
+        let folder = self.nodes.fd(&parent)?;
+        let _beside = self.make_beside(&folder, &lower)?;
+        mknodat(&folder, &*lower, kind, mode, device)?;
         self.find(&parent, &lower)
     }
 
@@ -81,7 +85,9 @@ impl Fs {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let target = self.view.lower_target(target)?;
         self.become_caller(by, 0)?;
-        symlinkat(&*target, self.nodes.fd(&parent)?, &*lower)?;
+        let folder = self.nodes.fd(&parent)?;
+        let _beside = self.make_beside(&folder, &lower)?;
+        symlinkat(&*target, &folder, &*lower)?;
         self.find(&parent, &lower)
     }
 
@@ -98,6 +104,7 @@ impl Fs {
         let (parent, lower) = (self.nodes.get(by.node)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
         self.become_caller(by, make.umask)?;
+        let _beside = self.make_beside(&folder, &lower)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&folder, &*lower, flags, Mode::from_raw_mode(make.mode & 0o7777))?;
         let made = self.made(fd, Some((&parent, &*lower)));
@@ -136,11 +143,13 @@ impl Fs {
         Ok((self.told(node, stat)?, file))
     }
 
-    pub(super) fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
-        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(parent)?);
+    pub(super) fn link(&self, by: &Header, node: u64, name: &[u8]) -> Answer<Found> {
+        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(by.node)?);
         let lower = self.view.lower_name(name)?;
         let folder = self.nodes.fd(&parent)?;
         let fd = self.nodes.fd(&node)?;
+        self.become_caller(by, 0o022)?;
+        let _beside = self.make_beside(&folder, &lower)?;
         linkat(CWD, proc_path(&fd), &folder, &*lower, AtFlags::SYMLINK_FOLLOW)?;
         let stat = fstat(fd.as_fd())?;
         let node = self.nodes.enter(&stat, Some((&parent, &lower)), None);
@@ -151,25 +160,39 @@ impl Fs {
         let (parent, lower) = (self.nodes.get(parent)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
         let stat = statat(&folder, &*lower, AtFlags::SYMLINK_NOFOLLOW)?;
-        unlinkat(&folder, &*lower, flags)?;
+        let _beside = self.beside(&[(&folder, &lower)]);
+        match unlinkat(&folder, &*lower, flags) {
+            Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
+            removed => removed?,
+        }
         self.nodes.removed(&stat, &parent, &lower);
         Ok(())
     }
 
-    pub(super) fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Answer<()> {
+    pub(super) fn rename(&self, by: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         // A whiteout would be one of the lower filesystem, under a name in plain.
         if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
             return Err(Errno::INVAL);
         }
-        let (source, target) = (self.nodes.get(from.0)?, self.nodes.get(to.0)?);
-        let (old, new) = (self.view.lower_name(from.1)?, self.view.lower_name(to.1)?);
+        let (source, target) = (self.nodes.get(by.node)?, self.nodes.get(to.0)?);
+        let (old, new) = (self.view.lower_name(from)?, self.view.lower_name(to.1)?);
         let (source_fd, target_fd) = (self.nodes.fd(&source)?, self.nodes.fd(&target)?);
 
+        self.become_caller(by, 0o022)?;
+        let beside = self.beside(&[(&source_fd, &old), (&target_fd, &new)]);
         let _moving = self.nodes.moving();
         let moved = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
         let replaced = statat(&target_fd, &*new, AtFlags::SYMLINK_NOFOLLOW);
-        renameat_with(&source_fd, &*old, &target_fd, &*new, flags)?;
+        if let Some(beside) = &beside {
+            beside.write()?;
+        }
+        match renameat_with(&source_fd, &*old, &target_fd, &*new, flags) {
+            Err(Errno::NOTEMPTY) if self.sweep(&target_fd, &new) => {
+                renameat_with(&source_fd, &*old, &target_fd, &*new, flags)?;
+            }
+            renamed => renamed?,
+        }
         match replaced {
             // Two names of one file: nothing has happened.
             Ok(other) if (other.st_dev, other.st_ino) == (moved.st_dev, moved.st_ino) => return Ok(()),

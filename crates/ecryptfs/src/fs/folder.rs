@@ -108,7 +108,7 @@ impl Fs {
             let bytes = entry.file_name().to_bytes();
             let name = match bytes {
                 b"." | b".." => Some(bytes.to_vec()),
-                _ => self.view.upper_name(bytes),
+                _ => self.view.upper_name(&folder.fd, bytes),
             };
             match name {
                 Some(name) => stream.ahead.push_back(Entry {

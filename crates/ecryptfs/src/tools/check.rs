@@ -23,6 +23,8 @@ pub enum Finding {
     },
     /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key that is not its own.
     Tail,
+    /// It held a long name that nothing has any more.
+    LeftOver,
     /// Its header names a cipher that is not the first file's.
     Cipher(Cipher),
 }
@@ -75,6 +77,10 @@ impl Visit for Check<'_> {
             },
         }
         Ok(())
+    }
+
+    fn left_over(&mut self, lower: &Path) {
+        (self.tell)(lower, Finding::LeftOver);
     }
 
     fn failed(&mut self) {

@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::Keys;
-use crate::{Error, ErrorKind, Result, name};
+use crate::name::{self, long};
+use crate::{Error, ErrorKind, Result};
 
 /// Follows a plain path down a lower folder, each name as it is or encrypted with a key at hand.
 ///
@@ -39,8 +40,8 @@ fn entry(folder: &Path, name: &OsStr, keys: &mut Keys) -> Result<Option<PathBuf>
     for next in fs::read_dir(folder).map_err(failed)? {
         let next = next.map_err(failed)?;
         let lower = next.file_name();
-        if name::is_encoded(lower.as_bytes())
-            && keys.decode_name(lower.as_bytes()).is_ok_and(|decoded| decoded == name.as_bytes())
+        if (name::is_encoded(lower.as_bytes()) || long::is_long(lower.as_bytes()))
+            && keys.decode_entry(&next.path()).is_ok_and(|decoded| decoded == name.as_bytes())
         {
             return Ok(Some(next.path()));
         }

@@ -1,18 +1,23 @@
 //! A plain tree's lower form.
 
+mod archive;
+mod tar;
+
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attributes::Attributes;
+use super::maker::placed;
 use super::sink::make_empty;
-use super::walk::{Kind, join};
-use super::{Summary, Watch, writer};
-use crate::{AuthToken, Cipher, Error, FileKey, Header, NameCipher, Place, Result};
+use super::walk::{Kind, last};
+use super::{Summary, Watch};
+use crate::{AuthToken, Cipher, Error, NameCipher, Place, Result};
+
+pub use tar::import_tar;
 
 /// How new lower files are made.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub struct Import {
     pub place: Place,
     /// The cipher of names; names stay as they are without.
     pub names: Option<NameCipher>,
+    /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.
+    pub long_names: bool,
 }
 
 /// Encrypts a plain folder into a lower one, which does not exist or is empty.
@@ -73,29 +80,21 @@ impl Run<'_> {
     }
 
     fn entry(&mut self, plain: &Path, folder: &Path) -> Result<()> {
+        let name = self.how.name(last(plain)).map_err(|e| e.in_file(plain))?;
+        placed(folder, &name, |lower| self.make(plain, lower))
+    }
+
+    fn make(&mut self, plain: &Path, lower: PathBuf) -> Result<()> {
         let about = fs::symlink_metadata(plain).map_err(|e| Error::io(plain, "cannot be looked at", e))?;
-        let name = plain.file_name().unwrap_or_default().as_bytes();
-        let lower = match &self.how.names {
-            None => folder.join(OsStr::from_bytes(name)),
-            Some(names) => join(folder, names.encode(name).map_err(|e| e.in_file(plain))?),
-        };
-        let made = |e: std::io::Error| Error::io(&lower, "cannot be made", e);
         match Kind::of(&about) {
             Kind::Folder => {
-                DirBuilder::new().mode(0o700).create(&lower).map_err(made)?;
+                self.how.make_folder(&lower)?;
                 self.folder(plain, &lower);
                 return Ok(());
             }
             Kind::Symlink => {
                 let target = fs::read_link(plain).map_err(|e| Error::io(plain, "cannot be read", e))?;
-                let target = target.as_os_str().as_bytes();
-                match &self.how.names {
-                    None => symlink(OsStr::from_bytes(target), &lower).map_err(made)?,
-                    Some(names) => {
-                        let target = names.encode_target(target).map_err(|e| e.in_file(plain))?;
-                        symlink(OsStr::from_bytes(&target), &lower).map_err(made)?;
-                    }
-                }
+                self.how.make_symlink(&lower, target.as_os_str().as_bytes()).map_err(|e| e.in_file(plain))?;
                 Attributes::of(plain, &about)?.apply(&lower)?;
             }
             Kind::Special => Attributes::of(plain, &about)?.make_special(&lower)?,
@@ -118,20 +117,7 @@ impl Run<'_> {
 
     fn file(&mut self, plain: &Path, lower: &Path, attributes: &Attributes) -> Result<()> {
         let mut from = File::open(plain).map_err(|e| Error::io(plain, "cannot open", e))?;
-        let key = FileKey::random(self.how.cipher)?;
-        let tokens: Vec<_> = self.how.tokens.iter().map(AsRef::as_ref).collect();
-        let mut header = Header::new(&key, &tokens, self.how.place)?;
-        header.set_encrypted_names(self.how.names.is_some());
-        let contents = key.contents()?;
-        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(lower);
-        let file = file.map_err(|e| Error::io(lower, "cannot be made", e))?;
-        let watch = &mut *self.watch;
-        let written = writer::write(&file, &mut header, &contents, &mut from, |bytes| watch.advance(bytes));
-        let size = written.map_err(|e| {
-            // Without its header it would be a plain file of noise.
-            let _ = fs::remove_file(lower);
-            Error::io(lower, "cannot be written", e)
-        })?;
+        let size = self.how.make_file(lower, &mut from, self.watch)?;
         attributes.apply(lower)?;
         self.summary.files += 1;
         self.summary.bytes += size;

@@ -1,10 +1,17 @@
 //! Who opens what: keys at hand, and passphrases under salts that headers ask for.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::CWD;
 use underseal_cipher::Key;
 
-use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, name};
+use super::walk::last;
+use crate::name::long;
+use crate::{
+    AuthToken, Cipher, Error, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, name,
+};
 
 /// Keys for a tree. A passphrase stands for the key of contents and for that of names.
 #[derive(Debug)]
@@ -82,12 +89,28 @@ impl Keys {
     /// The name that a lower name stands for: itself, unless it is encrypted.
     ///
     /// # Errors
-    /// As [`NameCipher::decode`].
+    /// As [`NameCipher::decode`]; `BadName` for the lower name of a long one, which does not hold it.
     pub fn decode_name(&mut self, lower: &[u8]) -> Result<Vec<u8>> {
+        if long::is_long(lower) {
+            let context = "a long name's digest: the file beside it, with .name at the end, holds the name";
+            return Err(Error::new(ErrorKind::BadName, context));
+        }
         if !name::is_encoded(lower) {
             return Ok(lower.to_vec());
         }
         self.names_of(lower)?.decode(lower)
+    }
+
+    /// The name that an entry of a lower tree stands for: as [`Keys::decode_name`], and long ones, too.
+    ///
+    /// # Errors
+    /// As [`NameCipher::decode`].
+    pub(super) fn decode_entry(&mut self, lower: &Path) -> Result<Vec<u8>> {
+        let name = last(lower);
+        if !long::is_long(name) {
+            return self.decode_name(name);
+        }
+        self.decode_name(&long::read(CWD, lower.as_os_str().as_bytes())?)
     }
 
     /// The target that a lower symlink's stands for: itself, unless it is encrypted.

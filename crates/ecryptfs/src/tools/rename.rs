@@ -12,11 +12,14 @@ use std::path::Path;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::attributes::{Attributes, keep_times};
-use super::walk::{Kind, join};
+use super::maker::placed;
+use super::walk::{Kind, join, last};
 use super::{Keys, Summary, Watch};
-use crate::{Error, NameCipher, Result};
+use crate::name::long;
+use crate::{Error, LowerName, NameCipher, Result};
 
-/// Gives everything in a folder the name, and symlinks the target, that `new` makes of them; plain ones without.
+/// Gives everything in a folder the name, and symlinks the target, that `new` makes of them; plain ones without. Names of more
+/// than 143 bytes only with `long_names`.
 ///
 /// # Errors
 /// Only when there is no such folder; what fails in it is told to the watch.
@@ -24,10 +27,11 @@ pub fn rename(
     root: &Path,
     keys: &mut Keys,
     new: Option<&NameCipher>,
+    long_names: bool,
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
     fs::read_dir(root).map_err(|e| Error::io(root, "cannot be listed", e))?;
-    let mut run = Run { keys, new, watch, summary: Summary::default() };
+    let mut run = Run { keys, new, long_names, watch, summary: Summary::default() };
     run.folder(root);
     Ok(run.summary)
 }
@@ -35,6 +39,7 @@ pub fn rename(
 struct Run<'r> {
     keys: &'r mut Keys,
     new: Option<&'r NameCipher>,
+    long_names: bool,
     watch: &'r mut dyn Watch,
     summary: Summary,
 }
@@ -50,6 +55,10 @@ impl Run<'_> {
             Err(e) => return self.tell(folder, Error::io(folder, "cannot be listed", e)),
         };
         for name in names {
+            // It goes with the name that it is beside.
+            if long::is_beside(name.as_bytes()).is_some() {
+                continue;
+            }
             let path = folder.join(&name);
             if let Err(error) = self.entry(folder, &path, name.as_bytes()) {
                 self.tell(&path, error);
@@ -74,19 +83,35 @@ impl Run<'_> {
         if kind == Kind::Folder {
             self.folder(path);
         }
-        let plain = self.keys.decode_name(name).map_err(in_file)?;
+        let plain = self.keys.decode_entry(path).map_err(in_file)?;
         let lower = match self.new {
-            Some(names) => names.encode(&plain).map_err(in_file)?,
-            None => plain,
+            Some(names) => names.lower(&plain, self.long_names).map_err(in_file)?,
+            None => LowerName::short(plain),
         };
-        if kind == Kind::Symlink && self.target(folder, path, &lower, &Attributes::of(path, &about)?)? {
+        let placed = placed(folder, &lower, |_| self.place(folder, path, kind, &about, &lower));
+        if placed.is_ok() && *lower != *name && long::is_long(name) {
+            long::tidy(CWD, path.as_os_str().as_bytes());
+        }
+        placed
+    }
+
+    /// Gives an entry its new name.
+    fn place(
+        &mut self,
+        folder: &Path,
+        path: &Path,
+        kind: Kind,
+        about: &fs::Metadata,
+        lower: &LowerName<'_>,
+    ) -> Result<()> {
+        if kind == Kind::Symlink && self.target(folder, path, lower, &Attributes::of(path, about)?)? {
             return Ok(());
         }
-        if lower == name {
+        if **lower == *last(path) {
             self.summary.unchanged += 1;
             return Ok(());
         }
-        let to = join(folder, lower);
+        let to = join(folder, lower.to_vec());
         renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE)
             .map_err(|e| Error::io(path, "cannot be renamed", e))?;
         self.count(kind);

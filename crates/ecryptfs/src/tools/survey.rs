@@ -5,9 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::CWD;
+
 use super::walk::Kind;
 use super::{Lower, Watch};
-use crate::{Error, ErrorKind, Place, Result, Signature, name};
+use crate::name::{self, long};
+use crate::{Error, ErrorKind, Place, Result, Signature};
 
 /// Counts of a tree.
 #[derive(Debug, Default)]
@@ -20,6 +23,8 @@ pub struct Survey {
     pub plain: u64,
     /// Encrypted names.
     pub names: u64,
+    /// Of those, long ones.
+    pub long_names: u64,
     /// Plain bytes of encrypted files.
     pub bytes: u64,
     /// Entries that failed.
@@ -63,9 +68,18 @@ impl Survey {
         let failed = |e| Error::io(lower, "cannot be listed", e);
         for entry in fs::read_dir(lower).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            if name::is_encoded(name.as_bytes())
-                && let Ok(signature) = name::signature(name.as_bytes())
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.as_bytes();
+            if long::is_beside(name).is_some() {
+                continue;
+            }
+            let encoded = match long::is_long(name) {
+                true => long::read(CWD, path.as_os_str().as_bytes()).unwrap_or_default(),
+                false => name.to_vec(),
+            };
+            self.long_names += u64::from(long::is_long(name));
+            if name::is_encoded(&encoded)
+                && let Ok(signature) = name::signature(&encoded)
             {
                 self.names += 1;
                 count(&mut self.name_signatures, signature);
@@ -106,6 +120,9 @@ impl Survey {
             format!("ecryptfs_sig={signature},ecryptfs_cipher={cipher},ecryptfs_key_bytes={key_bytes}");
         if let Some((names, _)) = self.name_signatures.iter().max_by_key(|(_, names)| **names) {
             options += &format!(",ecryptfs_fnek_sig={names}");
+        }
+        if self.long_names > 0 {
+            options += ",long_names";
         }
         if self.in_xattrs > self.files / 2 {
             options += ",ecryptfs_xattr_metadata";

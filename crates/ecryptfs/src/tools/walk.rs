@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::{Keys, Watch};
+use crate::name::long;
 use crate::{Error, Result};
 
 /// What an entry is.
@@ -60,6 +61,9 @@ pub(super) trait Visit {
     fn leave(&mut self, _found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
         Ok(())
     }
+
+    /// A file beside a long name that nothing has.
+    fn left_over(&mut self, _lower: &Path) {}
 
     /// Whether names are decoded; else keys of names need not be at hand.
     fn needs_names(&self) -> bool {
@@ -117,7 +121,13 @@ impl Walk<'_> {
         for next in fs::read_dir(lower)? {
             let next = next?;
             let (path, name) = (next.path(), next.file_name().into_vec());
-            let decoded = if self.visit.needs_names() { self.keys.decode_name(&name) } else { Ok(name) };
+            if let Some(of) = long::is_beside(&name) {
+                if fs::symlink_metadata(join(lower, of.to_vec())).is_err() {
+                    self.visit.left_over(&path);
+                }
+                continue;
+            }
+            let decoded = if self.visit.needs_names() { self.keys.decode_entry(&path) } else { Ok(name) };
             let visited = match decoded {
                 Ok(name) => self.entry(&path, &join(plain, name)),
                 Err(e) => Err(e.in_file(&path)),
@@ -130,4 +140,9 @@ impl Walk<'_> {
 
 pub(super) fn join(folder: &Path, name: Vec<u8>) -> PathBuf {
     folder.join(OsString::from_vec(name))
+}
+
+/// A path's last name.
+pub(super) fn last(path: &Path) -> &[u8] {
+    path.file_name().unwrap_or_default().as_bytes()
 }

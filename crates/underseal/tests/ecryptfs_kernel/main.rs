@@ -6,6 +6,7 @@
 //!   both.rs     underseal ecryptfs import -> the kernel reads and writes -> underseal ecryptfs export, and from the kernel on
 //!   changed.rs  other keys, other names and moved headers, as the kernel sees them
 //!   through_mounts.rs   trees written through underseal ecryptfs mount -> the kernel reads and writes -> read through it again
+//!   long_names.rs   names of 144 to 255 bytes, which the kernel does not show and does not touch
 //!   keys.py     puts a passphrase's keys into the guest's keyring
 //! ```
 
@@ -15,6 +16,7 @@ mod support;
 
 mod both;
 mod changed;
+mod long_names;
 mod mounts;
 mod through_mounts;
 mod tree;

@@ -6,6 +6,7 @@
 //!   posix.rs     names, links, modes, xattrs, ACLs, times, unlinked files, temporary files
 //!   contents.rs  writes, cuts and reads at random beside a plain file; fio; a tree of files
 //!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
+//!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
@@ -20,6 +21,7 @@ mod support;
 mod contents;
 mod crash;
 mod damage;
+mod long_names;
 mod mounted;
 mod options;
 mod posix;

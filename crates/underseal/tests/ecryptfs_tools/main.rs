@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   trees.rs      the kernel's trees come out exactly; trees of ours go in and out
+//!   archives.rs   tar archives go in, hostile ones nowhere else
+//!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in; wrap and unwrap
 //!   refusals.rs   damage, hostile names, missing keys: each entry on its own, with its lower path and the exit status
 //! ```
@@ -13,7 +15,9 @@ mod support;
 #[path = "../ecryptfs_kernel/tree.rs"]
 mod tree;
 
+mod archives;
 mod keys;
+mod long_names;
 mod refusals;
 mod trees;
 

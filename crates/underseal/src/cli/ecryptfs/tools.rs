@@ -102,14 +102,18 @@ pub(crate) struct TreeExportArgs {
     pub(crate) keys: TreeKeyArgs,
 }
 
-/// Encrypts a plain folder into a new lower folder
+/// Encrypts a plain folder, or a tar archive, into a new lower folder
+///
+/// Of an archive nothing goes anywhere else: members whose paths begin at the root or lead out of it are refused, as are links
+/// to what is not in it. Where names are encrypted, names of 144 to 255 bytes need -o long_names: the kernel does not show them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs import photos ~/.Secret
   underseal ecryptfs import photos lower -o ecryptfs_cipher=aes,ecryptfs_key_bytes=32,ecryptfs_enable_filename_crypto
-  underseal ecryptfs import photos lower -o ecryptfs_xattr_metadata --passphrase-file secret")]
+  underseal ecryptfs import photos lower -o ecryptfs_xattr_metadata --passphrase-file secret
+  zcat photos.tar.gz | underseal ecryptfs import - ~/.Secret")]
 pub(crate) struct TreeImportArgs {
-    /// The plain folder
+    /// The plain folder; or a tar archive, or - for one from stdin
     pub(crate) plain: PathBuf,
     /// The lower folder: it does not exist or is empty
     pub(crate) lower: PathBuf,
@@ -236,7 +240,7 @@ pub(crate) struct TreeNameArgs {
     /// Names; - reads lines from stdin
     #[arg(required = true)]
     pub(crate) names: Vec<String>,
-    /// From plain to encrypted
+    /// From plain to encrypted; names of 144 to 255 bytes with -o long_names
     #[arg(long)]
     pub(crate) encode: bool,
     /// They are symlinks' targets

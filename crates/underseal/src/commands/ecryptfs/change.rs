@@ -54,7 +54,8 @@ pub(super) fn rename_tree(args: &TreeRenameArgs, quiet: bool) -> Result<()> {
         }
     };
     let mut told = Told::new("renaming", quiet);
-    let summary = rename(&args.lower, &mut access.keys, names.as_ref(), &mut told)?;
+    let summary =
+        rename(&args.lower, &mut access.keys, names.as_ref(), access.options.long_names, &mut told)?;
     told.finish(&summary, args.json, quiet)
 }
 

@@ -1,12 +1,12 @@
 //! `underseal ecryptfs export` and `import`.
 
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::fs::{File, metadata};
+use std::io::{BufReader, BufWriter, IsTerminal, Write, stdin, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_ecryptfs::tools::{
-    FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower,
+    FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower, import_tar,
 };
 use underseal_ecryptfs::{Cipher, Place};
 
@@ -56,21 +56,36 @@ fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &m
 }
 
 pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {
-    must_be_folder(&args.plain)?;
+    let is_stdin = args.plain.as_os_str() == "-";
+    if is_stdin && stdin().is_terminal() {
+        return Err(
+            Error::usage("the archive would come from the terminal").with_remedy("a file or a folder")
+        );
+    }
+    let cannot = |doing: &'static str| move |e| Error::io(&args.plain, doing, e);
+    let is_folder = !is_stdin && metadata(&args.plain).map_err(cannot("cannot be looked at"))?.is_dir();
     let access = Access::new(&args.keys, &args.lower)?;
     let how = Import {
         tokens: access.new_files()?,
         cipher: access.options.cipher_or(Cipher::DEFAULT)?,
         place: if access.options.xattr_metadata { Place::Xattr } else { Place::File },
         names: access.new_names()?,
+        long_names: access.options.long_names,
     };
     let mut told = Told::new("encrypting", quiet);
-    let summary = to_lower(&args.plain, &args.lower, &how, &mut told)?;
+    let summary = match (is_folder, is_stdin) {
+        (true, _) => to_lower(&args.plain, &args.lower, &how, &mut told)?,
+        (false, true) => import_tar(&mut stdin().lock(), &args.lower, &how, &mut told)?,
+        (false, false) => {
+            let archive = File::open(&args.plain).map_err(cannot("cannot open"))?;
+            import_tar(&mut BufReader::with_capacity(1 << 20, archive), &args.lower, &how, &mut told)?
+        }
+    };
     told.finish(&summary, args.json, quiet)
 }
 
 fn must_be_folder(path: &Path) -> Result<()> {
-    let about = std::fs::metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
+    let about = metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
     if about.is_dir() {
         return Ok(());
     }

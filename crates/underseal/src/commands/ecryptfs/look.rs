@@ -108,6 +108,7 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         in_xattrs: u64,
         plain: u64,
         encrypted_names: u64,
+        long_names: u64,
         bytes: u64,
         failed: u64,
         keys: Vec<(String, u64)>,
@@ -122,6 +123,7 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         in_xattrs: found.in_xattrs,
         plain: found.plain,
         encrypted_names: found.names,
+        long_names: found.long_names,
         bytes: found.bytes,
         failed: found.failed,
         keys: found.signatures.iter().map(|(key, files)| (key.to_string(), *files)).collect(),
@@ -141,6 +143,9 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         }
         for (key, names) in &tree.name_keys {
             text += &format!("Key of names: {key} ({names} names)\n");
+        }
+        if tree.long_names > 0 {
+            text += &format!("Long names:  {} (the kernel does not show them)\n", tree.long_names);
         }
         for (cipher, bytes, files) in &tree.ciphers {
             text += &format!("Cipher:      {cipher}, {bytes} key bytes ({files} files)\n");
@@ -255,6 +260,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
             Finding::Plain => "it is not encrypted".into(),
             Finding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
             Finding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
+            Finding::LeftOver => "it holds the name of nothing: it is left over, and may be removed".into(),
             Finding::Cipher(cipher) => format!("its cipher is another than the first file's: {cipher}"),
         };
         count += u64::from(finding == Finding::Tail);
@@ -295,7 +301,7 @@ pub(super) fn name(args: &TreeNameArgs) -> Result<()> {
         let done = match (&names, args.target) {
             (None, false) => access.keys.decode_name(name),
             (None, true) => access.keys.decode_target(name),
-            (Some(names), false) => names.encode(name),
+            (Some(names), false) => names.lower(name, access.options.long_names).map(|name| name.to_vec()),
             (Some(names), true) => names.encode_target(name),
         };
         let mut done = done.map_err(|e| e.within(String::from_utf8_lossy(name)))?;

@@ -72,6 +72,7 @@ impl MountOptions {
             keys,
             cipher: options.cipher_or(Cipher::DEFAULT)?,
             names,
+            long_names: options.long_names,
             place: if options.xattr_metadata { Place::Xattr } else { Place::File },
             passthrough: options.passthrough,
             encrypted_view: options.encrypted_view,

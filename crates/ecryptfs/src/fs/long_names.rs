@@ -1,0 +1,89 @@
+//! Files beside long names, which hold them: made before a name is used, gone after it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::MutexGuard;
+
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::{Answer, Fs, locked};
+use crate::LowerName;
+use crate::file::Held;
+use crate::name::long;
+
+/// The long names of a call, while nobody else makes or removes one. In the end those that nothing has lose their file.
+pub(super) struct Beside<'a> {
+    names: Vec<(&'a Held, &'a LowerName<'a>)>,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Beside<'_> {
+    /// Makes the files, those that are not there.
+    pub(super) fn write(&self) -> Answer<()> {
+        for (folder, name) in &self.names {
+            long::write(folder, name, name.encoded().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        for (folder, name) in &self.names {
+            long::tidy(folder, name);
+        }
+    }
+}
+
+impl Fs {
+    /// The long ones of some names in their folders; nothing when there are none.
+    pub(super) fn beside<'a>(&'a self, names: &[(&'a Held, &'a LowerName<'a>)]) -> Option<Beside<'a>> {
+        let names: Vec<_> = names.iter().filter(|(_, name)| name.encoded().is_some()).copied().collect();
+        (!names.is_empty()).then(|| Beside { names, _alone: locked(&self.long_names) })
+    }
+
+    /// For a name that is about to be used.
+    pub(super) fn make_beside<'a>(
+        &'a self,
+        folder: &'a Held,
+        name: &'a LowerName<'a>,
+    ) -> Answer<Option<Beside<'a>>> {
+        let beside = self.beside(&[(folder, name)]);
+        beside.as_ref().map_or(Ok(()), Beside::write)?;
+        Ok(beside)
+    }
+
+    /// Empties a folder in which there is nothing but what names have left over. Says whether that was so.
+    pub(super) fn sweep(&self, parent: &Held, name: &[u8]) -> bool {
+        self.view.has_long_names() && sweep(parent, name).is_ok_and(|empty| empty)
+    }
+}
+
+/// Left over are the files beside names that nothing has. As soon as there is anything else, all stay.
+fn sweep(parent: &Held, name: &[u8]) -> Answer<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = openat(parent, name, flags, Mode::empty())?;
+    let mut left_over = Vec::new();
+    let mut chunk = [MaybeUninit::uninit(); 32 << 10];
+    let mut entries = RawDir::new(folder.as_fd(), &mut chunk);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        match entry.file_name().to_bytes() {
+            b"." | b".." => {}
+            entry => match long::is_beside(entry) {
+                Some(of) => left_over.push((of.to_vec(), entry.to_vec())),
+                None => return Ok(false),
+            },
+        }
+    }
+    for (of, _) in &left_over {
+        if rustix::fs::statat(&folder, &**of, AtFlags::SYMLINK_NOFOLLOW).err() != Some(Errno::NOENT) {
+            return Ok(false);
+        }
+    }
+    for (_, beside) in &left_over {
+        unlinkat(&folder, &**beside, AtFlags::empty())?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,215 @@
+//! Names of 144 to 255 bytes, whose encrypted form is too long for a lower name. The kernel knows nothing of them, and does not
+//! show what they stand for.
+//!
+//! ```text
+//!   UNDERSEAL_LONG_NAME.<SHA-256 of the encrypted form, in hex>          the file itself, of whatever kind
+//!   UNDERSEAL_LONG_NAME.<the same>.name                                  a file beside it, that holds the encrypted form
+//! ```
+//! A name has one encrypted form under a key, and so one lower name and one file beside it: whoever writes that writes the same.
+//! Without the key nobody can try names, since the digest is of what the key has made. The file beside is made before the name is
+//! used, and goes after it: one without its file is left over, and means nothing.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::ops::Deref;
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use super::{NameCipher, bad, check_name};
+use crate::{Error, ErrorKind, Result};
+
+/// What the lower names of long names begin with: not as those do that the kernel tries to decrypt.
+const LONG: &[u8] = b"UNDERSEAL_LONG_NAME.";
+/// What the file beside has more.
+const BESIDE: &[u8] = b".name";
+const DIGITS: usize = 64;
+/// The longest encrypted form that is read: that of 255 bytes, and more.
+const MOST: u64 = 1024;
+
+/// A lower name, and what its file beside is to hold if it has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowerName<'a> {
+    name: Cow<'a, [u8]>,
+    encoded: Option<Vec<u8>>,
+}
+
+impl<'a> LowerName<'a> {
+    /// One that needs no file beside it.
+    pub(crate) fn short(name: impl Into<Cow<'a, [u8]>>) -> Self {
+        Self { name: name.into(), encoded: None }
+    }
+
+    /// The encrypted form of a long name.
+    pub(crate) fn encoded(&self) -> Option<&[u8]> {
+        self.encoded.as_deref()
+    }
+}
+
+impl Deref for LowerName<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.name
+    }
+}
+
+impl NameCipher {
+    /// The longest name where long names are wanted: Linux's limit.
+    pub const MAX_LONG_NAME: usize = 255;
+
+    /// A name's lower form; that of a long name, too, if `long`.
+    ///
+    /// # Errors
+    /// As [`NameCipher::encode`].
+    pub fn lower(&self, name: &[u8], long: bool) -> Result<LowerName<'static>> {
+        if !long || name.len() <= Self::MAX_NAME {
+            return self.encode(name).map(LowerName::short);
+        }
+        check_name(name)?;
+        if name.len() > Self::MAX_LONG_NAME {
+            let context =
+                format!("a name of {} bytes: long names have {} at most", name.len(), Self::MAX_LONG_NAME);
+            return Err(Error::new(ErrorKind::NameTooLong, context));
+        }
+        let encoded = self.seal(name)?;
+        let lower = [LONG, digest(&encoded).as_bytes()].concat();
+        Ok(LowerName { name: lower.into(), encoded: Some(encoded) })
+    }
+}
+
+/// Whether a lower name stands for a long one.
+pub(crate) fn is_long(lower: &[u8]) -> bool {
+    lower.strip_prefix(LONG).is_some_and(|digits| {
+        digits.len() == DIGITS && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// The lower name that a file is beside.
+pub(crate) fn is_beside(lower: &[u8]) -> Option<&[u8]> {
+    lower.strip_suffix(BESIDE).filter(|lower| is_long(lower))
+}
+
+/// The encrypted form of the long name that a lower one, or a path that ends with one, stands for.
+///
+/// # Errors
+/// `BadName` when the file beside it is not there, cannot be read, or is not its own.
+pub(crate) fn read(folder: impl AsFd, lower: &[u8]) -> Result<Vec<u8>> {
+    let failed = |e: Errno| {
+        let context = "a long name, and the file beside it, which holds the name, cannot be read";
+        Error::new(ErrorKind::BadName, context).with_source(std::io::Error::from(e))
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = openat(folder, beside(lower), flags, Mode::empty()).map_err(failed)?;
+    // Of anything else, reading might take forever.
+    if FileType::from_raw_mode(fstat(&fd).map_err(failed)?.st_mode) != FileType::RegularFile {
+        return Err(bad("beside it is no file that holds the name"));
+    }
+    let mut encoded = Vec::new();
+    File::from(fd)
+        .take(MOST)
+        .read_to_end(&mut encoded)
+        .map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    if !lower.ends_with(digest(&encoded).as_bytes()) {
+        return Err(bad("the file beside it holds another one, or a part"));
+    }
+    Ok(encoded)
+}
+
+/// Makes the file beside a lower name, where that is a long one's, on the disk before it returns: the name would be lost without.
+pub(crate) fn write(folder: impl AsFd, lower: &[u8], encoded: &[u8]) -> std::result::Result<(), Errno> {
+    if read(&folder, lower).is_ok_and(|found| found == encoded) {
+        return Ok(());
+    }
+    // What was cut off, or damaged, is written again.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = openat(&folder, beside(lower), flags, Mode::from_raw_mode(0o644))?;
+    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
+        return Err(Errno::IO);
+    }
+    let mut file = File::from(fd);
+    let written = file.write_all(encoded).and_then(|()| file.set_len(encoded.len() as u64));
+    written.and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+}
+
+/// Removes the file beside a long name that nothing has any more.
+pub(crate) fn tidy(folder: impl AsFd, lower: &[u8]) {
+    if statat(&folder, lower, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT) {
+        // Left over it does no harm.
+        let _ = unlinkat(&folder, beside(lower), AtFlags::empty());
+    }
+}
+
+fn beside(lower: &[u8]) -> Vec<u8> {
+    [lower, BESIDE].concat()
+}
+
+fn digest(encoded: &[u8]) -> String {
+    hex::encode(Sha256::digest(encoded))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::sync::Arc;
+
+    use rustix::fs::CWD;
+
+    use super::*;
+    use crate::{AuthToken, Cipher};
+
+    fn names(passphrase: &[u8]) -> NameCipher {
+        let token = AuthToken::from_passphrase(passphrase, AuthToken::NAME_SALT).unwrap();
+        NameCipher::new(Arc::new(token), Cipher::DEFAULT).unwrap()
+    }
+
+    #[test]
+    fn a_long_name_has_one_lower_name_under_a_key_and_is_read_from_beside_it() {
+        let (ours, other) = (names(b"ours"), names(b"another"));
+        let folder = tempfile::tempdir().unwrap();
+        for len in [144, 200, 255] {
+            let name = vec![b'n'; len];
+            let lower = ours.lower(&name, true).unwrap();
+            assert!(is_long(&lower) && !super::super::is_encoded(&lower) && lower.len() <= 255);
+            assert_ne!(*lower, *other.lower(&name, true).unwrap());
+            let path = folder.path().join(std::ffi::OsStr::from_bytes(&lower));
+            let path = path.as_os_str().as_bytes();
+            assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
+            write(CWD, path, lower.encoded().unwrap()).unwrap();
+            assert_eq!(ours.decode(&read(CWD, path).unwrap()).unwrap(), name);
+            let beside = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&beside(path)));
+            assert_eq!(is_beside(beside.file_name().unwrap().as_bytes()), Some(&*lower));
+            for damage in [&b""[..], &lower.encoded().unwrap()[..50], &[b'x'; 5000]] {
+                fs::write(&beside, damage).unwrap();
+                assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
+                write(CWD, path, lower.encoded().unwrap()).unwrap();
+                assert_eq!(read(CWD, path).unwrap(), lower.encoded().unwrap());
+            }
+            tidy(CWD, path);
+            assert!(!beside.exists());
+            fs::create_dir(&beside).unwrap();
+            assert_eq!(read(CWD, path).unwrap_err().kind(), ErrorKind::BadName);
+        }
+    }
+
+    #[test]
+    fn only_what_has_no_other_form_is_a_long_name() {
+        let names = names(b"ours");
+        assert_eq!(*names.lower(&[b'n'; 143], true).unwrap(), *names.encode(&[b'n'; 143]).unwrap());
+        for (len, long) in [(144, false), (256, true)] {
+            let refused = names.lower(&vec![b'n'; len], long).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NameTooLong);
+        }
+        let slash = [&[b'n'; 200][..], b"/.."].concat();
+        assert_eq!(names.lower(&slash, true).unwrap_err().kind(), ErrorKind::BadName);
+        let lower = names.lower(&[b'n'; 144], true).unwrap();
+        assert!(
+            !is_long(&lower[..83]) && !is_long(&lower.to_ascii_uppercase()) && is_beside(&lower).is_none()
+        );
+        assert!(!is_long(b"UNDERSEAL_LONG_NAME."));
+    }
+}

@@ -1,0 +1,197 @@
+//! An archive's lower form.
+//!
+//! An archive may be anybody's. A member goes where its path says from the lower folder on, and nowhere else: no path begins at
+//! the root, goes up, or leads through anything but folders; a hard link is to a file that came before; nothing that is there is
+//! written over. What is refused is told of, and the others go on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+use tar::EntryType;
+
+use super::Import;
+use super::archive::{Archive, Member};
+use crate::tools::attributes::Attributes;
+use crate::tools::maker::placed;
+use crate::tools::sink::make_empty;
+use crate::tools::walk::{Kind, join};
+use crate::tools::{Summary, Watch};
+use crate::{Error, ErrorKind, Result};
+
+/// Encrypts a tar archive into a lower folder, which does not exist or is empty.
+///
+/// # Errors
+/// `BadOption` when there is something in the lower folder; `Io`. What fails in the archive is told to the watch, with its path
+/// there.
+pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
+    make_empty(lower)?;
+    let mut run = Run { how, root: lower, watch, folders: BTreeMap::new(), summary: Summary::default() };
+    run.folders.insert(lower.into(), None);
+    let mut archive = Archive::new(from);
+    loop {
+        match archive.next() {
+            Ok(None) => break,
+            Ok(Some(member)) => {
+                let done = run.member(&member, &mut archive);
+                run.note(&shown(&member.path), done);
+            }
+            Err(error) => {
+                run.note(Path::new(""), Err(error));
+                break;
+            }
+        }
+    }
+    archive.end();
+    run.finish();
+    Ok(run.summary)
+}
+
+struct Run<'r> {
+    how: &'r Import,
+    root: &'r Path,
+    watch: &'r mut dyn Watch,
+    /// Those that were made, and what they get when all that is in them is there.
+    folders: BTreeMap<PathBuf, Option<Attributes>>,
+    summary: Summary,
+}
+
+impl Run<'_> {
+    fn note(&mut self, path: &Path, done: Result<()>) {
+        if let Err(error) = done {
+            self.summary.failed += 1;
+            self.watch.failed(path, error);
+        }
+    }
+
+    fn finish(&mut self) {
+        // What is in a folder comes after it.
+        for (lower, attributes) in std::mem::take(&mut self.folders).into_iter().rev() {
+            self.summary.folders += 1;
+            let done = attributes.map_or(Ok(()), |attributes| attributes.apply(&lower));
+            self.note(&lower, done);
+        }
+    }
+
+    fn member(&mut self, member: &Member, data: &mut Archive<'_>) -> Result<()> {
+        let names = names(&member.path)?;
+        let Some((last, folders)) = names.split_last() else {
+            if member.kind.is_dir() {
+                self.folders.insert(self.root.into(), Some(member.folder()));
+                return Ok(());
+            }
+            return Err(refused("its path is that of the archive itself"));
+        };
+        let mut folder = self.root.to_owned();
+        for name in folders {
+            folder = self.folder(&folder, name)?;
+        }
+        if member.kind.is_dir() {
+            let made = self.folder(&folder, last)?;
+            self.folders.insert(made, Some(member.folder()));
+            return Ok(());
+        }
+        let name = self.how.name(last)?;
+        placed(&folder, &name, |lower| self.make(member, &lower, data))
+    }
+
+    /// A folder in a folder, made if it is not there: archives may leave them out.
+    fn folder(&mut self, folder: &Path, name: &[u8]) -> Result<PathBuf> {
+        let name = self.how.name(name)?;
+        let lower = join(folder, name.to_vec());
+        if self.folders.contains_key(&lower) {
+            return Ok(lower);
+        }
+        placed(folder, &name, |lower| self.how.make_folder(&lower)).map_err(|e| {
+            // Not through a symlink, above all.
+            e.within("its path leads through what is no folder, or there is something in its place")
+        })?;
+        self.folders.insert(lower.clone(), None);
+        Ok(lower)
+    }
+
+    fn make(&mut self, member: &Member, lower: &Path, data: &mut Archive<'_>) -> Result<()> {
+        let kind = match member.kind {
+            _ if member.sparse => {
+                return Err(refused("a sparse file: make the archive without --sparse"));
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                let size = self.how.make_file(lower, data, self.watch)?;
+                member.with(FileType::RegularFile).apply(lower)?;
+                self.summary.files += 1;
+                self.summary.bytes += size;
+                return Ok(());
+            }
+            EntryType::Link => return self.link(&member.link, lower),
+            EntryType::Symlink => {
+                self.how.make_symlink(lower, &member.link)?;
+                member.with(FileType::Symlink).apply(lower)?;
+                self.summary.others += 1;
+                return Ok(());
+            }
+            EntryType::Fifo => FileType::Fifo,
+            EntryType::Char => FileType::CharacterDevice,
+            EntryType::Block => FileType::BlockDevice,
+            other => {
+                let context = format!("a member of the type \"{}\"", other.as_byte().escape_ascii());
+                return Err(Error::new(ErrorKind::Unsupported, context));
+            }
+        };
+        member.with(kind).make_special(lower)?;
+        self.summary.others += 1;
+        Ok(())
+    }
+
+    /// Another name of a file that this archive has made.
+    fn link(&mut self, to: &[u8], lower: &Path) -> Result<()> {
+        let names = names(to).map_err(|e| e.within("what it is a link to"))?;
+        let mut first = self.root.to_owned();
+        for name in names {
+            if !self.folders.contains_key(&first) {
+                return Err(refused("what it is a link to is not in a folder of the archive"));
+            }
+            first = join(&first, self.how.name(name)?.to_vec());
+        }
+        let about = fs::symlink_metadata(&first);
+        let about = about.map_err(|e| refused("what it is a link to is not there").with_source(e))?;
+        if Kind::of(&about) == Kind::Folder {
+            return Err(refused("what it is a link to is a folder"));
+        }
+        fs::hard_link(&first, lower).map_err(|e| Error::io(lower, "cannot be linked", e))?;
+        self.summary.others += 1;
+        Ok(())
+    }
+}
+
+impl Member {
+    fn with(&self, kind: FileType) -> Attributes {
+        let attributes = self.attributes.clone();
+        Attributes { mode: attributes.mode | kind.as_raw_mode(), ..attributes }
+    }
+
+    fn folder(&self) -> Attributes {
+        self.with(FileType::Directory)
+    }
+}
+
+/// A member's names from the archive's root on.
+fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
+    if path.starts_with(b"/") {
+        return Err(refused("its path begins at the root: make the archive without --absolute-names"));
+    }
+    if path.contains(&0) || path.split(|&byte| byte == b'/').any(|name| name == b"..") {
+        return Err(refused("its path leads out of the archive"));
+    }
+    Ok(path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect())
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::BadFile, why)
+}
+
+fn shown(path: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsStr::from_bytes(path))
+}
