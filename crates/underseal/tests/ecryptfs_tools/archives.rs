@@ -144,7 +144,7 @@ fn hostile_archives_write_nothing_outside() {
         let imported = ecryptfs(&scratch, "import", &["hostile.tar", "lower", "-o", options]);
         let said = ["absolute: its path begins at the root", "../outside/up: its path leads out"];
         assert_refused(&imported, 7, &said);
-        assert_refused(&imported, 7, &["by pax", "by gnu", "way/through", "--sparse", "21 entries failed"]);
+        assert_refused(&imported, 7, &["by pax", "by gnu", "way/through", "--sparse", "18 entries failed"]);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         assert_eq!(fs::read(scratch.path("secret")).unwrap(), b"not theirs");
         assert_eq!(std::os::unix::fs::MetadataExt::nlink(&fs::metadata(scratch.path("secret")).unwrap()), 1);

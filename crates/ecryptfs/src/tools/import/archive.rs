@@ -186,7 +186,8 @@ impl Described {
         let id = |id: io::Result<u64>| {
             u32::try_from(id.map_err(no_archive)?).map_err(|_| bad("an owner's number is out of range"))
         };
-        let seconds = i64::try_from(header.mtime().map_err(no_archive)?).unwrap_or(0);
+        // Before 1970, GNU's headers have a negative one.
+        let seconds = header.mtime().map_err(no_archive)?.cast_signed();
         let modified = self.modified.unwrap_or((seconds, 0));
         let number = |number: io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
         let (path, kind) = (self.path.unwrap_or_else(|| header.path_bytes().into()), header.entry_type());

@@ -37,7 +37,8 @@ pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut d
             Ok(None) => break,
             Ok(Some(member)) => {
                 let done = run.member(&member, &mut archive);
-                run.note(&shown(&member.path), done);
+                let path = shown(&member.path);
+                run.note(&path, done.map_err(|e| e.in_file(&path)));
             }
             Err(error) => {
                 run.note(Path::new(""), Err(error));

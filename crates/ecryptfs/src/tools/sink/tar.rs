@@ -52,9 +52,13 @@ impl<W: Write> TarSink<W> {
             .iter()
             .map(|(name, value)| (format!("SCHILY.xattr.{}", name.to_string_lossy()), value.clone()));
         let mut records: Vec<_> = records.collect();
-        if attributes.modified.1 != 0 && attributes.modified.0 >= 0 {
-            let (seconds, nanos) = attributes.modified;
-            records.push(("mtime".into(), format!("{seconds}.{nanos:09}").into_bytes()));
+        if attributes.modified.1 != 0 || attributes.modified.0 < 0 {
+            let time = match attributes.modified {
+                // Before 1970, the fraction goes the other way.
+                (seconds @ ..0, nanos @ 1..) => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanos),
+                (seconds, nanos) => format!("{seconds}.{nanos:09}"),
+            };
+            records.push(("mtime".into(), time.into_bytes()));
         }
         let records = records.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
         self.archive.append_pax_extensions(records).map_err(failed)?;
