@@ -80,7 +80,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
     for (page, section) in [
         ("open", "SERVING"),
         ("open", "FUSE"),
-        ("open", "VIRTUAL MACHINES"),
+        ("open", "\"VIRTUAL MACHINES\""),
         ("open", "PASSPHRASES"),
         ("format", "FORMATS"),
         ("table", "TABLES"),
