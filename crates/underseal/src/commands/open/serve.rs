@@ -119,12 +119,15 @@ fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
             }
             served
         };
-        let threads: Vec<_> = ways.into_iter().map(|way| scope.spawn(move || serve(way))).collect();
-        let ended = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        // All of them, and the first failure.
-        let ended: Vec<Result<()>> = ended.collect();
+        let mut ways = ways.into_iter();
+        // This thread has nothing else to do.
+        let Some(first) = ways.next() else { return Ok(()) };
+        let others: Vec<_> = ways.map(|way| scope.spawn(move || serve(way))).collect();
+        let mut ended = vec![serve(first)];
+        ended.extend(
+            others.into_iter().map(|way| way.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+        );
+        // The first failure, when all are over.
         ended.into_iter().collect()
     })
 }
