@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::nbd::{NbdError as BenchError, missing, process_time, run};
 
+/// How often qemu-img may fail.
+const TRIES: u32 = 20;
+
 /// Where images lie, and the passphrase to all of them, which is gone when this is dropped.
 pub(crate) struct Place {
     underseal: PathBuf,
@@ -106,7 +109,9 @@ impl Place {
             .args(["create", "-q", "-f", "luks", "--object"])
             .arg(self.secret())
             .args(["-o", "key-secret=key,iter-time=10,cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64"]);
-        run(create.arg(&image).arg(self.size.to_string()))?;
+        create.arg(&image).arg(self.size.to_string());
+        // qemu-img 7.2 gives up, by chance, when it derives a key in less time than the clock shows.
+        (0..TRIES).find_map(|_| run(&mut create).ok()).map_or_else(|| run(&mut create), Ok)?;
         Ok(image)
     }
 

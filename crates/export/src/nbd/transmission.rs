@@ -177,7 +177,7 @@ impl Transmission {
             self.closing |= self.stop.is_stopping();
             let pace = self.take_requests()?;
             self.queue.poll()?;
-            self.take_completions()?;
+            let all = self.take_completions()?;
             let sent = self.outbox.send(&mut self.wire, &mut self.queue)?;
             if self.closing && self.tickets.is_empty() && sent {
                 // The client may be gone already: it has had every reply.
@@ -190,7 +190,8 @@ impl Transmission {
                 // What nothing in flight and no reply can end was ended by the replies just sent.
                 Pace::Stalled => self.queue.in_flight() > 0 || !sent,
             };
-            if idle {
+            // The client may have made room just now: then nothing would wake this thread for the replies that are left.
+            if idle && (all || !sent) {
                 self.wait(pace == Pace::Drained && !self.closing, !sent)?;
             }
         }
@@ -423,15 +424,16 @@ impl Transmission {
         Taken::Yes
     }
 
-    /// Answers what is over. The client gets its replies while the queue works on the rest.
-    fn take_completions(&mut self) -> Result<()> {
+    /// Answers what is over; the client gets its replies while the queue works on the rest. False when some is left, because
+    /// the client takes no more.
+    fn take_completions(&mut self) -> Result<bool> {
         while let Some(completion) = self.queue.next_completion() {
             self.redeem(completion);
             if self.outbox.bytes() >= SEND_AT && !self.outbox.send(&mut self.wire, &mut self.queue)? {
-                break;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn redeem(&mut self, completion: Completion) {

@@ -21,7 +21,7 @@ use underseal_export::nbd::{
 };
 
 use self::listen::Sockets;
-use self::serve::{Ways, until_stopped};
+use self::serve::{Stoppers, Way, until_stopped};
 use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
@@ -77,8 +77,9 @@ pub(super) fn serve(
     let ready = uri::ready_text(name, &addresses, &paths);
     addresses.extend(paths);
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let ways = Ways { nbd, fuse, ublk, vhost_user };
-    let stoppers = ways.stoppers(&mapping);
+    let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    let stoppers = Stoppers::of(&ways, &mapping);
     let stop = {
         let stoppers = stoppers.clone();
         move || stoppers.stop()

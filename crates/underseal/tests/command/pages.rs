@@ -18,6 +18,8 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-bench",
         "-bench-cipher",
         "-bench-fuse",
+        "-bench-ecryptfs",
+        "-bench-ublk",
         "-bench-nbd",
         "-bench-vhost-user",
         "-lab",
@@ -37,12 +39,30 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-message",
         "-close",
         "-top",
+        "-ecryptfs-add-key",
+        "-ecryptfs-cat",
+        "-ecryptfs-check",
+        "-ecryptfs-convert",
+        "-ecryptfs-export",
+        "-ecryptfs-import",
+        "-ecryptfs-info",
+        "-ecryptfs-ls",
+        "-ecryptfs-mount-private",
+        "-ecryptfs-mount",
+        "-ecryptfs-name",
+        "-ecryptfs-remove-key",
+        "-ecryptfs-rename-tree",
+        "-ecryptfs-rewrap",
+        "-ecryptfs-umount",
+        "-ecryptfs-unwrap",
+        "-ecryptfs-wrap",
+        "-ecryptfs",
     ];
     assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
     for command in commands {
         let name = format!("man/underseal{command}.1");
         let page = String::from_utf8(place.read(&name)).unwrap();
-        let examples = if command.starts_with("-bench-") || command.starts_with("-lab-") {
+        let examples = if ["-bench-", "-lab-", "-ecryptfs-"].iter().any(|group| command.starts_with(group)) {
             "OPTIONS"
         } else {
             "EXAMPLES"
@@ -60,6 +80,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
     for (page, section) in [
         ("open", "SERVING"),
         ("open", "FUSE"),
+        ("open", "\"VIRTUAL MACHINES\""),
         ("open", "PASSPHRASES"),
         ("format", "FORMATS"),
         ("table", "TABLES"),

@@ -30,10 +30,12 @@ user ./underseal status img | grep disk
 if md5sum disk; then echo "root may read it"; exit 1; fi
 user fusermount3 -u disk
 # The server ends once it has heard; the image is locked until then.
-for i in $(seq 600); do user ./underseal list | grep -q img || break; sleep 0.1; done
-
-if open --fuse-allow-root 2> said; then echo "it is allowed"; exit 1; fi
-grep 'user_allow_other' said
+for i in $(seq 600); do
+    if open --fuse-allow-root 2> said; then echo "it is allowed"; exit 1; fi
+    ! grep -q 'in use' said || { sleep 0.1; continue; }
+    break
+done
+grep 'user_allow_other' said || { cat said; exit 1; }
 echo user_allow_other > conf; mount --bind conf /etc/fuse.conf
 open --fuse-allow-root
 test "$(md5sum disk)" = "$sum"

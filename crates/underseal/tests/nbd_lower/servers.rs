@@ -1,5 +1,7 @@
 //! The same work over every server.
 
+use std::path::Path;
+
 use crate::backing::Backing;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
@@ -11,8 +13,10 @@ fn works(volume: &Volume, block: &str) {
     let mark = bytes(seed("mark"), 300_000);
     volume.write(1 << 20, &mark);
     assert_same(&volume.read(1 << 20, mark.len()), &mark, "what was written before");
-    let server = Server::start(volume, &["--name", "lower-test"]);
-    let status = run(underseal().args(["status", "lower-test"]));
+    // Tests run side by side, and each has a folder of its own.
+    let name = text(volume.passphrase.parent().and_then(Path::file_name).unwrap().as_ref());
+    let server = Server::start(volume, &["--name", name]);
+    let status = run(underseal().args(["status", name]));
     assert!(status.contains("nbd+unix"), "{status}");
     run(tool("fio").args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([
         format!("--uri={}", server.uri()),

@@ -5,10 +5,10 @@ use std::thread;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_export::fuse::{FuseServer, FuseStopper};
-use underseal_export::nbd::{Server, Stopper};
-use underseal_export::ublk::{UblkServer, UblkStopper};
-use underseal_export::vhost_user::{VhostUserServer, VhostUserStopper};
+use underseal_export::fuse::FuseServer;
+use underseal_export::nbd::Server;
+use underseal_export::ublk::UblkServer;
+use underseal_export::vhost_user::VhostUserServer;
 
 use super::control::Sides;
 use crate::error::{Error, Result};
@@ -16,70 +16,82 @@ use crate::exit::Exit;
 use crate::pid_file::PidFile;
 use crate::signals::{Taken, Woken};
 
-/// The ways in to one volume: at least one.
-pub(super) struct Ways {
-    pub(super) nbd: Option<Server>,
-    pub(super) fuse: Option<FuseServer>,
-    pub(super) ublk: Option<UblkServer>,
-    pub(super) vhost_user: Option<VhostUserServer>,
+/// A way in to a volume: what serves it, and what ends that.
+pub(super) struct Way {
+    serve: Box<dyn FnOnce() -> Result<()> + Send>,
+    stopper: Stopper,
+    /// When it ends, the others are ended too.
+    leads: bool,
 }
 
-/// What stops them.
+#[derive(Clone)]
+struct Stopper {
+    stop: Arc<dyn Fn() + Send + Sync>,
+    /// What is left to do when the process ends without waiting.
+    abandon: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl Way {
+    fn new(
+        serve: impl FnOnce() -> underseal_export::Result<()> + Send + 'static,
+        stop: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let stopper = Stopper { stop: Arc::new(stop), abandon: None };
+        Self { serve: Box::new(|| Ok(serve()?)), stopper, leads: false }
+    }
+}
+
+impl From<Server> for Way {
+    fn from(server: Server) -> Self {
+        let stopper = server.stopper();
+        Self { leads: true, ..Self::new(|| server.run(), move || stopper.stop()) }
+    }
+}
+
+impl From<FuseServer> for Way {
+    fn from(server: FuseServer) -> Self {
+        let (stopper, last) = (server.stopper(), server.stopper());
+        // Unmounting can take its time, and a second signal is to be heard meanwhile.
+        let stop = move || {
+            let stopper = stopper.clone();
+            aside("unmount", move || stopper.stop());
+        };
+        let mut way = Self::new(|| server.run(), stop);
+        way.stopper.abandon = Some(Arc::new(move || last.abandon()));
+        way
+    }
+}
+
+impl From<UblkServer> for Way {
+    fn from(server: UblkServer) -> Self {
+        let stopper = server.stopper();
+        Self::new(|| server.run(), move || stopper.stop())
+    }
+}
+
+impl From<VhostUserServer> for Way {
+    fn from(server: VhostUserServer) -> Self {
+        let stopper = server.stopper();
+        Self::new(|| server.run(), move || stopper.stop())
+    }
+}
+
+/// What stops them all.
 #[derive(Clone)]
 pub(super) struct Stoppers {
-    nbd: Option<Stopper>,
-    fuse: Option<FuseStopper>,
-    ublk: Option<UblkStopper>,
-    vhost_user: Option<VhostUserStopper>,
+    ways: Vec<Stopper>,
     mapping: Arc<Mapping>,
 }
 
-impl Ways {
-    pub(super) fn stoppers(&self, mapping: &Arc<Mapping>) -> Stoppers {
-        Stoppers {
-            nbd: self.nbd.as_ref().map(Server::stopper),
-            fuse: self.fuse.as_ref().map(FuseServer::stopper),
-            ublk: self.ublk.as_ref().map(UblkServer::stopper),
-            vhost_user: self.vhost_user.as_ref().map(VhostUserServer::stopper),
-            mapping: mapping.clone(),
-        }
-    }
-
-    /// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves them alone, and so does
-    /// a block device that is deleted.
-    fn run(self, stoppers: &Stoppers) -> Result<()> {
-        let Self { nbd, fuse, ublk, vhost_user } = self;
-        thread::scope(|scope| {
-            // Until it is told to stop.
-            vhost_user.map(|device| scope.spawn(|| device.run()));
-            let mounted = fuse.map(|fuse| scope.spawn(|| fuse.run()));
-            let attached = ublk.map(|ublk| scope.spawn(|| ublk.run()));
-            let served = nbd.map_or(Ok(()), |nbd| {
-                let served = nbd.run();
-                stoppers.stop();
-                served
-            });
-            let ended = [mounted, attached]
-                .into_iter()
-                .flatten()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            let ended: Vec<_> = ended.collect();
-            Ok(ended.into_iter().fold(served, |all, one| all.and(one))?)
-        })
-    }
-}
-
 impl Stoppers {
+    pub(super) fn of(ways: &[Way], mapping: &Arc<Mapping>) -> Self {
+        Self { ways: ways.iter().map(|way| way.stopper.clone()).collect(), mapping: mapping.clone() }
+    }
+
     /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
     /// fails where its key is wiped.
     pub(super) fn stop(&self) {
-        self.nbd.iter().for_each(Stopper::stop);
-        self.ublk.iter().for_each(UblkStopper::stop);
-        self.vhost_user.iter().for_each(VhostUserStopper::stop);
-        // Unmounting can take its time, and a second signal is to be heard meanwhile.
-        if let Some(fuse) = self.fuse.clone() {
-            aside("unmount", move || fuse.stop());
-        }
+        self.ways.iter().for_each(|way| (way.stop)());
         let mapping = self.mapping.clone();
         // It may have to wait for somebody who is suspending it just now.
         aside("resume", move || {
@@ -92,8 +104,32 @@ impl Stoppers {
 
     /// For a process that ends at once.
     fn abandon(&self) {
-        self.fuse.iter().for_each(FuseStopper::abandon);
+        self.ways.iter().filter_map(|way| way.abandon.as_ref()).for_each(|abandon| abandon());
     }
+}
+
+/// Serves until all have ended. When NBD ends the others go too; a mount that is unmounted leaves them alone, and so does
+/// a block device that is deleted.
+fn run(ways: Vec<Way>, stoppers: &Stoppers) -> Result<()> {
+    thread::scope(|scope| {
+        let serve = |way: Way| {
+            let served = (way.serve)();
+            if way.leads {
+                stoppers.stop();
+            }
+            served
+        };
+        let mut ways = ways.into_iter();
+        // This thread has nothing else to do.
+        let Some(first) = ways.next() else { return Ok(()) };
+        let others: Vec<_> = ways.map(|way| scope.spawn(move || serve(way))).collect();
+        let mut ended = vec![serve(first)];
+        ended.extend(
+            others.into_iter().map(|way| way.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+        );
+        // The first failure, when all are over.
+        ended.into_iter().collect()
+    })
 }
 
 /// Does a part of the stopping that can take its time.
@@ -109,7 +145,7 @@ fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
 /// # Errors
 /// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then.
 pub(super) fn until_stopped(
-    ways: Ways,
+    ways: Vec<Way>,
     mapping: &Arc<Mapping>,
     signals: Taken,
     stoppers: Stoppers,
@@ -123,7 +159,7 @@ pub(super) fn until_stopped(
         .spawn(move || watch(&signals, &stops, &watched))
         .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
 
-    let served = ways.run(&stoppers);
+    let served = run(ways, &stoppers);
     let flushed = flush(mapping);
     drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
     log::info!("stopped");
