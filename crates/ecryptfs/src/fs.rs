@@ -12,6 +12,7 @@
 //!   Fs             the calls: entries.rs  attributes.rs  folder.rs  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
 //!     |- handles.rs     what is open
+//!     |- complaints.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
 //!     v
 //!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
@@ -27,6 +28,7 @@
 //! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for comparison.
 
 mod attributes;
+mod complaints;
 #[expect(unsafe_code, reason = "an ioctl")]
 mod device;
 mod dispatch;
@@ -53,6 +55,7 @@ pub use crate::file::{Keys, Sealing};
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
 
 use crate::file::View;
+use complaints::Complaints;
 use handles::Handles;
 use nodes::Nodes;
 
@@ -65,6 +68,7 @@ type Answer<T> = Result<T, Errno>;
 struct Fs {
     nodes: Nodes,
     handles: Handles,
+    complaints: Complaints,
     view: Arc<View>,
     /// Files are made on behalf of whoever asks.
     root: bool,
@@ -77,6 +81,7 @@ impl Fs {
         Ok(Self {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
+            complaints: Complaints::default(),
             view: Arc::new(View { sealing }),
             root: identity::is_root(),
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
