@@ -9,8 +9,9 @@
 //!     |- wire.rs, reply.rs   requests and replies as bytes
 //!     |- dispatch.rs    which request is which call
 //!     v
-//!   Fs             the calls: entries.rs  attributes.rs  folder.rs  xattrs.rs  files.rs
+//!   Fs             the calls: entries.rs  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
+//!     |- sizes.rs       how long files were that it has forgotten
 //!     |- handles.rs     what is open
 //!     |- complaints.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
@@ -28,6 +29,7 @@
 //! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for comparison.
 
 mod attributes;
+mod batch;
 mod complaints;
 #[expect(unsafe_code, reason = "an ioctl")]
 mod device;
@@ -42,6 +44,7 @@ mod identity;
 mod mount;
 mod nodes;
 mod reply;
+mod sizes;
 mod wire;
 mod xattrs;
 
