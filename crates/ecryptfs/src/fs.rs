@@ -9,9 +9,11 @@
 //!     |- wire.rs, reply.rs   requests and replies as bytes
 //!     |- dispatch.rs    which request is which call
 //!     v
-//!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs  xattrs.rs  files.rs
+//!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
+//!     |- sizes.rs       how long files were that it has forgotten
 //!     |- handles.rs     what is open
+//!     |- complaints.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
 //!     v
 //!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
@@ -27,6 +29,8 @@
 //! Without a [`Sealing`] names and contents are what they are below: what FUSE alone costs, for comparison.
 
 mod attributes;
+mod batch;
+mod complaints;
 #[expect(unsafe_code, reason = "an ioctl")]
 mod device;
 mod dispatch;
@@ -41,6 +45,7 @@ mod long_names;
 mod mount;
 mod nodes;
 mod reply;
+mod sizes;
 mod wire;
 mod xattrs;
 
@@ -54,6 +59,7 @@ pub use crate::file::{Keys, Sealing};
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
 
 use crate::file::View;
+use complaints::Complaints;
 use handles::Handles;
 use nodes::Nodes;
 
@@ -66,6 +72,7 @@ type Answer<T> = Result<T, Errno>;
 struct Fs {
     nodes: Nodes,
     handles: Handles,
+    complaints: Complaints,
     view: Arc<View>,
     /// Held while long names come and go.
     long_names: Mutex<()>,
@@ -80,6 +87,7 @@ impl Fs {
         Ok(Self {
             nodes: Nodes::new(lower, path.display().to_string(), mount::descriptors())?,
             handles: Handles::default(),
+            complaints: Complaints::default(),
             view: Arc::new(View { sealing }),
             long_names: Mutex::default(),
             root: identity::is_root(),

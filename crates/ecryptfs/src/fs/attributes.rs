@@ -119,8 +119,10 @@ impl Fs {
             Some((then, size)) if then == look => Ok(size),
             _ => {
                 drop(slot);
-                let fd = self.nodes.fd(node)?;
-                let size = file::size_of(&self.view, &proc_path(&fd), stat);
+                let size = match self.nodes.recall_size(node, look) {
+                    Some(size) => size,
+                    None => file::size_of(&self.view, &proc_path(self.nodes.fd(node)?), stat),
+                };
                 slot = locked(&node.file);
                 slot.size = Some((look, size));
                 Ok(size)

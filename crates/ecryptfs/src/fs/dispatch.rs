@@ -222,8 +222,7 @@ impl Worker {
             op::GETXATTR => {
                 let room = args.u32()?;
                 args.skip(4)?;
-                fs.getxattr(node, args.name()?, out)?;
-                fit(out, room)?;
+                fs.getxattr(node, args.name()?, room, out)?;
             }
             op::LISTXATTR => {
                 let room = args.u32()?;

@@ -95,7 +95,7 @@ impl Fs {
         let node = self.nodes.get(node)?;
         let target = readlinkat(self.nodes.fd(&node)?, "", Vec::new())?;
         self.view.upper_target(target.as_bytes()).inspect_err(|_| {
-            log::error!("{}: the symlink's target cannot be decrypted", node.path());
+            self.complaints.add(|| format!("{}: the symlink's target cannot be decrypted", node.path()));
         })
     }
 
@@ -132,9 +132,12 @@ impl Fs {
 
     fn made(&self, fd: OwnedFd, link: Option<(&Arc<Node>, &[u8])>) -> Answer<(Found, Arc<OpenFile>)> {
         let file = Arc::new(OpenFile::create(&self.view, fd).map_err(|e| {
-            let path = link
-                .map_or(String::new(), |(parent, name)| format!("{}/{}", parent.path(), name.escape_ascii()));
-            log::error!("{path}: cannot be made: {e}");
+            self.complaints.add(|| {
+                let path = link.map_or(String::new(), |(parent, name)| {
+                    format!("{}/{}", parent.path(), name.escape_ascii())
+                });
+                format!("{path}: cannot be made: {e}")
+            });
             e.errno
         })?);
         let stat = fstat(file.as_fd())?;

@@ -82,7 +82,7 @@ impl Fs {
     /// Tells the operator what a lower file did, and the caller its error number.
     pub(super) fn tell(&self, node: &Node, what: &str, failure: &Failure) -> Errno {
         if failure.is_serious() {
-            log::error!("{}: {what}: {failure}", node.path());
+            self.complaints.add(|| format!("{}: {what}: {failure}", node.path()));
         } else {
             log::debug!("{}: {what}: {failure}", node.path());
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
 
+use super::entries::Found;
 use super::nodes::Node;
 use super::reply::{Body, dirent_len, dirent_type};
 use super::{Answer, Fs, locked};
@@ -71,30 +72,39 @@ impl Fs {
             if stream.ahead.is_empty() && !self.fill(folder, &mut stream)? {
                 return Ok(());
             }
-            let Some(entry) = stream.ahead.front() else { continue };
-            if out.len() + dirent_len(&entry.name, plus) > room {
+            let mut len = out.len();
+            let fits = |entry: &&Entry| {
+                len += dirent_len(&entry.name, plus);
+                len <= room
+            };
+            let count = stream.ahead.iter().take_while(fits).count();
+            let entries = &stream.ahead.make_contiguous()[..count];
+            let found = if plus { self.found_in(folder, entries) } else { Vec::new() };
+            let mut found = found.into_iter();
+            for entry in entries {
+                if plus {
+                    match found.next().flatten() {
+                        Some(found) => Body(out).entry(found.node.id, &found.stat),
+                        None => Body(out).no_entry(),
+                    };
+                }
+                Body(out).dirent(entry.ino, entry.next, dirent_type(entry.kind), &entry.name);
+            }
+            if let Some(last) = entries.last() {
+                stream.position = last.next;
+            }
+            stream.ahead.drain(..count);
+            if !stream.ahead.is_empty() {
                 return Ok(());
             }
-            if plus {
-                self.entry_of(folder, entry, out);
-            }
-            Body(out).dirent(entry.ino, entry.next, dirent_type(entry.kind), &entry.name);
-            stream.position = entry.next;
-            stream.ahead.pop_front();
         }
     }
 
-    fn entry_of(&self, folder: &Folder, entry: &Entry, out: &mut Vec<u8>) {
-        let found = match &*entry.name {
-            // The kernel knows these.
-            b"." | b".." => None,
-            // Removed meanwhile, or it cannot be looked at: whoever wants to know asks for it by name.
-            _ => self.find(&folder.node, &entry.lower).ok(),
-        };
-        match found {
-            Some(found) => Body(out).entry(found.node.id, &found.stat),
-            None => Body(out).no_entry(),
-        };
+    fn found_in(&self, folder: &Folder, entries: &[Entry]) -> Vec<Option<Found>> {
+        // The kernel knows the folder itself and the one above.
+        let name = |entry: &'_ Entry| !matches!(&*entry.name, b"." | b"..");
+        let names: Vec<_> = entries.iter().map(|entry| name(entry).then_some(&*entry.lower)).collect();
+        self.find_all(&folder.node, &names)
     }
 
     /// Reads some lower entries ahead. Says whether there were any.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
+use super::sizes::Sizes;
 use super::{locked, reading, writing};
 use crate::file::{Held, OpenFile};
 
@@ -129,6 +130,8 @@ pub(super) struct Nodes {
     queue: Mutex<VecDeque<Weak<Node>>>,
     descriptors: Arc<AtomicUsize>,
     limit: usize,
+    /// Of those that were forgotten.
+    sizes: Mutex<Sizes>,
 }
 
 struct Table {
@@ -163,8 +166,8 @@ impl Nodes {
             by_id: HashMap::from([(ROOT, Entry { node, lookups: 1 })]),
             last: ROOT,
         };
-        let queue = Mutex::default();
-        Ok(Self { table: RwLock::new(table), names: RwLock::new(()), queue, descriptors, limit })
+        let (queue, sizes) = (Mutex::default(), Mutex::default());
+        Ok(Self { table: RwLock::new(table), names: RwLock::new(()), queue, descriptors, limit, sizes })
     }
 
     /// # Errors
@@ -229,15 +232,22 @@ impl Nodes {
         if entry.lookups > 0 || id == ROOT {
             return;
         }
-        let gone = table.by_id.remove(&id);
-        if let Some(Entry { node, .. }) = &gone
-            && table.by_key.get(&node.key).is_some_and(|known| known.id == id)
-        {
+        let Some(Entry { node, .. }) = table.by_id.remove(&id) else { return };
+        let has_names = table.by_key.get(&node.key).is_some_and(|known| known.id == id);
+        if has_names {
             table.by_key.remove(&node.key);
         }
-        // Dropping it closes a descriptor: nobody need wait for that.
+        // What follows, and closing its descriptor at the end, nobody need wait for.
         drop(table);
-        drop(gone);
+        let size = locked(&node.file).size;
+        if let (true, Some((look, size))) = (has_names, size) {
+            locked(&self.sizes).remember(node.key, look, size);
+        }
+    }
+
+    /// The size of a file that looks like this, if it was known when the kernel last forgot it.
+    pub(super) fn recall_size(&self, node: &Node, look: Look) -> Option<u64> {
+        locked(&self.sizes).recall(node.key, look)
     }
 
     /// A lower name is gone. When it was the file's last one, its inode number may soon be another file's.

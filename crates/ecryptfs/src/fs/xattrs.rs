@@ -1,22 +1,38 @@
 //! Extended attributes, ACLs among them: the lower file's own, but for the one that holds a header.
 
 use rustix::fs::{AtFlags, CWD};
-use rustix::fs::{FileType, Mode, XattrFlags, chmodat, fstat, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{
+    FileType, Mode, XattrFlags, chmodat, fstat, getxattr, getxattr_query, listxattr, removexattr, setxattr,
+};
 use rustix::io::Errno;
 
+use super::reply::Body;
 use super::{Answer, Fs, proc_path};
 
 /// The longest value, and the longest list, that the kernel knows.
 const LONGEST: usize = 64 << 10;
 
+/// SELinux's label. Where SELinux is, the kernel answers for it; where it is not, no file has one, but `ls -l` asks for
+/// each file's, unless it hears that there are none in this filesystem.
+const LABEL: &[u8] = b"security.selinux";
+
 impl Fs {
-    pub(super) fn getxattr(&self, node: u64, name: &[u8], out: &mut Vec<u8>) -> Answer<()> {
+    /// A value, for which there is so much room; its size, where there is none.
+    pub(super) fn getxattr(&self, node: u64, name: &[u8], room: u32, out: &mut Vec<u8>) -> Answer<()> {
         if self.view.hides_xattr(name) {
             return Err(Errno::NODATA);
         }
         let fd = self.nodes.fd(&self.nodes.get(node)?)?;
-        out.resize(LONGEST, 0);
-        let len = getxattr(proc_path(&fd), name, out.as_mut_slice())?;
+        let path = proc_path(&fd);
+        let unknown = |e| if e == Errno::NODATA && name == LABEL { Errno::OPNOTSUPP } else { e };
+        if room == 0 {
+            let len = getxattr_query(path, name).map_err(unknown)?;
+            Body(out).u32(u32::try_from(len).unwrap_or(u32::MAX)).u32(0);
+            return Ok(());
+        }
+        // Not more than is asked for: the kernel clears as much.
+        out.resize(LONGEST.min(room as usize), 0);
+        let len = getxattr(path, name, out.as_mut_slice()).map_err(unknown)?;
         out.truncate(len);
         Ok(())
     }

@@ -87,6 +87,21 @@ fn what_is_missing_is_an_error_or_zeros() {
 }
 
 #[test]
+fn one_damaged_file_does_not_fill_the_log() {
+    if unable("one_damaged_file_does_not_fill_the_log") {
+        return;
+    }
+    let folder = Folder::new();
+    fs::write(folder.below("damaged"), [0xff; 9000]).unwrap();
+    let mount = folder.mount("");
+    for _ in 0..50 {
+        assert_eq!(errno(&folder.at("damaged")), IO);
+    }
+    let log = mount.unmount_after_errors();
+    assert_eq!(log.matches("/lower/damaged: open: ").count(), 20, "{log}");
+}
+
+#[test]
 fn a_lower_folder_may_change_underneath() {
     if unable("a_lower_folder_may_change_underneath") {
         return;

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FlockOperation, fcntl_lock, flock, getxattr};
+use rustix::fs::{AtFlags, FlockOperation, fcntl_lock, flock, getxattr, getxattr_query};
 use rustix::fs::{
     CWD, Mode, OFlags, RenameFlags, XattrFlags, linkat, openat, removexattr, renameat_with, setxattr,
 };
@@ -148,8 +148,15 @@ fn attributes_and_acls_reach_the_lower_file() {
     let len = getxattr(folder.below("file"), "user.name", &mut value[..]).unwrap();
     assert_eq!(&value[..len], b"value");
     assert_eq!(getxattr(folder.at("file"), "user.name", &mut value[..3]), Err(Errno::RANGE));
+    assert_eq!(getxattr_query(folder.at("file"), "user.name"), Ok(5));
+    assert_eq!(getxattr(folder.at("file"), "user.name", &mut value[..5]), Ok(5));
+    assert_eq!(&value[..5], b"value");
     removexattr(folder.at("file"), "user.name").unwrap();
     assert_eq!(getxattr(folder.at("file"), "user.name", &mut value[..]), Err(Errno::NODATA));
+    // Without SELinux `ls -l` hears that it need not ask again; with it, the kernel answers.
+    if let Err(e) = getxattr(folder.at("file"), "security.selinux", &mut [0; 255][..]) {
+        assert_eq!(e, Errno::OPNOTSUPP);
+    }
 
     fs::create_dir(folder.at("folder")).unwrap();
     run(client("setfacl").args(["-m", "u:1234:rwx,d:u:1234:rwx"]).arg(folder.at("folder")));
