@@ -15,6 +15,7 @@
 //! the new one.
 
 mod blank;
+mod crypto;
 mod failure;
 mod open;
 mod read;
@@ -22,6 +23,7 @@ mod resize;
 mod view;
 mod write;
 
+pub use crypto::{Crypto, Policy};
 pub(crate) use failure::Failure;
 pub(crate) use open::{Held, OpenFile, size_of};
 pub(crate) use view::View;

@@ -55,7 +55,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use rustix::io::Errno;
 
-pub use crate::file::{Keys, Sealing};
+pub use crate::file::{Crypto, Keys, Policy, Sealing};
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
 
 use crate::file::View;

@@ -158,6 +158,20 @@ impl OpenFile {
         &self.view
     }
 
+    pub(super) fn encrypt(&self, sealed: &Sealed, first: u64, run: &mut [u8]) {
+        match &self.view.sealing {
+            Some(sealing) => sealing.crypto.encrypt(&sealed.contents, first, run),
+            None => sealed.contents.encrypt(first, run),
+        }
+    }
+
+    pub(super) fn decrypt(&self, sealed: &Sealed, first: u64, run: &mut [u8]) {
+        match &self.view.sealing {
+            Some(sealing) => sealing.crypto.decrypt(&sealed.contents, first, run),
+            None => sealed.contents.decrypt(first, run),
+        }
+    }
+
     pub(super) fn reading(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,13 +55,13 @@ impl OpenFile {
             if let Some(n) = missing(run) {
                 return Err(Failure::unreadable(format!("extent {} is missing", first + n as u64)));
             }
-            sealed.contents.decrypt(first, run);
+            self.decrypt(sealed, first, run);
             return Ok(());
         }
         run[whole..].fill(0);
         let gaps = missing(run).is_some();
         if !gaps {
-            sealed.contents.decrypt(first, run);
+            self.decrypt(sealed, first, run);
             return Ok(());
         }
         for (n, extent) in (first..).zip(run.chunks_exact_mut(EXTENT)) {

@@ -93,7 +93,7 @@ impl OpenFile {
                 let cut = to_usize(to - (end - EXTENT_BYTES));
                 run[at..at + cut].fill(0);
             }
-            sealed.contents.encrypt(next, run);
+            self.encrypt(sealed, next, run);
             write_all(self.as_fd(), run, sealed.place_of(next)?)?;
             next += count as u64;
         }

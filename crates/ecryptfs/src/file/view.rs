@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::Crypto;
 use crate::name::long;
 use crate::{AuthToken, Cipher, ErrorKind, FileKey, Header, Keyring, LowerName, NameCipher, Place, XATTR};
 
@@ -21,6 +22,8 @@ pub struct Sealing {
     pub keys: Keys,
     /// The cipher of new files.
     pub cipher: Cipher,
+    /// Who does the crypto of contents.
+    pub crypto: Crypto,
     /// How names are encrypted, if they are.
     pub names: Option<NameCipher>,
     /// Encrypted names may have 144 to 255 bytes, too, which the kernel does not show.

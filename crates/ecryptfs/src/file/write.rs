@@ -58,7 +58,7 @@ impl OpenFile {
             run[skip..rest].copy_from_slice(&data[..len]);
             run
         };
-        sealed.contents.encrypt(first, run);
+        self.encrypt(sealed, first, run);
         let (written, failed) = write_most(self.as_fd(), run, sealed.place_of(first)?);
         let whole =
             if failed.is_some() { (written / EXTENT * EXTENT).saturating_sub(skip).min(len) } else { len };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::both::CHANGES;
-use crate::mounts::{Keys, PASSPHRASE, READ_ALL, guest, pack, unpack};
+use crate::mounts::{Keys, PASSPHRASE, compare, guest, pack, unpack};
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::tools::tool;
 use crate::support::volume::underseal;
@@ -81,13 +81,13 @@ fn script(name: &str, options: &str) -> String {
          mkdir lower mnt\n\
          {tar} -xpf $test/{name}.tar -C lower\n\
          mount -i -t ecryptfs -o {options} lower mnt\n\
-         {READ_ALL} mnt > /dev/null\n\
-         diff -r --no-dereference $test/changed mnt\n\
+         {}\
          sh -eu $test/theirs mnt\n\
          umount mnt\n\
          {tar} -cf $test/{name}.after.tar -C lower .\n\
          cd $test\n\
-         rm -r /run/disk/{name}\n"
+         rm -r /run/disk/{name}\n",
+        compare(options, "$test/changed", "mnt")
     )
 }
 

@@ -12,8 +12,11 @@ use crate::support::scratch::assert_same;
 use crate::support::trees::make_tree;
 use crate::support::{bytes, run, seed};
 
-const OPTIONS: [&str; 3] =
-    ["", "ecryptfs_enable_filename_crypto,ecryptfs_key_bytes=32", "ecryptfs_xattr_metadata"];
+const OPTIONS: [&str; 3] = [
+    "",
+    "ecryptfs_enable_filename_crypto,ecryptfs_key_bytes=32,policy=workers",
+    "ecryptfs_xattr_metadata,policy=inline",
+];
 
 /// Where things go wrong: around extents, and around the largest request.
 const EDGES: [u64; 9] = [0, 1, 4095, 4096, 4097, 8192, 131_072, 1 << 20, (1 << 20) + 1];

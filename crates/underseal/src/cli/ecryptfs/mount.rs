@@ -17,7 +17,8 @@ pub(crate) struct MountArgs {
     pub(crate) mountpoint: PathBuf,
     /// Options, separated by commas: those of the kernel's eCryptfs and of its mount helper by their names; ro, nosuid,
     /// nodev, noexec, noatime, sync; allow_other or allow_root; strict (the default: an extent that is missing is an
-    /// error) or no_strict (zeros); long_names: encrypted names may have 144 to 255 bytes, too, which the kernel does not show
+    /// error) or no_strict (zeros); policy=inline, workers or adaptive (the default): who encrypts and decrypts large requests;
+    /// long_names: encrypted names may have 144 to 255 bytes, too, which the kernel does not show
     #[arg(short, long, value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// A passphrase is the first line of this file; may be repeated, for several keys

@@ -5,7 +5,7 @@ use std::thread;
 
 use rustix::io::Errno;
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{self, Allow, Mount, MountConfig, Sealing, Unmounter};
+use underseal_ecryptfs::fs::{self, Allow, Crypto, Mount, MountConfig, Policy, Sealing, Unmounter};
 use underseal_ecryptfs::options::Options;
 use underseal_ecryptfs::{Cipher, Place};
 
@@ -24,6 +24,7 @@ pub(super) struct MountOptions {
     pub(super) ecryptfs: Options,
     allow: Option<Allow>,
     strict: bool,
+    policy: Policy,
 }
 
 pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
@@ -50,19 +51,22 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
 
 impl MountOptions {
     pub(super) fn parse(lists: &[String]) -> Result<Self> {
-        let (mut allow, mut strict, mut rest) = (None, true, Vec::new());
+        let (mut allow, mut strict, mut policy, mut rest) = (None, true, Policy::default(), Vec::new());
         for option in lists.iter().flat_map(|list| list.split(',')).map(str::trim) {
             match option {
                 "allow_other" => allow = Some(Allow::Other),
                 "allow_root" => allow = Some(Allow::Root),
                 "strict" => strict = true,
                 "no_strict" => strict = false,
+                policy_is if policy_is.starts_with("policy=") => {
+                    policy = policy_is["policy=".len()..].parse()?
+                }
                 // It is always so.
                 "default_permissions" => {}
                 other => rest.push(other),
             }
         }
-        Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict })
+        Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict, policy })
     }
 
     fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
@@ -71,6 +75,7 @@ impl MountOptions {
         Ok(Sealing {
             keys,
             cipher: options.cipher_or(Cipher::DEFAULT)?,
+            crypto: Crypto::new(self.policy),
             names,
             long_names: options.long_names,
             place: if options.xattr_metadata { Place::Xattr } else { Place::File },
