@@ -10,6 +10,8 @@
 //! One thread uses it at a time. Of several channels that share it, one leads: it alone waits for the socket and for the
 //! clock, and rings for the others when something of theirs is over.
 
+mod outage;
+
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,19 +19,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use self::outage::Outage;
 use super::Shared;
 use super::bell::Bell;
 use super::flight::Flight;
 use super::protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 use super::replies::{Answer, Inbox, Received};
-use super::socket::{Attempt, Progress, Socket};
+use super::socket::{Attempt, Socket};
 use crate::{Finished, Io, monotonic};
 
-/// The pauses between attempts.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A connection that lasted so long was a good one: the next outage is a new one.
-const LASTING: Duration = Duration::from_secs(10);
 /// How often whoever waits for a connection looks, though nothing was heard.
 const TICK: Duration = Duration::from_millis(100);
 /// Requests that are sent in one call, and receives before others have their turn.
@@ -73,19 +71,6 @@ enum Phase {
     Trying(Box<Attempt>, bool),
     Pausing(Duration),
     Up(Arc<Socket>),
-}
-
-/// A time without a connection, until one has answered a request.
-struct Outage {
-    since: Duration,
-    attempts: u32,
-    /// There was a connection before.
-    lost: bool,
-    /// What was logged last.
-    said: String,
-    /// Requests fail until there is a connection.
-    given_up: bool,
-    last: Duration,
 }
 
 /// A channel.
@@ -413,199 +398,6 @@ impl State {
 
     fn is_idle(&self) -> bool {
         self.free.len() == self.flights.len()
-    }
-
-    /// The connection cannot go on. What is in flight is asked again on the next one.
-    fn lost(&mut self, why: &str) {
-        let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
-        socket.shut();
-        self.inbox.clear();
-        self.sent = 0;
-        let shared = self.shared.clone();
-        let now = monotonic();
-        let lasted = now.saturating_sub(self.up_since) > LASTING;
-        let was_good = lasted || self.outage.is_none();
-        if was_good {
-            log::warn!("{}: {why}; connecting again", shared.name);
-            self.outage = Some(Outage::new(true));
-        } else {
-            log::debug!("{}: {why}", shared.name);
-        }
-        shared.note_loss(&socket);
-        let export = shared.export;
-        let mut waiting: Vec<(u64, u32)> = Vec::new();
-        for (index, flight) in (0..).zip(&mut self.flights) {
-            if let Some(flight) = flight {
-                flight.starts_over();
-                self.questions = self.questions.wrapping_add(1);
-                flight.ask(&export, shared.losses.mark(), self.questions);
-                waiting.push((flight.number, index));
-            }
-        }
-        waiting.sort_unstable();
-        self.outbox = waiting.into_iter().map(|(_, index)| index).collect();
-        if !self.is_idle() {
-            // At once, perhaps the server is there; one that answers nothing is not asked in a frenzy.
-            if was_good { self.try_now() } else { self.pause() }
-        }
-    }
-
-    /// Looks whether an idle connection has broken.
-    pub(super) fn look(&mut self) {
-        if let Phase::Up(socket) = &self.phase
-            && self.is_idle()
-            && socket.is_dead()
-        {
-            self.lost("the server closed the connection");
-        }
-    }
-
-    /// The first request after a time without connection.
-    fn want_connection(&mut self) {
-        if let Some((socket, structured)) = self.shared.take_spare() {
-            return self.connected(socket, structured);
-        }
-        let now = monotonic();
-        if let Some(outage) = &self.outage
-            && outage.given_up
-            && now < outage.last + LONGEST_PAUSE
-        {
-            return self.fail_all("the server is still gone");
-        }
-        // Nobody has waited until now.
-        if self.outage.as_ref().is_none_or(|outage| !outage.given_up) {
-            let lost = self.outage.as_ref().is_some_and(|outage| outage.lost);
-            self.outage = Some(Outage::new(lost));
-        }
-        self.try_now();
-    }
-
-    fn try_now(&mut self) {
-        let now = monotonic();
-        let number = match &mut self.outage {
-            Some(outage) => {
-                outage.attempts += 1;
-                outage.last = now;
-                outage.attempts as usize - 1
-            }
-            None => 0,
-        };
-        let shared = self.shared.clone();
-        match Attempt::begin(&shared.address, &shared.addresses, number, false) {
-            Ok(attempt) => {
-                self.phase = Phase::Trying(Box::new(attempt), false);
-                self.advance();
-            }
-            Err(e) => self.failed(&e.to_string()),
-        }
-    }
-
-    fn advance(&mut self) {
-        let Phase::Trying(attempt, to_write) = &mut self.phase else { return };
-        match attempt.advance() {
-            Ok(Progress::Waits(write)) => {
-                *to_write = write;
-                self.check_limit();
-            }
-            Ok(Progress::Ready(export)) => {
-                let Phase::Trying(attempt, _) = std::mem::replace(&mut self.phase, Phase::Down) else {
-                    return;
-                };
-                let socket = attempt.into_socket();
-                match self.shared.differs(&export) {
-                    None => self.connected(socket, export.structured),
-                    Some(why) => {
-                        socket.shut();
-                        self.failed(&format!("what is served there is another export: {why}"));
-                    }
-                }
-            }
-            Err(e) => self.failed(&e.to_string()),
-        }
-    }
-
-    fn connected(&mut self, socket: Arc<Socket>, structured: bool) {
-        self.up_since = monotonic();
-        self.structured = structured;
-        self.inbox.clear();
-        self.sent = 0;
-        self.shared.register(&socket);
-        self.phase = Phase::Up(socket);
-        self.send();
-    }
-
-    /// An attempt came to nothing.
-    fn failed(&mut self, why: &str) {
-        if let Phase::Trying(attempt, _) = &self.phase {
-            attempt.socket().shut();
-        }
-        if let Some(outage) = &mut self.outage
-            && outage.said != why
-        {
-            log::warn!("{}: {why}", self.shared.name);
-            outage.said = why.into();
-        }
-        if self.outage.as_ref().is_some_and(|outage| outage.given_up) {
-            return self.fail_all(why);
-        }
-        self.pause();
-    }
-
-    fn pause(&mut self) {
-        let attempts = self.outage.as_ref().map_or(0, |outage| outage.attempts);
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(attempts.min(10)).max(1) / 2;
-        self.phase = Phase::Pausing(monotonic() + pause.min(LONGEST_PAUSE));
-        self.check_limit();
-    }
-
-    /// Requests do not wait for ever.
-    fn check_limit(&mut self) {
-        let now = monotonic();
-        let limit = self.shared.address.reconnect_delay;
-        if let Some(outage) = &mut self.outage
-            && !outage.given_up
-            && now.saturating_sub(outage.since) >= limit
-        {
-            outage.given_up = true;
-            let seconds = limit.as_secs();
-            log::error!(
-                "{}: the server did not come back within {seconds} s (reconnect-delay); requests fail until it does",
-                self.shared.name
-            );
-            self.fail_all("the server went away and did not come back");
-        }
-    }
-
-    fn fail_all(&mut self, why: &str) {
-        if let Phase::Trying(attempt, _) = std::mem::replace(&mut self.phase, Phase::Down) {
-            attempt.socket().shut();
-        }
-        self.outbox.clear();
-        self.sent = 0;
-        for index in 0..self.flights.len() {
-            if let Some(flight) = self.take(index) {
-                self.end(flight, Err((Errno::IO, why)));
-            }
-        }
-    }
-
-    /// The connection, if it is whole and nobody uses it, for somebody else to use.
-    pub(super) fn release(&mut self) -> Option<(Arc<Socket>, bool)> {
-        self.look();
-        if !self.is_idle() || !matches!(self.phase, Phase::Up(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut self.phase, Phase::Down) {
-            Phase::Up(socket) => Some((socket, self.structured)),
-            _ => None,
-        }
-    }
-}
-
-impl Outage {
-    fn new(lost: bool) -> Self {
-        let now = monotonic();
-        Self { since: now, attempts: 0, lost, said: String::new(), given_up: false, last: now }
     }
 }
 
