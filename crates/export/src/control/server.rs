@@ -60,28 +60,28 @@ impl Attend for Shared {
     fn serve(&self, client: Socket) {
         let peer = Peer::of(&client);
         let request = permitted(&peer).and_then(|()| hear(&client)?);
-        let (reply, closes) = match request {
+        let (request, key) = match request {
             Err(Unheard::Gone(e)) => return log::debug!("control: {peer}: {e}"),
-            Err(Unheard::Refused(refusal)) => (self.refuse(&peer, "its request", refusal), false),
-            Ok((request, key)) => {
-                let reply = self.volume.answer(&request, key.as_ref());
-                drop(key);
-                let what = told(&request);
-                let reply = match reply {
-                    Reply::Refused(refusal) => self.refuse(&peer, &what, refusal),
-                    Reply::Done => {
-                        log::info!("control: {peer}: {what}");
-                        Reply::Done
-                    }
-                    status @ Reply::Status(_) => status,
-                };
-                (reply, request == Request::Close)
+            Err(Unheard::Refused(refusal)) => {
+                return answer(&client, &peer, &self.refuse(&peer, "its request", refusal));
             }
+            Ok(heard) => heard,
         };
-        match say(&client, &reply) {
-            Ok(()) if closes => self.lock_closers().push(client),
-            Ok(()) => {}
-            Err(e) => log::debug!("control: {peer}: {e}"),
+        // Whoever asks for the end is among those who are told of it, however soon it comes.
+        let closers = (request == Request::Close).then(|| self.lock_closers());
+        let reply = self.volume.answer(&request, key.as_ref());
+        drop(key);
+        let reply = match reply {
+            Reply::Refused(refusal) => self.refuse(&peer, &told(&request), refusal),
+            Reply::Done => {
+                log::info!("control: {peer}: {}", told(&request));
+                Reply::Done
+            }
+            status @ Reply::Status(_) => status,
+        };
+        answer(&client, &peer, &reply);
+        if let Some(mut closers) = closers {
+            closers.push(client);
         }
     }
 
@@ -103,6 +103,12 @@ impl Shared {
 
     fn lock_closers(&self) -> std::sync::MutexGuard<'_, Vec<Socket>> {
         self.closers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn answer(client: &Socket, peer: &Peer, reply: &Reply) {
+    if let Err(e) = say(client, reply) {
+        log::debug!("control: {peer}: {e}");
     }
 }
 
