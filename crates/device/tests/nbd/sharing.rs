@@ -1,6 +1,9 @@
 //! Channels that share one connection.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use proptest::prelude::*;
 
 use super::queue::Queue;
 use super::{Behaviour, Server, open, plain, wait_until};
@@ -28,5 +31,74 @@ fn who_reads_for_all_hands_over_to_one_that_does() {
             queues.iter_mut().for_each(|queue| drop(queue.turn(Duration::from_millis(10))));
             queues.iter().all(|queue| queue.in_flight == 0)
         });
+    }
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A queue asks for something, without a look at what has come.
+    Ask(usize),
+    /// A queue looks.
+    Look(usize),
+    /// The server answers the oldest request that it has not answered.
+    Answer,
+}
+
+const QUEUES: usize = 4;
+const DEPTH: u32 = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..QUEUES).prop_map(Step::Ask),
+        3 => (0..QUEUES).prop_map(Step::Look),
+        2 => Just(Step::Answer),
+    ]
+}
+
+fn play(steps: &[Step]) {
+    let server = Server::start(Behaviour { answers: Some(0), ..plain().without(Flags::CAN_MULTI_CONN) });
+    let device = open(&server, "");
+    let mut queues: Vec<_> = (0..QUEUES).map(|_| Queue::new(&device, DEPTH)).collect();
+    let mut free: Vec<Vec<u32>> = vec![(0..DEPTH).collect(); QUEUES];
+    let (mut asked, mut allowed) = (0, 0);
+    let look = |queue: &mut Queue, free: &mut Vec<u32>, limit| {
+        for done in queue.turn(limit) {
+            done.result.unwrap();
+            queue.arena.free(done.buffer.unwrap());
+            free.push(done.slot);
+        }
+    };
+    for &step in steps {
+        match step {
+            Step::Ask(number) => {
+                let Some(slot) = free[number].pop() else { continue };
+                read(&mut queues[number], slot);
+                asked += 1;
+            }
+            Step::Look(number) => look(&mut queues[number], &mut free[number], Duration::ZERO),
+            Step::Answer if allowed < asked => {
+                allowed += 1;
+                server.inner.behaviour.lock().unwrap().answers = Some(allowed);
+                let answered = &server.inner.answered;
+                wait_until("it is answered", || answered.load(Ordering::SeqCst) >= allowed);
+            }
+            Step::Answer => {}
+        }
+    }
+    server.inner.behaviour.lock().unwrap().answers = None;
+    wait_until("all are answered", || {
+        for (queue, free) in queues.iter_mut().zip(&mut free) {
+            look(queue, free, Duration::from_millis(1));
+        }
+        queues.iter().all(|queue| queue.in_flight == 0)
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 0, ..Default::default() })]
+    #[test]
+    fn every_request_ends_whoever_reads_and_whoever_runs_dry(steps in prop::collection::vec(step(), 1..200)) {
+        play(&steps);
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Inner {
     /// Every byte that a client sent.
     pub(crate) heard: Mutex<Vec<u8>>,
     pub(crate) requests: Mutex<Vec<Request>>,
+    /// Requests that were answered, on all connections.
+    pub(crate) answered: AtomicU64,
     pub(crate) connections: AtomicU64,
     open: Mutex<Vec<UnixStream>>,
 }
@@ -100,6 +102,7 @@ impl Server {
             behaviour: Mutex::new(behaviour),
             heard: Mutex::default(),
             requests: Mutex::default(),
+            answered: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             open: Mutex::default(),
         };
@@ -272,8 +275,10 @@ impl Connection {
                 continue;
             }
             self.stream.write_all(&replied)?;
+            self.inner.answered.fetch_add(1, Ordering::SeqCst);
             if let Some(first) = held.take() {
                 self.stream.write_all(&first)?;
+                self.inner.answered.fetch_add(1, Ordering::SeqCst);
             }
         }
     }
