@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, statx};
 
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
@@ -67,6 +67,11 @@ impl FileDevice {
             let context = format!("{name} is neither a regular file nor a block device");
             return Err(Error::new(ErrorKind::Open, context));
         }
+        // It was for the open only: io_uring takes it to mean that nothing may be waited for, and before Linux 6.5 gives up
+        // with EAGAIN where a device cannot promise that (dm-crypt).
+        fcntl_getfl(&file)
+            .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
+            .map_err(|e| cannot(e.into()))?;
         if !options.unlocked {
             crate::lock::lock(&file, !options.read_only).map_err(|e| {
                 let context =

@@ -4,9 +4,13 @@ use std::fs::{File, OpenOptions as StdOpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use rustix::fs::OFlags;
 use underseal_device::{
     Arena, Channel, Device, ErrorKind, Extent, FileDevice, Finished, Io, Now, OpenOptions, Ring, Started,
 };
+
+const EINTR: i32 = 4;
+const EAGAIN: i32 = 11;
 
 struct Fixture {
     _folder: tempfile::TempDir,
@@ -26,6 +30,22 @@ impl Fixture {
 
     fn open(&self, options: OpenOptions) -> FileDevice {
         FileDevice::open(&self.path, options).unwrap()
+    }
+
+    /// Runs one request as if the kernel had ended its first operations with these error numbers.
+    fn run_with(&mut self, channel: &mut dyn Channel, io: Io, errors: &[i32]) -> Finished {
+        let mut errors = errors.iter();
+        let Started::Pending = channel.start(&mut self.ring, 0, io) else { panic!("it is over at once") };
+        loop {
+            self.ring.wait().unwrap();
+            while let Some(done) = self.ring.next_completion() {
+                let result = errors.next().map_or(done.result, |errno| -errno);
+                if let Some(finished) = channel.finish(&mut self.ring, done.token, result) {
+                    assert_eq!(errors.next(), None, "it ends too soon");
+                    return finished;
+                }
+            }
+        }
     }
 
     /// Runs one request to its end.
@@ -151,6 +171,33 @@ fn discarded_and_zeroed_ranges_read_as_zeros() {
     // Not asked by extent: what is allocated and was never written is a hole to it, unless the cache has it.
     let allocated = 512 * std::fs::metadata(&f.path).unwrap().blocks();
     assert!(allocated >= (1 << 20) - 2 * 65536, "zeroed without a hole stays allocated: {allocated}");
+}
+
+#[test]
+fn the_open_file_may_be_waited_for() {
+    for direct in [false, true] {
+        let device = Fixture::new(4096).open(OpenOptions { direct, ..Default::default() });
+        let flags = rustix::fs::fcntl_getfl(device.file()).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+        assert_eq!(flags.contains(OFlags::DIRECT), direct);
+    }
+}
+
+#[test]
+fn what_would_wait_is_tried_again_but_not_for_ever() {
+    let mut f = Fixture::new(1 << 20);
+    let device = f.open(OpenOptions::default());
+    let mut channel = device.channel(1).unwrap();
+    for errno in [EAGAIN, EINTR] {
+        for (times, ends_with) in [(1, None), (8, None), (9, Some(errno))] {
+            let mut buffer = f.arena.alloc(4096).unwrap();
+            buffer.copy_from_slice(&pattern(4096));
+            let io = Io::Write { offset: 0, buffer, range: 0..4096, durable: false };
+            let done = f.run_with(channel.as_mut(), io, &vec![errno; times]);
+            assert_eq!(done.result.err().and_then(|e| e.errno()), ends_with);
+            f.arena.free(done.buffer.expect("the memory comes back"));
+        }
+    }
 }
 
 #[test]

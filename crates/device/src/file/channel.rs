@@ -14,6 +14,9 @@ use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
+/// How often a request is tried again that was interrupted, or would have had to wait. From the first time on a thread of the
+/// kernel's tries, which may wait.
+const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
     file: Arc<File>,
@@ -28,6 +31,8 @@ pub(super) struct FileChannel {
 struct Flight {
     io: Io,
     done: usize,
+    /// How often the kernel has not done it for no reason of its own since bytes were moved.
+    retries: u8,
 }
 
 impl FileChannel {
@@ -44,6 +49,7 @@ impl FileChannel {
     fn push(&mut self, ring: &mut Ring, slot: u32) -> Result<(), Errno> {
         let Some(flight) = &self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
         let entry = flight.entry(types::Fd(self.file.as_raw_fd())).user_data(Token::lower(slot).bits());
+        let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
         // the completion (`Drop` forgets what is still in flight).
         unsafe { ring.push(&entry) }.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY))
@@ -98,7 +104,7 @@ impl Channel for FileChannel {
         if self.way == Way::Memory && matches!(io, Io::Flush) {
             return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
         }
-        self.in_flight[slot as usize] = Some(Flight { io, done: 0 });
+        self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0 });
         match self.push(ring, slot) {
             Ok(()) => Started::Pending,
             Err(e) => Started::Finished(self.over(slot, Err(e))),
@@ -110,11 +116,15 @@ impl Channel for FileChannel {
         let flight = self.in_flight.get_mut(slot as usize)?.as_mut()?;
         let again = match usize::try_from(result) {
             Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
-                Errno::INTR | Errno::AGAIN => true,
+                Errno::INTR | Errno::AGAIN if flight.retries < RETRIES => {
+                    flight.retries += 1;
+                    true
+                }
                 e => return Some(self.over(slot, Err(e))),
             },
             Ok(moved) => {
                 flight.done += moved;
+                flight.retries = 0;
                 let short = flight.io.moves().is_some_and(|len| flight.done < len);
                 if short && moved == 0 {
                     let error = flight.cut_short();
