@@ -180,7 +180,8 @@ impl Mapping {
     /// every queue's thread has to see it.
     ///
     /// # Errors
-    /// `Busy` when they do not end within `limit`, and the flush's: the volume runs on then.
+    /// `Busy` when they do not end within `limit`, and the flush's: the volume runs on then. Who flushes later is told of that
+    /// failure too.
     pub fn suspend(&self, limit: Duration) -> Result<()> {
         let was_running = self.control.suspend(limit)?;
         if self.read_only() {

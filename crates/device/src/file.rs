@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, statx};
+use rustix::io::Errno;
 
+use crate::losses::Losses;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 
@@ -29,11 +31,28 @@ pub struct OpenOptions {
 
 /// A regular file or a block device, locked for as long as it is open.
 pub struct FileDevice {
-    file: Arc<File>,
-    name: String,
+    shared: Arc<Shared>,
     geometry: Geometry,
-    /// How requests reach the data.
+}
+
+/// What its channels have in common.
+struct Shared {
+    file: File,
+    name: String,
     way: Way,
+    losses: Losses,
+}
+
+impl Shared {
+    /// A flush failed, whoever asked for it.
+    fn failed(&self, e: Errno) {
+        if self.losses.fail(e) {
+            log::error!(
+                "{}: a flush failed ({e}): acknowledged writes may be lost; every flush fails until the volume is opened again",
+                self.name
+            );
+        }
+    }
 }
 
 /// How a file's data is reached.
@@ -101,12 +120,13 @@ impl FileDevice {
             discard: true,
             zones,
         };
-        Ok(Self { file: Arc::new(file), name, geometry, way })
+        let shared = Shared { file, name, way, losses: Losses::default() };
+        Ok(Self { shared: Arc::new(shared), geometry })
     }
 
     /// The open file, for reading the headers that lie on it.
     pub fn file(&self) -> &File {
-        &self.file
+        &self.shared.file
     }
 }
 
@@ -116,27 +136,27 @@ impl Device for FileDevice {
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(FileChannel::new(self.file.clone(), self.way, depth)))
+        Ok(Box::new(FileChannel::new(self.shared.clone(), depth)))
     }
 
     fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
     }
 
     fn extent(&self, offset: u64, len: u64) -> Extent {
-        extents::extent(&self.file, offset, len)
+        extents::extent(&self.shared.file, offset, len)
     }
 
     fn report_zones(&self, offset: u64, most: usize) -> std::io::Result<Vec<Zone>> {
-        zones::report(&self.file, offset, most)
+        zones::report(&self.shared.file, offset, most)
     }
 
     fn zone_limits(&self) -> ZoneLimits {
-        zones::limits(&self.file)
+        zones::limits(&self.shared.file)
     }
 
     fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> std::io::Result<()> {
-        zones::act(&self.file, action, offset, len)
+        zones::act(&self.shared.file, action, offset, len)
     }
 }
 

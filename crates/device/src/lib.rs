@@ -34,6 +34,7 @@ mod fault;
 mod file;
 mod geometry;
 mod lock;
+mod losses;
 mod model;
 pub mod nbd;
 mod ram;

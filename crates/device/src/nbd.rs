@@ -35,7 +35,10 @@
 //! Where the operator knows that a server which ends loses nothing (its bytes are in the page cache of a host that stays up,
 //! or it writes through), `unflushed=trust` in the URI has flushes believed as those clients do. A write with FUA is on
 //! stable storage when it is acknowledged, and so is what an earlier flush covers; where nothing else was written, nothing
-//! fails.
+//! fails. Once is enough here: what is read afterwards is what the server still has, so whoever was told can look.
+//!
+//! A flush that the server itself answers with an error is another matter: from then on all fail ([`Losses`] says why).
+//!
 //! A connection that another thread has not used since the server ended is looked at before a flush is acknowledged. What is
 //! not seen is a server's end that TCP has not told of yet.
 //!
@@ -54,7 +57,6 @@ mod extents;
 mod flight;
 mod handshake;
 mod link;
-mod losses;
 pub mod protocol;
 mod replies;
 #[doc(hidden)]
@@ -68,9 +70,9 @@ use self::bell::Bell;
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::Extents;
 use self::link::{Link, say_goodbye};
-use self::losses::Losses;
 use self::protocol::TransmissionFlags;
 use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
+use crate::losses::Losses;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::Address;

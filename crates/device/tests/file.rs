@@ -6,11 +6,14 @@ use std::path::PathBuf;
 
 use rustix::fs::OFlags;
 use underseal_device::{
-    Arena, Channel, Device, ErrorKind, Extent, FileDevice, Finished, Io, Now, OpenOptions, Ring, Started,
+    Arena, Blocking, Channel, Device, ErrorKind, Extent, FileDevice, Finished, Io, Now, OpenOptions, Ring,
+    Started,
 };
 
 const EINTR: i32 = 4;
+const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
+const ENOSPC: i32 = 28;
 
 struct Fixture {
     _folder: tempfile::TempDir,
@@ -171,6 +174,67 @@ fn discarded_and_zeroed_ranges_read_as_zeros() {
     // Not asked by extent: what is allocated and was never written is a hole to it, unless the cache has it.
     let allocated = 512 * std::fs::metadata(&f.path).unwrap().blocks();
     assert!(allocated >= (1 << 20) - 2 * 65536, "zeroed without a hole stays allocated: {allocated}");
+}
+
+#[test]
+fn a_flush_that_failed_is_not_made_good_by_another() {
+    let mut f = Fixture::new(1 << 20);
+    let device = f.open(OpenOptions::default());
+    let mut channels: Vec<_> = (0..3).map(|_| device.channel(1).unwrap()).collect();
+    for channel in &mut channels {
+        f.run(channel.as_mut(), Io::Flush).result.unwrap();
+    }
+    let error = f.run_with(channels[1].as_mut(), Io::Flush, &[ENOSPC]).result.unwrap_err();
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::Flush, Some(ENOSPC)));
+    // The kernel says that all is well, to each of them.
+    channels.push(device.channel(1).unwrap());
+    for channel in &mut channels {
+        let error = f.run(channel.as_mut(), Io::Flush).result.unwrap_err();
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::Flush, Some(ENOSPC)));
+    }
+    assert!(Blocking::new(&device).unwrap().flush().is_err());
+    drop((channels, device));
+    Blocking::new(&f.open(OpenOptions::default())).unwrap().flush().unwrap();
+}
+
+#[test]
+fn a_flush_that_was_under_way_when_another_failed_fails_too() {
+    let mut f = Fixture::new(1 << 20);
+    let device = f.open(OpenOptions::default());
+    let (mut early, mut other) = (device.channel(1).unwrap(), device.channel(1).unwrap());
+    let mut ring = Ring::new(8).unwrap();
+    assert!(matches!(early.start(&mut ring, 0, Io::Flush), Started::Pending));
+    f.run_with(other.as_mut(), Io::Flush, &[EIO]).result.unwrap_err();
+    ring.wait().unwrap();
+    let done = ring.next_completion().unwrap();
+    assert_eq!(done.result, 0, "it has nothing to flush");
+    let finished = early.finish(&mut ring, done.token, done.result).unwrap();
+    assert_eq!(finished.result.unwrap_err().errno(), Some(EIO));
+}
+
+#[test]
+fn a_durable_write_that_could_not_be_flushed_counts_as_a_flush() {
+    let mut f = Fixture::new(1 << 20);
+    let device = f.open(OpenOptions::default());
+    let mut channel = device.channel(1).unwrap();
+    let mut write = |f: &mut Fixture, durable, errors: &[i32]| {
+        let buffer = f.arena.alloc(4096).unwrap();
+        let done =
+            f.run_with(channel.as_mut(), Io::Write { offset: 0, buffer, range: 0..4096, durable }, errors);
+        f.arena.free(done.buffer.expect("the memory comes back"));
+        done.result.err().and_then(|e| e.errno())
+    };
+    let flush = |f: &mut Fixture| f.run(device.channel(1).unwrap().as_mut(), Io::Flush).result;
+    assert_eq!(write(&mut f, true, &[]), None);
+    assert_eq!(write(&mut f, false, &[EIO]), Some(EIO));
+    flush(&mut f).unwrap();
+    // It cannot be written at all: nothing was flushed, so nothing else is lost.
+    assert_eq!(write(&mut f, true, &[ENOSPC, ENOSPC]), Some(ENOSPC));
+    flush(&mut f).unwrap();
+    // It can be written, but not durably.
+    assert_eq!(write(&mut f, true, &[ENOSPC]), Some(ENOSPC));
+    assert_eq!(flush(&mut f).unwrap_err().errno(), Some(ENOSPC));
+    assert_eq!(write(&mut f, true, &[]), None, "it speaks for itself");
 }
 
 #[test]

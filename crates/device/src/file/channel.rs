@@ -1,6 +1,5 @@
 //! One queue's way to a file.
 
-use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use io_uring::{opcode, squeue, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::Way;
+use super::{Shared, Way};
 use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
@@ -19,8 +18,7 @@ const MOST: usize = 0x7fff_f000;
 const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
-    file: Arc<File>,
-    way: Way,
+    shared: Arc<Shared>,
     /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
     nowait_reads: bool,
     nowait_writes: bool,
@@ -33,22 +31,25 @@ struct Flight {
     done: usize,
     /// How often the kernel has not done it for no reason of its own since bytes were moved.
     retries: u8,
+    /// Why it could not be written durably: it is written once more without, to learn whether that alone fails.
+    unsynced: Option<Errno>,
 }
 
 impl FileChannel {
-    pub(super) fn new(file: Arc<File>, way: Way, depth: u32) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, depth: u32) -> Self {
         let in_flight = (0..depth).map(|_| None).collect();
-        Self { file, way, nowait_reads: true, nowait_writes: true, in_flight }
+        Self { shared, nowait_reads: true, nowait_writes: true, in_flight }
     }
 
     fn flags(&self) -> ReadWriteFlags {
-        if self.way == Way::Memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+        if self.shared.way == Way::Memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     /// Gives the rest of the request in `slot` to the kernel.
     fn push(&mut self, ring: &mut Ring, slot: u32) -> Result<(), Errno> {
         let Some(flight) = &self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
-        let entry = flight.entry(types::Fd(self.file.as_raw_fd())).user_data(Token::lower(slot).bits());
+        let entry =
+            flight.entry(types::Fd(self.shared.file.as_raw_fd())).user_data(Token::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
         // the completion (`Drop` forgets what is still in flight).
@@ -58,13 +59,13 @@ impl FileChannel {
 
 impl Channel for FileChannel {
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        if self.way == Way::Direct || !self.nowait_reads {
+        if self.shared.way == Way::Direct || !self.nowait_reads {
             return Now::Blocked(0);
         }
         let mut done = 0;
         while done < data.len() {
             let rest = &mut [IoSliceMut::new(&mut data[done..])];
-            match preadv2(&self.file, rest, offset + done as u64, self.flags()) {
+            match preadv2(&self.shared.file, rest, offset + done as u64, self.flags()) {
                 Ok(0) => return Now::Failed(ends_early(offset + done as u64)),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -80,13 +81,13 @@ impl Channel for FileChannel {
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
-        if self.way == Way::Direct || !self.nowait_writes {
+        if self.shared.way == Way::Direct || !self.nowait_writes {
             return Now::Blocked(0);
         }
         let mut done = 0;
         while done < data.len() {
             let rest = &[IoSlice::new(&data[done..])];
-            match pwritev2(&self.file, rest, offset + done as u64, self.flags()) {
+            match pwritev2(&self.shared.file, rest, offset + done as u64, self.flags()) {
                 Ok(0) | Err(Errno::AGAIN) => return Now::Blocked(done),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -101,10 +102,12 @@ impl Channel for FileChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        if self.way == Way::Memory && matches!(io, Io::Flush) {
-            return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
+        if matches!(io, Io::Flush)
+            && (self.shared.way == Way::Memory || self.shared.losses.failed().is_some())
+        {
+            return Started::Finished(Finished { slot, buffer: None, result: self.flushed() });
         }
-        self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0 });
+        self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0, unsynced: None });
         match self.push(ring, slot) {
             Ok(()) => Started::Pending,
             Err(e) => Started::Finished(self.over(slot, Err(e))),
@@ -118,6 +121,15 @@ impl Channel for FileChannel {
             Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
                 Errno::INTR | Errno::AGAIN if flight.retries < RETRIES => {
                     flight.retries += 1;
+                    true
+                }
+                e if matches!(flight.io, Io::Flush) => {
+                    self.shared.failed(e);
+                    return Some(self.over_with(slot, self.flushed()));
+                }
+                // The write failed, or the flush that belongs to it: then others' writes may be lost with it.
+                e if flight.is_durable() => {
+                    (flight.unsynced, flight.done) = (Some(e), 0);
                     true
                 }
                 e => return Some(self.over(slot, Err(e))),
@@ -134,7 +146,14 @@ impl Channel for FileChannel {
             }
         };
         if !again {
-            return Some(self.over(slot, Ok(())));
+            return Some(match (&flight.io, flight.unsynced) {
+                (Io::Flush, _) => self.over_with(slot, self.flushed()),
+                (_, None) => self.over(slot, Ok(())),
+                (_, Some(e)) => {
+                    self.shared.failed(e);
+                    self.over(slot, Err(e))
+                }
+            });
         }
         self.push(ring, slot).err().map(|e| self.over(slot, Err(e)))
     }
@@ -163,6 +182,13 @@ impl FileChannel {
     }
 }
 
+impl FileChannel {
+    /// What a flush comes to that the kernel has done. Another channel's may have failed meanwhile, and taken the error.
+    fn flushed(&self) -> crate::Result<()> {
+        self.shared.losses.failed().map_or(Ok(()), |e| Err(unflushed(e)))
+    }
+}
+
 impl Drop for FileChannel {
     fn drop(&mut self) {
         // The kernel may still write there: such memory is never given back. The queue waits before it comes to this.
@@ -171,6 +197,11 @@ impl Drop for FileChannel {
 }
 
 impl Flight {
+    /// True when it is on stable storage once the kernel says that it is done.
+    fn is_durable(&self) -> bool {
+        matches!(self.io, Io::Write { durable: true, .. }) && self.unsynced.is_none()
+    }
+
     fn entry(&self, fd: types::Fd) -> squeue::Entry {
         let at = |buffer: &crate::Buffer, range: &std::ops::Range<usize>| {
             let rest = &buffer[range.start + self.done..range.end];
@@ -184,9 +215,9 @@ impl Flight {
                 let (pointer, len) = at(buffer, range);
                 opcode::Read::new(fd, pointer, len).offset(offset + done).build()
             }
-            Io::Write { offset, buffer, range, durable } => {
+            Io::Write { offset, buffer, range, .. } => {
                 let (pointer, len) = at(buffer, range);
-                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                let flags = if self.is_durable() { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(fd, pointer, len).offset(offset + done).rw_flags(flags).build()
             }
             Io::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
@@ -217,9 +248,7 @@ impl Flight {
         match self.io {
             Io::Read { offset, .. } => failed(ErrorKind::Read, "read", offset + done, e),
             Io::Write { offset, .. } => failed(ErrorKind::Write, "write", offset + done, e),
-            Io::Flush => {
-                Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(e)
-            }
+            Io::Flush => unflushed(e),
             Io::Discard { offset, .. } => failed(ErrorKind::Other, "discard", offset, e),
             Io::Zero { offset, .. } => failed(ErrorKind::Other, "zeroing", offset, e),
             Io::Prefetch { offset, .. } => failed(ErrorKind::Other, "prefetch", offset, e),
@@ -233,6 +262,10 @@ fn allocate(fd: types::Fd, offset: u64, len: u64, mode: FallocateFlags) -> squeu
 
 fn failed(kind: ErrorKind, what: &str, offset: u64, e: Errno) -> Error {
     Error::new(kind, format!("{what} failed at byte {offset} of the lower device")).with_source(e)
+}
+
+fn unflushed(e: Errno) -> Error {
+    Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(e)
 }
 
 fn ends_early(offset: u64) -> Error {

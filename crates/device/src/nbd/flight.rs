@@ -62,6 +62,11 @@ impl Flight {
         matches!(self.io, Io::Flush)
     }
 
+    /// True when a flush is asked for: by itself, or as the end of a durable write.
+    pub(super) fn asks_to_flush(&self) -> bool {
+        self.is_flush() || self.flushes
+    }
+
     /// True when it is acknowledged without being on stable storage.
     pub(super) fn is_volatile(&self) -> bool {
         matches!(self.io, Io::Write { durable: false, .. } | Io::Discard { .. } | Io::Zero { .. })

@@ -34,6 +34,34 @@ fn a_flush_fails_once_when_acknowledged_writes_may_be_lost() {
 }
 
 #[test]
+fn a_flush_that_the_server_could_not_do_is_not_made_good_by_another() {
+    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN, Flags::SEND_FUA] {
+        let server = Server::start(plain().without(flags));
+        let device = open(&server, "&unflushed=trust");
+        let mut channels: Vec<Blocking> = (0..3).map(|_| Blocking::new(&device).unwrap()).collect();
+        for io in &mut channels {
+            io.write(0, &[1; 4096], false).unwrap();
+            io.flush().unwrap();
+        }
+        server.inner.behaviour.lock().unwrap().cannot_flush = true;
+        if flags == Flags::SEND_FUA {
+            // Such a server is asked for a flush after it.
+            assert_eq!(channels[1].write(0, &[1; 4096], true).unwrap_err().errno(), Some(5));
+        } else {
+            assert_eq!(channels[1].flush().unwrap_err().errno(), Some(5));
+        }
+        server.inner.behaviour.lock().unwrap().cannot_flush = false;
+        channels.push(Blocking::new(&device).unwrap());
+        for io in &mut channels {
+            assert_eq!(io.flush().unwrap_err().errno(), Some(5));
+            io.write(0, &[1; 4096], false).unwrap();
+        }
+        drop((channels, device));
+        Blocking::new(&open(&server, "")).unwrap().flush().unwrap();
+    }
+}
+
+#[test]
 fn what_is_on_stable_storage_is_not_missed() {
     let server = forgetful(Flags::empty());
     let device = open(&server, "");

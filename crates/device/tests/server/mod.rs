@@ -33,6 +33,8 @@ pub(crate) struct Behaviour {
     pub(crate) reorders: bool,
     /// Clients are accepted, and nothing is said to them.
     pub(crate) stalls: bool,
+    /// Flushes are answered with an error.
+    pub(crate) cannot_flush: bool,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,
 }
@@ -56,6 +58,7 @@ impl Behaviour {
             answers: None,
             reorders: false,
             stalls: false,
+            cannot_flush: false,
             forgets: false,
         }
     }
@@ -309,6 +312,7 @@ impl Connection {
         match request.command {
             Command::Write => memory[from..from + len].copy_from_slice(payload),
             Command::WriteZeroes | Command::Trim => memory[from..from + len].fill(0),
+            Command::Flush if is.cannot_flush => return plain(Some(Errno::Io)),
             Command::Flush => *self.inner.stable.lock().unwrap() = memory.clone(),
             Command::Read => return read_reply(request, &memory[from..from + len], self.structured, is),
             Command::BlockStatus => {
