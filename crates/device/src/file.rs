@@ -2,12 +2,13 @@
 
 mod channel;
 mod extents;
+mod sysfs;
 mod zones;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -71,26 +72,12 @@ impl FileDevice {
     ///
     /// # Errors
     /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when another program uses
-    /// it; `Alignment` when its filesystem has no direct I/O.
+    /// it, or the kernel a block device that is to be written to; `Alignment` when its filesystem has no direct I/O.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
         let name = path.display().to_string();
         let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
-        let mut file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(!options.read_only)
-            .custom_flags(if options.direct { libc::O_DIRECT } else { 0 } | libc::O_NONBLOCK)
-            .open(path)
-            .map_err(cannot)?;
+        let mut file = open(path, options)?;
         let kind = file.metadata().map_err(cannot)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            let context = format!("{name} is neither a regular file nor a block device");
-            return Err(Error::new(ErrorKind::Open, context));
-        }
-        // It was for the open only: io_uring takes it to mean that nothing may be waited for, and before Linux 6.5 gives up
-        // with EAGAIN where a device cannot promise that (dm-crypt).
-        fcntl_getfl(&file)
-            .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
-            .map_err(|e| cannot(e.into()))?;
         if !options.unlocked {
             crate::lock::lock(&file, !options.read_only).map_err(|e| {
                 let context =
@@ -158,6 +145,44 @@ impl Device for FileDevice {
     fn act_on_zones(&self, action: ZoneAction, offset: u64, len: u64) -> std::io::Result<()> {
         zones::act(&self.shared.file, action, offset, len)
     }
+}
+
+/// Opens a regular file or a block device. A block device that will be written to is claimed as the kernel claims it for what is
+/// mounted, mapped or swapped to: one has it at a time.
+fn open(path: &Path, options: OpenOptions) -> Result<File> {
+    let name = path.display();
+    let refuse = |why: String| Err(Error::new(ErrorKind::Open, why));
+    let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
+    let is_block = std::fs::metadata(path).map_err(cannot)?.file_type().is_block_device();
+    let claim = if is_block && !options.read_only { libc::O_EXCL } else { 0 };
+    let direct = if options.direct { libc::O_DIRECT } else { 0 };
+    let mut how = std::fs::OpenOptions::new();
+    how.read(true).write(!options.read_only).custom_flags(libc::O_NONBLOCK | direct | claim);
+    let file = how.open(path).map_err(|e| match Errno::from_io_error(&e) {
+        Some(Errno::BUSY) if claim != 0 => in_use(path, e),
+        _ => cannot(e),
+    })?;
+    let kind = file.metadata().map_err(cannot)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return refuse(format!("{name} is neither a regular file nor a block device"));
+    }
+    if kind.is_block_device() != is_block {
+        return refuse(format!("{name} became another file while it was opened"));
+    }
+    // That was for the open only: io_uring takes it to mean that nothing may be waited for, and before Linux 6.5 gives up with
+    // EAGAIN where a device cannot promise that (dm-crypt).
+    fcntl_getfl(&file)
+        .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
+        .map_err(|e| cannot(e.into()))?;
+    Ok(file)
+}
+
+/// The error for a block device that somebody has claimed.
+fn in_use(path: &Path, e: std::io::Error) -> Error {
+    let holders = std::fs::metadata(path).map(|of| sysfs::holders(of.rdev())).unwrap_or_default();
+    let who =
+        if holders.is_empty() { "by another program, or by the kernel".into() } else { holders.join(", ") };
+    Error::new(ErrorKind::Locked, format!("{} is in use: {who}", path.display())).with_source(e)
 }
 
 /// The alignment of offsets and of memory that direct I/O wants, from statx where the kernel tells (6.1).

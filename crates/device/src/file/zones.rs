@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
+use super::sysfs;
 use crate::{Zone, ZoneAction, ZoneLimits, Zones};
 
 /// The kernel's sectors.
@@ -59,7 +60,7 @@ const _: () = assert!(size_of::<RawZone>() == 64 && size_of::<Report>() == 16 + 
 
 /// A host-managed disk's zones, if it is one.
 pub(super) fn of(file: &File, size: u64) -> Option<Zones> {
-    if queue(file, "zoned")?.trim() != "host-managed" {
+    if queue(file, "zoned")? != "host-managed" {
         return None;
     }
     let zone = number(file, "chunk_sectors")?.checked_mul(SECTOR).filter(|&zone| zone > 0)?;
@@ -75,13 +76,11 @@ pub(super) fn limits(file: &File) -> ZoneLimits {
 
 /// What sysfs says of the device's queue.
 fn queue(file: &File, name: &str) -> Option<String> {
-    let device = file.metadata().ok()?.rdev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/{name}")).ok()
+    sysfs::queue(file.metadata().ok()?.rdev(), name)
 }
 
 fn number(file: &File, name: &str) -> Option<u64> {
-    queue(file, name)?.trim().parse().ok()
+    queue(file, name)?.parse().ok()
 }
 
 /// How many zones at the front may be written anywhere.
