@@ -3,6 +3,7 @@
 mod channel;
 mod extents;
 mod sysfs;
+mod trim;
 mod zones;
 
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, statx};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
 use crate::losses::Losses;
@@ -41,6 +42,8 @@ struct Shared {
     file: File,
     name: String,
     way: Way,
+    /// What discards on a block device are multiples of.
+    discard_unit: Option<u32>,
     losses: Losses,
 }
 
@@ -104,10 +107,14 @@ impl FileDevice {
             preferred_block: 4096.max(block),
             memory_alignment,
             read_only: options.read_only,
-            discard: true,
+            discard: !kind.is_block_device() || discards(&file),
             zones,
         };
-        let shared = Shared { file, name, way, losses: Losses::default() };
+        let discard_unit = match kind.is_block_device() {
+            true => Some(ioctl_blksszget(&file).map_err(|e| cannot(e.into()))?.max(512)),
+            false => None,
+        };
+        let shared = Shared { file, name, way, discard_unit, losses: Losses::default() };
         Ok(Self { shared: Arc::new(shared), geometry })
     }
 
@@ -175,6 +182,13 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
         .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
         .map_err(|e| cannot(e.into()))?;
     Ok(file)
+}
+
+/// Whether a block device knows what is not needed any more.
+fn discards(file: &File) -> bool {
+    let most = file.metadata().ok().and_then(|of| sysfs::queue(of.rdev(), "discard_max_bytes"));
+    // Where sysfs cannot be asked, the device is.
+    most.is_none_or(|most| most != "0")
 }
 
 /// The error for a block device that somebody has claimed.

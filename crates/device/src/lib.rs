@@ -26,6 +26,7 @@
 //! the kernel may still write to is never anybody else's.
 
 mod arena;
+mod bell;
 mod blocking;
 mod channel;
 mod clock;

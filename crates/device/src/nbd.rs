@@ -51,7 +51,6 @@
 //! rules ends the connection, and the same limits hold as for one that went away.
 
 mod address;
-mod bell;
 mod channel;
 mod extents;
 mod flight;
@@ -66,12 +65,12 @@ mod socket;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use self::bell::Bell;
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::Extents;
 use self::link::{Link, say_goodbye};
 use self::protocol::TransmissionFlags;
 use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
+use crate::bell::Bell;
 use crate::losses::Losses;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 

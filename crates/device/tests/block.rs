@@ -1,11 +1,15 @@
 //! A block device: loop devices, as root.
 
+mod one;
+
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use underseal_device::{ErrorKind, FileDevice, OpenOptions};
+use one::One;
+use underseal_device::{Blocking, Device, ErrorKind, FileDevice, Io, OpenOptions};
 
 const SIZE: u64 = 16 << 20;
 
@@ -28,6 +32,21 @@ impl Loop {
         File::create(&image).unwrap().set_len(SIZE).unwrap();
         let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&image));
         Some(Self { folder, device: device.trim().into() })
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn allocated(&self) -> u64 {
+        512 * fs::metadata(self.image()).unwrap().blocks()
+    }
+
+    /// The disk's discards so far, as the kernel counts them.
+    fn discards(&self) -> u64 {
+        let name = self.device.file_name().unwrap().to_str().unwrap();
+        let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace().nth(11).unwrap().parse().unwrap()
     }
 
     fn open(&self, options: OpenOptions) -> FileDevice {
@@ -55,6 +74,66 @@ const WAYS: [OpenOptions; 2] = [
     OpenOptions { read_only: false, direct: false, unlocked: false },
     OpenOptions { read_only: false, direct: true, unlocked: false },
 ];
+
+#[test]
+fn discards_reach_the_disk() {
+    let Some(disk) = Loop::new("discards_reach_the_disk") else { return };
+    for options in WAYS {
+        fs::write(disk.image(), vec![7; usize::try_from(SIZE).unwrap()]).unwrap();
+        let device = disk.open(options);
+        assert!(device.geometry().discard);
+        let before = (disk.discards(), disk.allocated());
+        Blocking::new(&device).unwrap().discard(1 << 20, 8 << 20).unwrap();
+        assert!(disk.discards() > before.0, "{options:?}");
+        assert!(
+            disk.allocated() <= before.1 - (8 << 20),
+            "{options:?}: {} of {}",
+            disk.allocated(),
+            before.1
+        );
+        drop(device);
+        let mut bytes = vec![0; 3 << 20];
+        File::open(&disk.device).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes[..1 << 20].iter().all(|&b| b == 7) && bytes[1 << 20..].iter().all(|&b| b == 0));
+    }
+}
+
+#[test]
+fn a_kernel_without_the_command_discards_too() {
+    const UNKNOWN: [i32; 2] = [22, 95];
+    let Some(disk) = Loop::new("a_kernel_without_the_command_discards_too") else { return };
+    let mut one = One::new();
+    for errno in UNKNOWN {
+        fs::write(disk.image(), vec![7; usize::try_from(SIZE).unwrap()]).unwrap();
+        let device = disk.open(OpenOptions::default());
+        let mut channel = device.channel(1).unwrap();
+        let discard = |offset| Io::Discard { offset, len: 4 << 20 };
+        one.run_with(channel.as_mut(), discard(0), &[errno]).result.unwrap();
+        let (before, allocated) = (disk.discards(), disk.allocated());
+        one.run(channel.as_mut(), discard(4 << 20)).result.unwrap();
+        assert!(disk.discards() > before && disk.allocated() <= allocated - (4 << 20));
+        let beyond = one.run(channel.as_mut(), discard(SIZE));
+        assert_eq!(beyond.result.unwrap_err().errno(), Some(22));
+    }
+}
+
+#[test]
+fn parts_of_blocks_are_not_discarded() {
+    let Some(disk) = Loop::new("parts_of_blocks_are_not_discarded") else { return };
+    let device = disk.open(OpenOptions::default());
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(0, &[7; 8192], true).unwrap();
+    let before = disk.discards();
+    io.discard(100, 600).unwrap();
+    io.discard(513, 0).unwrap();
+    assert_eq!(disk.discards(), before);
+    let mut back = [0; 8192];
+    io.read(0, &mut back).unwrap();
+    assert_eq!(back, [7; 8192]);
+    io.discard(4095, 4098).unwrap();
+    io.read(0, &mut back).unwrap();
+    assert!(back[..4096] == [7; 4096] && back[4096..] == [0; 4096]);
+}
 
 #[test]
 fn a_device_that_the_kernel_uses_is_not_opened_for_writing() {

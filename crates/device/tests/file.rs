@@ -1,13 +1,15 @@
 //! A file through its channel, at once and through the ring, cached and direct.
 
+mod one;
+
 use std::fs::{File, OpenOptions as StdOpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use one::One;
 use rustix::fs::OFlags;
 use underseal_device::{
-    Arena, Blocking, Channel, Device, ErrorKind, Extent, FileDevice, Finished, Io, Now, OpenOptions, Ring,
-    Started,
+    Blocking, Device, ErrorKind, Extent, FileDevice, Io, Now, OpenOptions, Ring, Started,
 };
 
 const EINTR: i32 = 4;
@@ -18,8 +20,7 @@ const ENOSPC: i32 = 28;
 struct Fixture {
     _folder: tempfile::TempDir,
     path: PathBuf,
-    ring: Ring,
-    arena: Arena,
+    one: One,
 }
 
 impl Fixture {
@@ -28,42 +29,11 @@ impl Fixture {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = folder.path().join("image");
         File::create(&path).unwrap().set_len(size).unwrap();
-        Self { _folder: folder, path, ring: Ring::new(8).unwrap(), arena: Arena::new(1 << 20).unwrap() }
+        Self { _folder: folder, path, one: One::new() }
     }
 
     fn open(&self, options: OpenOptions) -> FileDevice {
         FileDevice::open(&self.path, options).unwrap()
-    }
-
-    /// Runs one request as if the kernel had ended its first operations with these error numbers.
-    fn run_with(&mut self, channel: &mut dyn Channel, io: Io, errors: &[i32]) -> Finished {
-        let mut errors = errors.iter();
-        let Started::Pending = channel.start(&mut self.ring, 0, io) else { panic!("it is over at once") };
-        loop {
-            self.ring.wait().unwrap();
-            while let Some(done) = self.ring.next_completion() {
-                let result = errors.next().map_or(done.result, |errno| -errno);
-                if let Some(finished) = channel.finish(&mut self.ring, done.token, result) {
-                    assert_eq!(errors.next(), None, "it ends too soon");
-                    return finished;
-                }
-            }
-        }
-    }
-
-    /// Runs one request to its end.
-    fn run(&mut self, channel: &mut dyn Channel, io: Io) -> Finished {
-        match channel.start(&mut self.ring, 0, io) {
-            Started::Finished(finished) => finished,
-            Started::Pending => loop {
-                self.ring.wait().unwrap();
-                while let Some(done) = self.ring.next_completion() {
-                    if let Some(finished) = channel.finish(&mut self.ring, done.token, done.result) {
-                        return finished;
-                    }
-                }
-            },
-        }
     }
 }
 
@@ -78,16 +48,16 @@ fn what_the_ring_writes_it_reads_cached_and_direct() {
         let device = f.open(OpenOptions { direct, ..Default::default() });
         let mut channel = device.channel(4).unwrap();
         for durable in [false, true] {
-            let mut buffer = f.arena.alloc(8192).unwrap();
+            let mut buffer = f.one.arena.alloc(8192).unwrap();
             buffer.copy_from_slice(&pattern(8192));
             let write = Io::Write { offset: 4096, buffer, range: 0..8192, durable };
-            let done = f.run(channel.as_mut(), write);
+            let done = f.one.run(channel.as_mut(), write);
             done.result.unwrap();
-            f.arena.free(done.buffer.unwrap());
+            f.one.arena.free(done.buffer.unwrap());
         }
-        f.run(channel.as_mut(), Io::Flush).result.unwrap();
-        let buffer = f.arena.alloc(8192).unwrap();
-        let done = f.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
+        f.one.run(channel.as_mut(), Io::Flush).result.unwrap();
+        let buffer = f.one.arena.alloc(8192).unwrap();
+        let done = f.one.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
         done.result.unwrap();
         assert_eq!(done.buffer.unwrap()[..], pattern(8192));
         assert_eq!(&std::fs::read(&f.path).unwrap()[4096..12288], pattern(8192));
@@ -130,8 +100,8 @@ fn a_file_that_shrank_fails_the_read_and_says_where() {
         let device = f.open(OpenOptions { direct, ..Default::default() });
         let mut channel = device.channel(1).unwrap();
         StdOpenOptions::new().write(true).open(&f.path).unwrap().set_len(8192).unwrap();
-        let buffer = f.arena.alloc(8192).unwrap();
-        let done = f.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
+        let buffer = f.one.arena.alloc(8192).unwrap();
+        let done = f.one.run(channel.as_mut(), Io::Read { offset: 4096, buffer, range: 0..8192 });
         let error = done.result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Read);
         assert!(error.to_string().contains("byte 8192"), "{error}");
@@ -165,7 +135,7 @@ fn discarded_and_zeroed_ranges_read_as_zeros() {
         Io::Zero { offset: 65536, len: 65536, punch: false },
         Io::Zero { offset: 131_072, len: 65536, punch: true },
     ] {
-        f.run(channel.as_mut(), io).result.unwrap();
+        f.one.run(channel.as_mut(), io).result.unwrap();
     }
     let bytes = std::fs::read(&f.path).unwrap();
     assert!(bytes[..196_608].iter().all(|&b| b == 0));
@@ -182,14 +152,14 @@ fn a_flush_that_failed_is_not_made_good_by_another() {
     let device = f.open(OpenOptions::default());
     let mut channels: Vec<_> = (0..3).map(|_| device.channel(1).unwrap()).collect();
     for channel in &mut channels {
-        f.run(channel.as_mut(), Io::Flush).result.unwrap();
+        f.one.run(channel.as_mut(), Io::Flush).result.unwrap();
     }
-    let error = f.run_with(channels[1].as_mut(), Io::Flush, &[ENOSPC]).result.unwrap_err();
+    let error = f.one.run_with(channels[1].as_mut(), Io::Flush, &[ENOSPC]).result.unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::Flush, Some(ENOSPC)));
     // The kernel says that all is well, to each of them.
     channels.push(device.channel(1).unwrap());
     for channel in &mut channels {
-        let error = f.run(channel.as_mut(), Io::Flush).result.unwrap_err();
+        let error = f.one.run(channel.as_mut(), Io::Flush).result.unwrap_err();
         assert_eq!((error.kind(), error.errno()), (ErrorKind::Flush, Some(ENOSPC)));
     }
     assert!(Blocking::new(&device).unwrap().flush().is_err());
@@ -204,7 +174,7 @@ fn a_flush_that_was_under_way_when_another_failed_fails_too() {
     let (mut early, mut other) = (device.channel(1).unwrap(), device.channel(1).unwrap());
     let mut ring = Ring::new(8).unwrap();
     assert!(matches!(early.start(&mut ring, 0, Io::Flush), Started::Pending));
-    f.run_with(other.as_mut(), Io::Flush, &[EIO]).result.unwrap_err();
+    f.one.run_with(other.as_mut(), Io::Flush, &[EIO]).result.unwrap_err();
     ring.wait().unwrap();
     let done = ring.next_completion().unwrap();
     assert_eq!(done.result, 0, "it has nothing to flush");
@@ -218,13 +188,16 @@ fn a_durable_write_that_could_not_be_flushed_counts_as_a_flush() {
     let device = f.open(OpenOptions::default());
     let mut channel = device.channel(1).unwrap();
     let mut write = |f: &mut Fixture, durable, errors: &[i32]| {
-        let buffer = f.arena.alloc(4096).unwrap();
-        let done =
-            f.run_with(channel.as_mut(), Io::Write { offset: 0, buffer, range: 0..4096, durable }, errors);
-        f.arena.free(done.buffer.expect("the memory comes back"));
+        let buffer = f.one.arena.alloc(4096).unwrap();
+        let done = f.one.run_with(
+            channel.as_mut(),
+            Io::Write { offset: 0, buffer, range: 0..4096, durable },
+            errors,
+        );
+        f.one.arena.free(done.buffer.expect("the memory comes back"));
         done.result.err().and_then(|e| e.errno())
     };
-    let flush = |f: &mut Fixture| f.run(device.channel(1).unwrap().as_mut(), Io::Flush).result;
+    let flush = |f: &mut Fixture| f.one.run(device.channel(1).unwrap().as_mut(), Io::Flush).result;
     assert_eq!(write(&mut f, true, &[]), None);
     assert_eq!(write(&mut f, false, &[EIO]), Some(EIO));
     flush(&mut f).unwrap();
@@ -254,12 +227,12 @@ fn what_would_wait_is_tried_again_but_not_for_ever() {
     let mut channel = device.channel(1).unwrap();
     for errno in [EAGAIN, EINTR] {
         for (times, ends_with) in [(1, None), (8, None), (9, Some(errno))] {
-            let mut buffer = f.arena.alloc(4096).unwrap();
+            let mut buffer = f.one.arena.alloc(4096).unwrap();
             buffer.copy_from_slice(&pattern(4096));
             let io = Io::Write { offset: 0, buffer, range: 0..4096, durable: false };
-            let done = f.run_with(channel.as_mut(), io, &vec![errno; times]);
+            let done = f.one.run_with(channel.as_mut(), io, &vec![errno; times]);
             assert_eq!(done.result.err().and_then(|e| e.errno()), ends_with);
-            f.arena.free(done.buffer.expect("the memory comes back"));
+            f.one.arena.free(done.buffer.expect("the memory comes back"));
         }
     }
 }

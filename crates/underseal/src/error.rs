@@ -142,7 +142,9 @@ impl From<device::Error> for Error {
     fn from(error: device::Error) -> Self {
         use device::ErrorKind as Kind;
         let (exit, remedy) = match error.kind() {
-            Kind::Locked => (Exit::InUse, "stop the other program or unmount it; or read only, where it reads only too"),
+            Kind::Locked => {
+                (Exit::InUse, "stop the other program or unmount it; or read only, where it reads only too")
+            }
             Kind::Alignment => (Exit::Usage, "without --direct"),
             Kind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),

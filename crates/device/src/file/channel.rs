@@ -1,13 +1,14 @@
 //! One queue's way to a file.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
+use super::trim::{self, Order, Trimmer};
 use super::{Shared, Way};
 use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
 
@@ -23,6 +24,8 @@ pub(super) struct FileChannel {
     nowait_reads: bool,
     nowait_writes: bool,
     in_flight: Vec<Option<Flight>>,
+    /// Makes discards where the kernel has no command for them.
+    trimmer: Option<Trimmer>,
 }
 
 /// A request in the kernel. Its buffer stays here, untouched, until the completion has come.
@@ -33,12 +36,26 @@ struct Flight {
     retries: u8,
     /// Why it could not be written durably: it is written once more without, to learn whether that alone fails.
     unsynced: Option<Errno>,
+    /// A discard that a thread makes.
+    order: Option<Arc<Order>>,
 }
 
 impl FileChannel {
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> Self {
         let in_flight = (0..depth).map(|_| None).collect();
-        Self { shared, nowait_reads: true, nowait_writes: true, in_flight }
+        Self { shared, nowait_reads: true, nowait_writes: true, in_flight, trimmer: None }
+    }
+
+    /// The blocks of a discard that lie within it: what is left of others stays.
+    fn in_blocks(&self, io: Io) -> Io {
+        match (io, self.shared.discard_unit.map(u64::from)) {
+            (Io::Discard { offset, len }, Some(unit)) => {
+                let start = offset.next_multiple_of(unit);
+                let end = (offset + len) / unit * unit;
+                Io::Discard { offset: start, len: end.saturating_sub(start) }
+            }
+            (io, _) => io,
+        }
     }
 
     fn flags(&self) -> ReadWriteFlags {
@@ -47,9 +64,15 @@ impl FileChannel {
 
     /// Gives the rest of the request in `slot` to the kernel.
     fn push(&mut self, ring: &mut Ring, slot: u32) -> Result<(), Errno> {
-        let Some(flight) = &self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
-        let entry =
-            flight.entry(types::Fd(self.shared.file.as_raw_fd())).user_data(Token::lower(slot).bits());
+        let Some(flight) = &mut self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
+        if let (&Io::Discard { offset, len }, Some(trimmer)) = (&flight.io, &self.trimmer) {
+            let order = flight.order.insert(trimmer.order(offset, len)?);
+            let polled = ring.poll(order.as_fd(), libc::POLLIN, Token::lower(slot));
+            return polled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY));
+        }
+        let entry = flight
+            .entry(types::Fd(self.shared.file.as_raw_fd()), self.shared.discard_unit.is_some())
+            .user_data(Token::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
         // the completion (`Drop` forgets what is still in flight).
@@ -102,64 +125,90 @@ impl Channel for FileChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        if matches!(io, Io::Flush)
-            && (self.shared.way == Way::Memory || self.shared.losses.failed().is_some())
-        {
-            return Started::Finished(Finished { slot, buffer: None, result: self.flushed() });
-        }
-        self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0, unsynced: None });
-        match self.push(ring, slot) {
-            Ok(()) => Started::Pending,
-            Err(e) => Started::Finished(self.over(slot, Err(e))),
-        }
+        let io = self.in_blocks(io);
+        let result = match io {
+            Io::Flush if self.shared.way == Way::Memory || self.shared.losses.failed().is_some() => {
+                self.flushed()
+            }
+            Io::Discard { len: 0, .. } => Ok(()),
+            _ => {
+                self.in_flight[slot as usize] =
+                    Some(Flight { io, done: 0, retries: 0, unsynced: None, order: None });
+                return match self.push(ring, slot) {
+                    Ok(()) => Started::Pending,
+                    Err(e) => Started::Finished(self.over(slot, Err(e))),
+                };
+            }
+        };
+        Started::Finished(Finished { slot, buffer: None, result })
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
-        let flight = self.in_flight.get_mut(slot as usize)?.as_mut()?;
-        let again = match usize::try_from(result) {
-            Err(_) => match Errno::from_raw_os_error(result.saturating_neg()) {
-                Errno::INTR | Errno::AGAIN if flight.retries < RETRIES => {
-                    flight.retries += 1;
-                    true
-                }
-                e if matches!(flight.io, Io::Flush) => {
-                    self.shared.failed(e);
-                    return Some(self.over_with(slot, self.flushed()));
-                }
-                // The write failed, or the flush that belongs to it: then others' writes may be lost with it.
-                e if flight.is_durable() => {
-                    (flight.unsynced, flight.done) = (Some(e), 0);
-                    true
-                }
-                e => return Some(self.over(slot, Err(e))),
-            },
-            Ok(moved) => {
-                flight.done += moved;
-                flight.retries = 0;
-                let short = flight.io.moves().is_some_and(|len| flight.done < len);
-                if short && moved == 0 {
-                    let error = flight.cut_short();
-                    return Some(self.over_with(slot, Err(error)));
-                }
-                short
-            }
+        let flight = self.in_flight.get(slot as usize)?.as_ref()?;
+        // Of a thread's discard the ring tells only that it is over.
+        let result = flight.order.as_ref().map_or(result, |order| order.result());
+        let over = match usize::try_from(result) {
+            Ok(moved) => self.moved(slot, moved),
+            Err(_) => self.failed(slot, Errno::from_raw_os_error(result.saturating_neg())),
         };
-        if !again {
-            return Some(match (&flight.io, flight.unsynced) {
-                (Io::Flush, _) => self.over_with(slot, self.flushed()),
-                (_, None) => self.over(slot, Ok(())),
-                (_, Some(e)) => {
-                    self.shared.failed(e);
-                    self.over(slot, Err(e))
-                }
-            });
-        }
-        self.push(ring, slot).err().map(|e| self.over(slot, Err(e)))
+        over.or_else(|| self.push(ring, slot).err().map(|e| self.over(slot, Err(e))))
     }
 }
 
 impl FileChannel {
+    /// The kernel has done so much. `None` when there is more to do.
+    fn moved(&mut self, slot: u32, moved: usize) -> Option<Finished> {
+        let flight = self.in_flight[slot as usize].as_mut()?;
+        flight.done += moved;
+        flight.retries = 0;
+        if flight.io.moves().is_some_and(|len| flight.done < len) {
+            let error = (moved == 0).then(|| flight.cut_short())?;
+            return Some(self.over_with(slot, Err(error)));
+        }
+        Some(match (&flight.io, flight.unsynced) {
+            (Io::Flush, _) => self.over_with(slot, self.flushed()),
+            (_, None) => self.over(slot, Ok(())),
+            (_, Some(e)) => {
+                self.shared.failed(e);
+                self.over(slot, Err(e))
+            }
+        })
+    }
+
+    /// The kernel has not done it. `None` when it is to be tried again, or in another way.
+    fn failed(&mut self, slot: u32, e: Errno) -> Option<Finished> {
+        let flight = self.in_flight[slot as usize].as_mut()?;
+        match flight.io {
+            _ if matches!(e, Errno::INTR | Errno::AGAIN) && flight.retries < RETRIES => flight.retries += 1,
+            Io::Flush => {
+                self.shared.failed(e);
+                return Some(self.over_with(slot, self.flushed()));
+            }
+            // The write failed, or the flush that belongs to it: then others' writes may be lost with it.
+            Io::Write { durable: true, .. } if flight.unsynced.is_none() => {
+                (flight.unsynced, flight.done) = (Some(e), 0);
+            }
+            Io::Discard { .. }
+                if self.shared.discard_unit.is_some() && flight.order.is_none() && trim::is_unknown(e) =>
+            {
+                if self.trimmer.is_none() {
+                    match Trimmer::new(self.shared.clone()) {
+                        Ok(trimmer) => self.trimmer = Some(trimmer),
+                        Err(e) => return Some(self.over(slot, Err(e))),
+                    }
+                }
+            }
+            _ => return Some(self.over(slot, Err(e))),
+        }
+        None
+    }
+
+    /// What a flush comes to that the kernel has done. Another channel's may have failed meanwhile, and taken the error.
+    fn flushed(&self) -> crate::Result<()> {
+        self.shared.losses.failed().map_or(Ok(()), |e| Err(unflushed(e)))
+    }
+
     fn over(&mut self, slot: u32, result: Result<(), Errno>) -> Finished {
         let result = match (&self.in_flight[slot as usize], result) {
             (_, Ok(())) => Ok(()),
@@ -182,13 +231,6 @@ impl FileChannel {
     }
 }
 
-impl FileChannel {
-    /// What a flush comes to that the kernel has done. Another channel's may have failed meanwhile, and taken the error.
-    fn flushed(&self) -> crate::Result<()> {
-        self.shared.losses.failed().map_or(Ok(()), |e| Err(unflushed(e)))
-    }
-}
-
 impl Drop for FileChannel {
     fn drop(&mut self) {
         // The kernel may still write there: such memory is never given back. The queue waits before it comes to this.
@@ -202,7 +244,7 @@ impl Flight {
         matches!(self.io, Io::Write { durable: true, .. }) && self.unsynced.is_none()
     }
 
-    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+    fn entry(&self, fd: types::Fd, is_block: bool) -> squeue::Entry {
         let at = |buffer: &crate::Buffer, range: &std::ops::Range<usize>| {
             let rest = &buffer[range.start + self.done..range.end];
             // `Io` owns the buffer, so the pointer's provenance is the mapping's, good for reading and writing.
@@ -221,6 +263,7 @@ impl Flight {
                 opcode::Write::new(fd, pointer, len).offset(offset + done).rw_flags(flags).build()
             }
             Io::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Io::Discard { offset, len } if is_block => trim::command(fd, *offset, *len),
             Io::Discard { offset, len } => {
                 allocate(fd, *offset, *len, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)
             }

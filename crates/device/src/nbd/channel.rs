@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::bell::Bell;
 use super::link::{Link, State};
 use super::socket::Socket;
+use crate::bell::Bell;
 use crate::{Channel, Error, Finished, Io, Now, Ring, Started, Token, monotonic};
 
 /// poll(2).

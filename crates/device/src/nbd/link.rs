@@ -21,11 +21,11 @@ use rustix::io::Errno;
 
 use self::outage::Outage;
 use super::Shared;
-use super::bell::Bell;
 use super::flight::Flight;
 use super::protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 use super::replies::{Answer, Inbox, Received};
 use super::socket::{Attempt, Socket};
+use crate::bell::Bell;
 use crate::{Finished, Io, monotonic};
 
 /// How often whoever waits for a connection looks, though nothing was heard.

@@ -1,4 +1,4 @@
-//! Wakes a channel whose requests another one sees end.
+//! Wakes a channel that waits in its ring for what another thread sees end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,21 +6,21 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Error, ErrorKind, Result};
 
-pub(super) struct Bell(OwnedFd);
+pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let none = |e| Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e);
         fd.map(Self).map_err(none)
     }
 
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // A bell that cannot count further rings already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    pub(super) fn heard(&self) {
+    pub(crate) fn heard(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

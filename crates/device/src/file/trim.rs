@@ -1,0 +1,99 @@
+//! Discards on a block device.
+//!
+//! Linux has a command for them in io_uring from 6.12 on. Before, there is an ioctl, which waits: a thread of the channel's
+//! makes it, and rings where the queue's thread waits. fallocate with a punched hole, as for a file, is something else: on a block
+//! device it writes zeros, and fails where the disk would have to be sent them.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+
+use io_uring::{opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::Shared;
+use crate::bell::Bell;
+
+/// `_IO(0x12, 0)`, for io_uring, and `_IO(0x12, 119)` (linux/blkdev.h, linux/fs.h).
+const BLOCK_URING_CMD_DISCARD: u32 = 0x12 << 8;
+const BLKDISCARD: u64 = 0x12 << 8 | 119;
+
+/// The operation for a ring, in whole blocks.
+pub(super) fn command(fd: types::Fd, offset: u64, len: u64) -> squeue::Entry {
+    let mut more = [0; 16];
+    more[..8].copy_from_slice(&len.to_ne_bytes());
+    opcode::UringCmd16::new(fd, BLOCK_URING_CMD_DISCARD).addr(Some(offset)).cmd(more).build()
+}
+
+/// True when a ring answers so to a command that the kernel does not have.
+pub(super) fn is_unknown(e: Errno) -> bool {
+    matches!(e, Errno::INVAL | Errno::OPNOTSUPP)
+}
+
+/// A thread that makes discards, one after the other.
+pub(super) struct Trimmer {
+    orders: Option<Sender<Arc<Order>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A discard that the thread is to make.
+pub(super) struct Order {
+    range: [u64; 2],
+    /// As a ring's: 0, or a negative error number.
+    result: AtomicI32,
+    bell: Bell,
+}
+
+impl Trimmer {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Errno> {
+        let (orders, taken) = mpsc::channel::<Arc<Order>>();
+        let work = move || {
+            for order in taken {
+                order.result.store(discard(&shared.file, order.range), SeqCst);
+                order.bell.ring();
+            }
+        };
+        let thread = thread::Builder::new().name("trim".into()).spawn(work);
+        let thread = thread.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
+    }
+
+    pub(super) fn order(&self, offset: u64, len: u64) -> Result<Arc<Order>, Errno> {
+        let bell = Bell::new().map_err(|e| e.errno().map_or(Errno::NOMEM, Errno::from_raw_os_error))?;
+        let order = Arc::new(Order { range: [offset, len], result: AtomicI32::new(0), bell });
+        let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order.clone()).is_ok());
+        if sent { Ok(order) } else { Err(Errno::IO) }
+    }
+}
+
+impl Drop for Trimmer {
+    /// The device is closed when its channels are gone.
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Order {
+    pub(super) fn result(&self) -> i32 {
+        self.result.load(SeqCst)
+    }
+}
+
+impl AsFd for Order {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn discard(file: &File, range: [u64; 2]) -> i32 {
+    // SAFETY: the kernel reads an offset and a length.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } == 0 {
+        return 0;
+    }
+    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
