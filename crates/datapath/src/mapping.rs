@@ -79,7 +79,8 @@ impl Mapping {
     /// Puts a volume over its devices, in the order of the segments' numbers. One may be there twice.
     ///
     /// # Errors
-    /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there.
+    /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there; or when a device
+    /// wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
         for segment in volume.segments().iter().filter(|s| s.kind == SegmentKind::Stored) {
             let Some(device) = devices.get(segment.device) else {
@@ -89,6 +90,17 @@ impl Mapping {
             fits(segment, &**device)?;
         }
         let (shape, extents) = (Shape::of(&volume, &devices), Extents::of(&volume));
+        // Requests are divided at any sector, and their memory with them.
+        if let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > shape.sector)
+        {
+            let context = format!(
+                "{} takes memory that is aligned to {} bytes, and the volume has sectors of {}",
+                device.name(),
+                device.geometry().memory_alignment,
+                shape.sector
+            );
+            return Err(Error::new(ErrorKind::Layout, context));
+        }
         Ok(Self {
             control: Control::new(volume, Policy::INLINE),
             workers: Workers::new(devices.clone()),

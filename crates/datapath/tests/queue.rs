@@ -396,6 +396,33 @@ fn a_volume_that_does_not_fit_its_device_is_refused() {
     assert_eq!(error(LOWER, LOWER + SIZE - 1), Some(ErrorKind::Layout));
 }
 
+/// Memory in a device's own words.
+struct Particular(RamDevice);
+
+impl Device for Particular {
+    fn geometry(&self) -> Geometry {
+        Geometry { memory_alignment: 4096, ..self.0.geometry() }
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        self.0.channel(depth)
+    }
+
+    fn name(&self) -> &'static str {
+        "particular"
+    }
+}
+
+#[test]
+fn a_device_gets_no_memory_that_it_cannot_take() {
+    let over = |sector| {
+        let device = Arc::new(Particular(RamDevice::new(LOWER + SIZE)));
+        Mapping::new(one_segment(xts(1, sector)), device).err().map(|e| e.kind())
+    };
+    assert_eq!(over(SectorSize::S512), Some(ErrorKind::Layout));
+    assert_eq!(over(SectorSize::S4096), None);
+}
+
 #[test]
 fn a_queue_dropped_with_requests_in_flight_waits_for_them() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

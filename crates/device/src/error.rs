@@ -11,6 +11,8 @@ pub enum ErrorKind {
     Open,
     /// Somebody else uses the device in a way that excludes this one.
     Locked,
+    /// Whether somebody else uses the device cannot be known: its file system has no locks.
+    NoLock,
     /// The device's alignment does not suit what lies on it.
     Alignment,
     /// A read failed or came back short.

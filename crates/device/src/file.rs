@@ -75,18 +75,15 @@ impl FileDevice {
     ///
     /// # Errors
     /// `Open` when it cannot be opened or is neither a file nor a block device; `Locked` when another program uses
-    /// it, or the kernel a block device that is to be written to; `Alignment` when its filesystem has no direct I/O.
+    /// it, or the kernel a block device that is to be written to; `NoLock` when its filesystem has no locks; `Alignment` when
+    /// it has no direct I/O.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
         let name = path.display().to_string();
         let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
         let mut file = open(path, options)?;
         let kind = file.metadata().map_err(cannot)?.file_type();
         if !options.unlocked {
-            crate::lock::lock(&file, !options.read_only).map_err(|e| {
-                let context =
-                    format!("{name} is in use by another program (underseal, qemu-nbd, a virtual machine?)");
-                Error::new(ErrorKind::Locked, context).with_source(e)
-            })?;
+            crate::lock::lock(&file, &name, !options.read_only)?;
         }
         let size = file.seek(SeekFrom::End(0)).map_err(cannot)?;
         let way = match () {
@@ -214,7 +211,8 @@ fn direct_alignment(file: &File, name: &str) -> Result<(u32, u32)> {
         let context = format!("{name}: its filesystem has no direct I/O; open it without --direct");
         return Err(Error::new(ErrorKind::Alignment, context));
     }
-    Ok((block, memory))
+    // Memory is handed over from any block of a buffer on.
+    Ok((block.max(memory), memory))
 }
 
 fn lives_in_memory(file: &File) -> bool {

@@ -9,7 +9,8 @@ pub struct Geometry {
     pub block: u32,
     /// Offsets and lengths that cost the device no read-modify-write, in bytes.
     pub preferred_block: u32,
-    /// Memory must begin at a multiple of this many bytes. At most a page: every [`Buffer`](crate::Buffer) fits.
+    /// Memory must begin at a multiple of this many bytes. At most a page: every [`Buffer`](crate::Buffer) fits as a whole. Whoever
+    /// gives parts of one sees to it that they begin at such a multiple.
     pub memory_alignment: u32,
     /// Nothing may be written.
     pub read_only: bool,

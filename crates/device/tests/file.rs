@@ -121,6 +121,7 @@ fn two_writers_exclude_each_other_and_readers_share() {
     drop(writer);
     let _reader = f.open(read_only);
     let _another = f.open(read_only);
+    drop(f.open(OpenOptions { unlocked: true, ..Default::default() }));
     assert!(FileDevice::open(&f.path, OpenOptions::default()).is_err());
 }
 

@@ -31,7 +31,7 @@ pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
-pub(crate) use volume::{VolumeArgs, VolumeType};
+pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 

@@ -145,6 +145,9 @@ impl From<device::Error> for Error {
             Kind::Locked => {
                 (Exit::InUse, "stop the other program or unmount it; or read only, where it reads only too")
             }
+            Kind::NoLock => {
+                (Exit::Failed, "a file system that has locks, or --no-lock with open, read, write and table")
+            }
             Kind::Alignment => (Exit::Usage, "without --direct"),
             Kind::Ring => (Exit::Failed, "`sysctl kernel.io_uring_disabled=0`"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),

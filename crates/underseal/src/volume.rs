@@ -35,8 +35,7 @@ pub(crate) struct Opened {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
-    let options = OpenOptions { read_only: access.read_only, direct: args.direct, unlocked: false };
-    let device = Lower::open(&args.image, options)?;
+    let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
     let luks = |on: On<'_>| luks_volume(args, access, size, on, &secret);
@@ -44,7 +43,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (VolumeType::Plain, ..) => (plain_volume(args, access, size, &secret)?, Flags::default()),
         (_, Some(header), _) => with_file(header, access, luks)?,
         // Headers lie on no blocks of direct I/O.
-        (_, None, Lower::File(_)) if args.direct => with_file(&args.image, access, luks)?,
+        (_, None, Lower::File(_)) if args.lower.direct => with_file(&args.image, access, luks)?,
         (_, None, Lower::File(device)) => luks(On::File(device.file()))?,
         (_, None, Lower::Nbd(device)) => luks(On::Remote(&Remote::new(device)?))?,
     };

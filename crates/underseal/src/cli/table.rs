@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::ServeArgs;
+use super::{LowerArgs, ServeArgs};
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
@@ -54,9 +54,8 @@ pub(crate) struct TableEncryptArgs {
     /// The plain bytes; stdin by default or for "-"
     #[arg(short, long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Go past the page cache (O_DIRECT)
-    #[arg(long)]
-    pub(crate) direct: bool,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
 }
 
 /// Reads the plain bytes of everything that the table maps
@@ -68,9 +67,8 @@ pub(crate) struct TableDecryptArgs {
     /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Go past the page cache (O_DIRECT)
-    #[arg(long)]
-    pub(crate) direct: bool,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
 }
 
 /// Serves the plain bytes until SIGINT or SIGTERM, as `underseal open` does
@@ -82,9 +80,8 @@ pub(crate) struct TableOpenArgs {
     /// Refuse writes
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Go past the page cache (O_DIRECT)
-    #[arg(long)]
-    pub(crate) direct: bool,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
     #[command(flatten)]
     pub(crate) serve: ServeArgs,
 }

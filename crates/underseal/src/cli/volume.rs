@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
+use underseal_device::OpenOptions;
 use underseal_volume::plain::PassphraseHash;
 
 use super::SecretArgs;
@@ -24,9 +25,8 @@ pub(crate) struct VolumeArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// Go past the page cache (O_DIRECT)
-    #[arg(long)]
-    pub(crate) direct: bool,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
     /// Accept a volume that is not encrypted (cipher_null)
     #[arg(long)]
     pub(crate) allow_null: bool,
@@ -34,6 +34,23 @@ pub(crate) struct VolumeArgs {
     pub(crate) plain: PlainArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+}
+
+/// How an image's file or device is opened.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct LowerArgs {
+    /// Go past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Do not lock the image: where its file system has no locks. Then you see to it that nobody else writes to it
+    #[arg(long)]
+    pub(crate) no_lock: bool,
+}
+
+impl LowerArgs {
+    pub(crate) fn options(self, read_only: bool) -> OpenOptions {
+        OpenOptions { read_only, direct: self.direct, unlocked: self.no_lock }
+    }
 }
 
 /// What an image may hold.

@@ -26,7 +26,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
-            let options = OpenOptions { read_only: args.read_only, direct: args.direct, unlocked: false };
+            let options = args.lower.options(args.read_only);
             let table = parse(&args.file)?;
             Ok(Opened { mapping: activate(&table, options)?, flags: policy::of_table(&table) })
         }),
@@ -57,7 +57,7 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
     let devices = devices(&table);
     let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
-    let mapping = Arc::new(activate(&table, OpenOptions { direct: args.direct, ..OpenOptions::default() })?);
+    let mapping = Arc::new(activate(&table, args.lower.options(false))?);
     input.give(&mapping, name(&args.file), 0, quiet)
 }
 
@@ -67,8 +67,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     // The table holds the key.
     let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
-    let options = OpenOptions { read_only: true, direct: args.direct, unlocked: false };
-    let mapping = Arc::new(activate(&table, options)?);
+    let mapping = Arc::new(activate(&table, args.lower.options(true))?);
     output.take(&mapping, 0..mapping.size(), quiet)
 }
 
