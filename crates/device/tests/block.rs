@@ -42,11 +42,12 @@ impl Loop {
         512 * fs::metadata(self.image()).unwrap().blocks()
     }
 
-    /// The disk's discards so far, as the kernel counts them.
-    fn discards(&self) -> u64 {
+    /// What the kernel counts: discards and flushes of the disk so far.
+    fn counts(&self) -> (u64, u64) {
         let name = self.device.file_name().unwrap().to_str().unwrap();
         let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
-        stat.split_whitespace().nth(11).unwrap().parse().unwrap()
+        let number = |at: usize| stat.split_whitespace().nth(at).unwrap().parse().unwrap();
+        (number(11), number(15))
     }
 
     fn open(&self, options: OpenOptions) -> FileDevice {
@@ -76,15 +77,32 @@ const WAYS: [OpenOptions; 2] = [
 ];
 
 #[test]
+fn flushes_and_durable_writes_reach_the_disk() {
+    let Some(disk) = Loop::new("flushes_and_durable_writes_reach_the_disk") else { return };
+    for options in WAYS {
+        let device = disk.open(options);
+        let mut io = Blocking::new(&device).unwrap();
+        let flushes = |what: &mut dyn FnMut()| {
+            let (_, before) = disk.counts();
+            what();
+            disk.counts().1 - before
+        };
+        assert_eq!(flushes(&mut || io.write(0, &[1; 4096], false).unwrap()), 0, "{options:?}");
+        assert!(flushes(&mut || io.flush().unwrap()) > 0, "a flush, {options:?}");
+        assert!(flushes(&mut || io.write(0, &[1; 4096], true).unwrap()) > 0, "a durable write, {options:?}");
+    }
+}
+
+#[test]
 fn discards_reach_the_disk() {
     let Some(disk) = Loop::new("discards_reach_the_disk") else { return };
     for options in WAYS {
         fs::write(disk.image(), vec![7; usize::try_from(SIZE).unwrap()]).unwrap();
         let device = disk.open(options);
         assert!(device.geometry().discard);
-        let before = (disk.discards(), disk.allocated());
+        let before = (disk.counts().0, disk.allocated());
         Blocking::new(&device).unwrap().discard(1 << 20, 8 << 20).unwrap();
-        assert!(disk.discards() > before.0, "{options:?}");
+        assert!(disk.counts().0 > before.0, "{options:?}");
         assert!(
             disk.allocated() <= before.1 - (8 << 20),
             "{options:?}: {} of {}",
@@ -109,9 +127,9 @@ fn a_kernel_without_the_command_discards_too() {
         let mut channel = device.channel(1).unwrap();
         let discard = |offset| Io::Discard { offset, len: 4 << 20 };
         one.run_with(channel.as_mut(), discard(0), &[errno]).result.unwrap();
-        let (before, allocated) = (disk.discards(), disk.allocated());
+        let (before, allocated) = (disk.counts().0, disk.allocated());
         one.run(channel.as_mut(), discard(4 << 20)).result.unwrap();
-        assert!(disk.discards() > before && disk.allocated() <= allocated - (4 << 20));
+        assert!(disk.counts().0 > before && disk.allocated() <= allocated - (4 << 20));
         let beyond = one.run(channel.as_mut(), discard(SIZE));
         assert_eq!(beyond.result.unwrap_err().errno(), Some(22));
     }
@@ -123,10 +141,10 @@ fn parts_of_blocks_are_not_discarded() {
     let device = disk.open(OpenOptions::default());
     let mut io = Blocking::new(&device).unwrap();
     io.write(0, &[7; 8192], true).unwrap();
-    let before = disk.discards();
+    let before = disk.counts().0;
     io.discard(100, 600).unwrap();
     io.discard(513, 0).unwrap();
-    assert_eq!(disk.discards(), before);
+    assert_eq!(disk.counts().0, before);
     let mut back = [0; 8192];
     io.read(0, &mut back).unwrap();
     assert_eq!(back, [7; 8192]);

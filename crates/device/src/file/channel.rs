@@ -316,3 +316,34 @@ fn ends_early(offset: u64) -> Error {
         format!("the lower device ends at or before byte {offset}: was the file made shorter while open?");
     Error::new(ErrorKind::Read, context).with_source(Errno::IO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Arena;
+
+    /// What the kernel is told: the operation, and its flags.
+    fn told(io: Io, unsynced: Option<Errno>) -> (u8, u32) {
+        let flight = Flight { io, done: 0, retries: 0, unsynced, order: None };
+        let entry = flight.entry(types::Fd(0), false);
+        assert_eq!(size_of_val(&entry), 64);
+        // SAFETY: an entry is the kernel's 64 bytes (io_uring_enter(2)), without padding.
+        let bytes = unsafe { std::mem::transmute::<squeue::Entry, [u8; 64]>(entry) };
+        (bytes[0], u32::from_ne_bytes(bytes[28..32].try_into().unwrap()))
+    }
+
+    #[test]
+    fn what_must_be_durable_is_asked_for_so() {
+        const DSYNC: u32 = 2;
+        const DATASYNC: u32 = 1;
+        let mut arena = Arena::new(1 << 16).unwrap();
+        let mut write = |durable| {
+            let buffer = arena.alloc(4096).unwrap();
+            Io::Write { offset: 0, buffer, range: 0..4096, durable }
+        };
+        assert_eq!(told(write(false), None), (opcode::Write::CODE, 0));
+        assert_eq!(told(write(true), None), (opcode::Write::CODE, DSYNC));
+        assert_eq!(told(write(true), Some(Errno::IO)), (opcode::Write::CODE, 0));
+        assert_eq!(told(Io::Flush, None), (opcode::Fsync::CODE, DATASYNC));
+    }
+}
