@@ -69,11 +69,6 @@ impl Arena {
         }
         self.free[order].set(index);
     }
-
-    /// The largest buffer that there can be, in bytes.
-    pub fn largest(&self) -> usize {
-        self.mapping.len
-    }
 }
 
 /// The order of the smallest piece that holds `len` bytes.
