@@ -13,5 +13,8 @@
 pub(crate) mod dice;
 mod director;
 mod disk;
+mod lower;
 mod player;
 pub(crate) mod round;
+#[path = "../../../device/tests/server/mod.rs"]
+mod server;

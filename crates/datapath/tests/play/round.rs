@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::{Accelerator, DmaFaults, DmaModel, DmaSpec, SoftwarePool};
 use underseal_datapath::{Mapping, QueueOptions};
-use underseal_device::{
-    Device, FaultControl, FaultDevice, FileDevice, ModelDevice, OpenOptions, Profile, RamDevice, StripeDevice,
-};
+use underseal_device::{Device, FaultControl, FaultDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;
 use super::director::direct;
 use super::disk::Disk;
+use super::lower::{Lower, Place};
 use super::player::Player;
 
 /// After so long without any progress the process ends.
@@ -44,15 +43,6 @@ pub(crate) struct Setup {
     pub(crate) faults: bool,
     /// The device has a volatile cache, and its power is cut.
     pub(crate) cache: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lower {
-    Ram,
-    Cached,
-    Direct,
-    Stripe,
-    Nvme,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +80,7 @@ pub(crate) struct Played {
 impl Setup {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let device =
-            dice.pick(&[Lower::Ram, Lower::Ram, Lower::Cached, Lower::Direct, Lower::Stripe, Lower::Nvme]);
+        let device = dice.pick(&Lower::ALL);
         let sector = dice.pick(&[512, 4096, 4096, 16384, 65536]);
         let least = if device == Lower::Direct { 4096.min(sector) } else { 512 };
         let block = if dice.one_in(2) { sector } else { least.max(512).min(sector) };
@@ -173,24 +162,6 @@ impl Setup {
         Volume::new(segments).unwrap().with_discards(self.discards)
     }
 
-    fn inner(&self, folder: &Path, number: u64) -> Arc<dyn Device> {
-        let size = self.size + (1 << 20);
-        let file = |direct| -> Arc<dyn Device> {
-            let path = folder.join(format!("{}-{number}", self.seed));
-            std::fs::File::create(&path).unwrap().set_len(size).unwrap();
-            Arc::new(FileDevice::open(&path, OpenOptions { direct, ..Default::default() }).unwrap())
-        };
-        let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
-        match self.device {
-            Lower::Ram => ram(),
-            Lower::Cached => file(false),
-            // A file system without direct I/O is written through its cache.
-            Lower::Direct => file(self.block >= 512),
-            Lower::Stripe => Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap()),
-            Lower::Nvme => Arc::new(ModelDevice::new(ram(), &Profile::nvme().scaled(0.1))),
-        }
-    }
-
     fn engine(&self) -> Arc<dyn Accelerator> {
         let faults = match self.engine {
             Engine::Pool => return Arc::new(SoftwarePool::new(2, 4).unwrap()),
@@ -213,14 +184,15 @@ impl Setup {
     /// # Panics
     /// When the volume was not a disk.
     pub(crate) fn play(&self, folder: &Path, time: Duration) -> Played {
-        let devices: Vec<FaultDevice> = (0..2)
-            .map(|number| {
-                let inner = self.inner(folder, number);
+        let places: Vec<Place> = (0..2).map(|number| Place::new(self, folder, number)).collect();
+        let devices: Vec<FaultDevice> = places
+            .iter()
+            .map(|place| {
                 if self.cache {
                     // Larger blocks would take a write that was flushed back with a neighbour that was not.
-                    FaultDevice::with_volatile_cache(inner, self.seed, 512)
+                    FaultDevice::with_volatile_cache(place.device.clone(), self.seed, 512)
                 } else {
-                    FaultDevice::new(inner, self.seed)
+                    FaultDevice::new(place.device.clone(), self.seed)
                 }
             })
             .collect();
@@ -276,9 +248,6 @@ impl Setup {
         let stats = mapping.stats();
         assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
         assert_eq!(stats.backlog.bytes, 0, "{self}");
-        for number in 0..2 {
-            let _ = std::fs::remove_file(folder.join(format!("{}-{number}", self.seed)));
-        }
         played
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Behaviour {
     pub(crate) stalls: bool,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,
+    /// What it hears is kept, for a test to look at.
+    pub(crate) records: bool,
 }
 
 impl Behaviour {
@@ -54,6 +56,7 @@ impl Behaviour {
             reorders: false,
             stalls: false,
             forgets: false,
+            records: true,
         }
     }
 
@@ -179,7 +182,9 @@ impl Connection {
     fn hear(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes)?;
-        self.inner.heard.lock().unwrap().extend(&bytes);
+        if self.inner.behaviour().records {
+            self.inner.heard.lock().unwrap().extend(&bytes);
+        }
         Ok(bytes)
     }
 
@@ -249,12 +254,14 @@ impl Connection {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
             let request = Request::parse(&header).expect("the client keeps in step");
             let payload = self.hear(request.payload_len() as usize)?;
-            self.inner.requests.lock().unwrap().push(request);
+            let is = self.inner.behaviour();
+            if is.records {
+                self.inner.requests.lock().unwrap().push(request);
+            }
             if request.command == Command::Disconnect {
                 return Ok(());
             }
             served += 1;
-            let is = self.inner.behaviour();
             let replied = self.carry_out(&request, &payload, &is);
             if is.dies_after.is_some_and(|most| served >= most) {
                 self.stream.shutdown(std::net::Shutdown::Both)?;
@@ -298,7 +305,7 @@ impl Connection {
         match request.command {
             Command::Write => memory[from..from + len].copy_from_slice(payload),
             Command::WriteZeroes | Command::Trim => memory[from..from + len].fill(0),
-            Command::Flush => *self.inner.stable.lock().unwrap() = memory.clone(),
+            Command::Flush if is.forgets => self.inner.stable.lock().unwrap().copy_from_slice(&memory),
             Command::Read => return read_reply(request, &memory[from..from + len], self.structured, is),
             Command::BlockStatus => {
                 let hole = |at: usize| memory[at..(at + 4096).min(is.size)].iter().all(|&b| b == 0);
@@ -312,7 +319,7 @@ impl Connection {
             }
             _ => {}
         }
-        if fua {
+        if fua && is.forgets {
             self.inner.stable.lock().unwrap()[from..from + len].copy_from_slice(&memory[from..from + len]);
         }
         if self.structured && len.is_multiple_of(8192) {
