@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
-    Device, FileDevice, ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, StripeDevice,
+    Device, FileDevice, ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, StripeDevice, ZonedDevice,
+    Zones,
 };
 
 use super::dice::Dice;
@@ -23,6 +24,8 @@ pub(crate) enum Lower {
     Tmpfs,
     Stripe,
     Nvme,
+    /// Zones that are written in sequence.
+    Zoned,
     /// An NBD server, a connection for each queue.
     Nbd,
     /// One that wants a single client: all queues share a connection.
@@ -30,7 +33,7 @@ pub(crate) enum Lower {
 }
 
 impl Lower {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Ram,
         Self::Ram,
         Self::Cached,
@@ -38,11 +41,15 @@ impl Lower {
         Self::Tmpfs,
         Self::Stripe,
         Self::Nvme,
+        Self::Zoned,
         Self::Nbd,
         Self::NbdShared,
         Self::NbdShared,
     ];
 }
+
+/// Bytes of a zone.
+pub(crate) const ZONE: u64 = 256 << 10;
 
 /// A device, and what goes when the round is over.
 pub(crate) struct Place {
@@ -72,6 +79,10 @@ impl Place {
             Lower::Tmpfs => file(Path::new("/dev/shm"), false),
             Lower::Stripe => on(Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap())),
             Lower::Nvme => on(Arc::new(ModelDevice::new(ram(), &Profile::nvme().scaled(0.1)))),
+            Lower::Zoned => {
+                let zones = Zones { size: ZONE, conventional: 0 };
+                on(Arc::new(ZonedDevice::new(ram(), zones, true).unwrap()))
+            }
             Lower::Nbd | Lower::NbdShared => {
                 let server = Server::start(behaviour(setup, size, number));
                 // What it acknowledged is in its memory, which outlives its connections.
