@@ -1,5 +1,6 @@
 //! Many requests in flight on stacks of devices, against a plain copy in memory.
 
+mod queue;
 mod server;
 
 use std::fs::File;
@@ -8,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use queue::Queue;
 use server::{Behaviour, Server};
 use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
-    Arena, Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Finished, Io, Kind, Medium,
-    ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, RecorderDevice, Ring, Rule, Started,
-    StripeDevice, ZonedDevice, Zones,
+    Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Io, Kind, Medium, ModelDevice, NbdDevice,
+    OpenOptions, Profile, RamDevice, RecorderDevice, Rule, StripeDevice, ZonedDevice, Zones,
 };
 
 const SIZE: usize = 512 << 10;
@@ -120,48 +121,6 @@ fn devices(folder: &Path) -> Vec<(&'static str, Arc<dyn Device>)> {
     devices
 }
 
-/// A queue as the data path has one.
-struct Queue {
-    channel: Box<dyn Channel>,
-    ring: Ring,
-    arena: Arena,
-    over: Vec<Finished>,
-    in_flight: usize,
-}
-
-impl Queue {
-    fn new(device: &dyn Device) -> Self {
-        let ring = Ring::new(DEPTH).unwrap();
-        let arena = Arena::new(DEPTH as usize * SIZE).unwrap();
-        Self { channel: device.channel(DEPTH).unwrap(), ring, arena, over: Vec::new(), in_flight: 0 }
-    }
-
-    fn start(&mut self, slot: u32, io: Io) {
-        match self.channel.start(&mut self.ring, slot, io) {
-            Started::Finished(done) => {
-                assert_eq!(done.slot, slot);
-                self.over.push(done);
-            }
-            Started::Pending => self.in_flight += 1,
-        }
-    }
-
-    fn drain(&mut self) -> Vec<Finished> {
-        while self.in_flight > 0 {
-            self.ring.wait().unwrap();
-            while let Some(completion) = self.ring.next_completion() {
-                let slot = completion.token.as_lower().expect("only requests");
-                if let Some(done) = self.channel.finish(&mut self.ring, completion.token, completion.result) {
-                    assert_eq!(done.slot, slot, "the token tells the slot");
-                    self.in_flight -= 1;
-                    self.over.push(done);
-                }
-            }
-        }
-        std::mem::take(&mut self.over)
-    }
-}
-
 #[derive(Debug, Clone, Copy)]
 enum What {
     Read,
@@ -193,7 +152,7 @@ fn batch() -> impl Strategy<Value = Vec<(What, usize, usize)>> {
 }
 
 fn play(device: &dyn Device, batches: &[Vec<(What, usize, usize)>], name: &str) {
-    let mut queue = Queue::new(device);
+    let mut queue = Queue::new(device, DEPTH);
     let mut model = vec![0u8; SIZE];
     for (number, batch) in (1u8..).zip(batches) {
         // What is in the buffer before and behind the range stays.
@@ -290,7 +249,7 @@ fn a_stripes_request_fails_with_its_first_error_and_gives_its_memory_back() {
     let faults = FaultDevice::new(ram(), 1);
     let control = faults.control();
     let device = stripe(vec![ram(), model(Arc::new(faults), Profile::nvme())], 4096);
-    let mut queue = Queue::new(&*device);
+    let mut queue = Queue::new(&*device, DEPTH);
     control.add(Rule::new(Fault::Error(28)).on(Kind::Write).within(8192..12_288));
     for durable in [false, true] {
         let mut buffer = queue.arena.alloc(128 << 10).unwrap();
@@ -317,7 +276,7 @@ fn what_is_in_flight_when_the_power_is_cut_fails() {
     let slow = ModelDevice::new(ram(), &profile);
     let faults = FaultDevice::with_volatile_cache(Arc::new(slow), 3, 4096);
     let control = faults.control();
-    let mut queue = Queue::new(&faults);
+    let mut queue = Queue::new(&faults, DEPTH);
     for slot in 0..4 {
         let mut buffer = queue.arena.alloc(4096).unwrap();
         buffer.fill(1);

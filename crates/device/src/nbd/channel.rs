@@ -33,7 +33,7 @@ pub(super) struct NbdChannel {
     /// Slots whose requests are not over.
     active: Vec<u32>,
     /// What the ring waits for already.
-    reads: bool,
+    reads: Option<Read>,
     writes: bool,
     ticks: bool,
     over: Vec<Finished>,
@@ -76,7 +76,7 @@ impl NbdChannel {
             bell,
             slots: (0..depth).map(|_| Slot::default()).collect(),
             active: Vec::with_capacity(depth as usize),
-            reads: false,
+            reads: None,
             writes: false,
             ticks: false,
             over: Vec::new(),
@@ -122,18 +122,18 @@ impl NbdChannel {
     }
 
     fn wait_to_read(&mut self, ring: &mut Ring, socket: Arc<Socket>) {
-        if self.reads {
-            return;
+        match self.reads {
+            Some(Read::Socket) => return,
+            // It leads since it began to wait for its bell. That wait has to end first.
+            Some(Read::Bell) => return self.bell.iter().for_each(|bell| bell.ring()),
+            None => {}
         }
-        let Some(number) = self.find(|slot| slot.read.is_none()) else {
-            // Its bell is waited for under the only token there is.
-            return self.bell.iter().for_each(|bell| bell.ring());
-        };
+        let Some(number) = self.youngest() else { return };
         match ring.poll(socket.as_fd(), POLLIN, Token::lower(number)) {
             Ok(()) => {
-                self.reads = true;
+                self.reads = Some(Read::Socket);
                 let slot = &mut self.slots[number as usize];
-                slot.read = Some(Read::Socket);
+                slot.read = self.reads;
                 slot.polls += 1;
                 slot.open.push(socket);
             }
@@ -142,13 +142,13 @@ impl NbdChannel {
     }
 
     fn wait_for_bell(&mut self, ring: &mut Ring) {
-        let Some(bell) = self.bell.clone().filter(|_| !self.reads) else { return };
-        let Some(number) = self.find(|slot| slot.read.is_none()) else { return };
+        let Some(bell) = self.bell.clone().filter(|_| self.reads.is_none()) else { return };
+        let Some(number) = self.youngest() else { return };
         match ring.poll(bell.as_fd(), POLLIN, Token::lower(number)) {
             Ok(()) => {
-                self.reads = true;
+                self.reads = Some(Read::Bell);
                 let slot = &mut self.slots[number as usize];
-                slot.read = Some(Read::Bell);
+                slot.read = self.reads;
                 slot.polls += 1;
             }
             Err(_) => self.wait_until(ring, monotonic() + SOON),
@@ -159,7 +159,7 @@ impl NbdChannel {
         if self.writes {
             return;
         }
-        let Some(number) = self.find(|slot| !slot.write) else { return };
+        let Some(number) = self.youngest() else { return };
         match ring.poll(socket.as_fd(), POLLOUT, Token::lower(number)) {
             Ok(()) => {
                 self.writes = true;
@@ -176,7 +176,7 @@ impl NbdChannel {
         if self.ticks {
             return;
         }
-        let Some(number) = self.find(|slot| !slot.timer) else { return };
+        let Some(number) = self.youngest() else { return };
         // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for when the next request comes.
         if ring.timeout(Token::lower(number), at).is_ok() {
             self.ticks = true;
@@ -184,9 +184,9 @@ impl NbdChannel {
         }
     }
 
-    /// The youngest request that fits: the oldest are over first.
-    fn find(&self, fits: impl Fn(&Slot) -> bool) -> Option<u32> {
-        self.active.iter().rev().copied().find(|&number| fits(&self.slots[number as usize]))
+    /// Under whose token is waited: the oldest are over first.
+    fn youngest(&self) -> Option<u32> {
+        self.active.last().copied()
     }
 
     /// Hands out a request that is over, unless the ring still has something under its token.
@@ -240,7 +240,7 @@ impl Channel for NbdChannel {
             let (can_read, can_write) =
                 if result < 0 || !(can_read || can_write) { (true, true) } else { (can_read, can_write) };
             let read = if can_read { slot.read.take() } else { None };
-            self.reads &= read.is_none();
+            self.reads = self.reads.filter(|_| read.is_none());
             self.writes &= !(can_write && std::mem::take(&mut slot.write));
             if let Some(Read::Bell) = read {
                 self.bell.iter().for_each(|bell| bell.heard());

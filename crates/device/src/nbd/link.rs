@@ -189,21 +189,20 @@ impl State {
 
     /// Whether a channel leads, or does now because nobody did.
     pub(super) fn leads(&mut self, number: usize) -> bool {
-        let has_work = self.members[number].as_ref().is_some_and(|m| m.in_flight > 0);
-        if self.leader.is_none() && has_work {
+        if self.leader.is_none() && is_busy(&self.members[number]) {
             self.leader = Some(number);
         }
         self.leader == Some(number)
     }
 
-    /// A leader that has nothing to wait for hands over to somebody who has.
+    /// A leader that has nothing to wait for hands over to one that has, and rings for it. The lead is never free meanwhile: a
+    /// third that took it might wait for its own bell already, which nobody would ring.
     pub(super) fn resign(&mut self, number: usize) {
         if self.leader != Some(number) {
             return;
         }
-        let busy = |m: &&Member| m.in_flight > 0;
-        self.leader = None;
-        if let Some(next) = self.members.iter().flatten().find(busy) {
+        self.leader = self.members.iter().position(is_busy);
+        if let Some(next) = self.leader.and_then(|next| self.members[next].as_ref()) {
             next.bell.iter().for_each(|bell| bell.ring());
         }
     }
@@ -399,6 +398,10 @@ impl State {
     fn is_idle(&self) -> bool {
         self.free.len() == self.flights.len()
     }
+}
+
+fn is_busy(member: &Option<Member>) -> bool {
+    member.as_ref().is_some_and(|member| member.in_flight > 0)
 }
 
 impl Drop for State {

@@ -1,5 +1,7 @@
 //! The NBD client against servers that do what servers do: go away, come back, forget, lie.
 
+#[path = "../queue/mod.rs"]
+mod queue;
 #[path = "../server/mod.rs"]
 mod server;
 
@@ -7,6 +9,7 @@ mod flushes;
 mod hostile;
 mod opening;
 mod requests;
+mod sharing;
 mod vanishing;
 
 use std::time::{Duration, Instant};

@@ -27,6 +27,8 @@ pub(crate) struct Behaviour {
     pub(crate) pieces: Option<usize>,
     /// Each connection ends after so many requests, of which the last is carried out and not answered.
     pub(crate) dies_after: Option<u64>,
+    /// Each connection answers so many requests; the next one waits until more may be answered.
+    pub(crate) answers: Option<u64>,
     /// Requests are answered in pairs, the second first.
     pub(crate) reorders: bool,
     /// Clients are accepted, and nothing is said to them.
@@ -53,6 +55,7 @@ impl Behaviour {
             structured: true,
             pieces: None,
             dies_after: None,
+            answers: None,
             reorders: false,
             stalls: false,
             forgets: false,
@@ -260,6 +263,9 @@ impl Connection {
             }
             if request.command == Command::Disconnect {
                 return Ok(());
+            }
+            while self.inner.behaviour().answers.is_some_and(|most| served >= most) {
+                thread::sleep(std::time::Duration::from_millis(5));
             }
             served += 1;
             let replied = self.carry_out(&request, &payload, &is);

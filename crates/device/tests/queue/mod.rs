@@ -1,0 +1,64 @@
+//! A queue for tests.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::time::{Duration, Instant};
+
+use underseal_device::{Arena, Channel, Device, Finished, Io, Ring, Started};
+
+const MEMORY: usize = 4 << 20;
+
+/// A queue as the data path has one.
+pub(crate) struct Queue {
+    channel: Box<dyn Channel>,
+    ring: Ring,
+    pub(crate) arena: Arena,
+    over: Vec<Finished>,
+    pub(crate) in_flight: usize,
+}
+
+impl Queue {
+    pub(crate) fn new(device: &dyn Device, depth: u32) -> Self {
+        let (ring, arena) = (Ring::new(depth).unwrap(), Arena::new(MEMORY).unwrap());
+        Self { channel: device.channel(depth).unwrap(), ring, arena, over: Vec::new(), in_flight: 0 }
+    }
+
+    pub(crate) fn start(&mut self, slot: u32, io: Io) {
+        match self.channel.start(&mut self.ring, slot, io) {
+            Started::Finished(done) => {
+                assert_eq!(done.slot, slot);
+                self.over.push(done);
+            }
+            Started::Pending => self.in_flight += 1,
+        }
+    }
+
+    /// Waits for so long, and takes what is over.
+    pub(crate) fn turn(&mut self, limit: Duration) -> Vec<Finished> {
+        if self.in_flight > 0 && self.over.is_empty() {
+            self.ring.wait_until(Some(Instant::now() + limit)).unwrap();
+        }
+        self.reap();
+        std::mem::take(&mut self.over)
+    }
+
+    /// Waits until all is over.
+    pub(crate) fn drain(&mut self) -> Vec<Finished> {
+        while self.in_flight > 0 {
+            self.ring.wait().unwrap();
+            self.reap();
+        }
+        std::mem::take(&mut self.over)
+    }
+
+    fn reap(&mut self) {
+        while let Some(completion) = self.ring.next_completion() {
+            let slot = completion.token.as_lower().expect("only requests");
+            if let Some(done) = self.channel.finish(&mut self.ring, completion.token, completion.result) {
+                assert_eq!(done.slot, slot, "the token tells the slot");
+                self.in_flight -= 1;
+                self.over.push(done);
+            }
+        }
+    }
+}
