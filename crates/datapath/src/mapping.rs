@@ -322,7 +322,7 @@ impl Mapping {
     /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or
     /// cannot be decrypted from a part of one ciphertext and a part of another.
     pub(crate) fn locks(&self) -> Option<&RangeLock<Waiting>> {
-        (self.shape.spreads || self.modifies()).then_some(&self.locks)
+        (!self.shape.read_only && (self.shape.spreads || self.modifies())).then_some(&self.locks)
     }
 
     /// What reads and writes below are multiples of.
@@ -377,7 +377,7 @@ impl Shape {
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
             is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
             zoned: geometries().any(|geometry| geometry.zones.is_some()),
-            spreads: !read_only && stored.any(|s| !s.cipher.is_local()),
+            spreads: stored.any(|s| !s.cipher.is_local()),
             memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
         }
     }
