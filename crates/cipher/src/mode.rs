@@ -49,6 +49,11 @@ pub(crate) trait Mode<const W: usize>: Send + Sync {
 
     /// Decrypts sectors of one size, as many as there are IVs, which are not none. The IVs are the mode's to spoil.
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>);
+
+    /// As [`SectorCipher::is_local`](crate::SectorCipher::is_local).
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 /// Any chain mode.
@@ -61,5 +66,9 @@ impl<const W: usize> Mode<W> for AnyMode<W> {
 
     fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
         (**self).decrypt(ivs, data);
+    }
+
+    fn is_local(&self) -> bool {
+        (**self).is_local()
     }
 }

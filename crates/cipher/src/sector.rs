@@ -101,6 +101,12 @@ pub trait SectorCipher: Send + Sync {
         false
     }
 
+    /// True when 16 bytes of a sector that begin at a multiple of 16 are decrypted from the same 16 bytes of ciphertext and
+    /// nothing else: a sector of which a part is older than the rest reads as that. In other modes it reads as noise.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     /// Bytes of tag beside each sector: 0 where the mode authenticates nothing.
     fn tag_size(&self) -> usize {
         0

@@ -33,6 +33,11 @@ impl<T: PartialEq + Clone> Claims<T> {
         holds
     }
 
+    /// Notes a claim that holds its range already, whatever else is there.
+    pub(crate) fn hold(&mut self, range: Range<u64>, of: T, shared: bool) {
+        self.all.push(Claim { range, of, shared, holds: true });
+    }
+
     /// True when no claim overlaps a range.
     pub(crate) fn is_free(&self, range: &Range<u64>) -> bool {
         !self.all.iter().any(|other| overlap(&other.range, range))

@@ -11,7 +11,8 @@ use underseal_volume::{Segment, SegmentKind, Volume};
 
 use crate::control::{Control, Settings};
 use crate::engine::Accelerator;
-use crate::locks::SectorLocks;
+use crate::locks::RangeLock;
+use crate::queue::Waiting;
 use crate::workers::Workers;
 use crate::{Dispatch, Error, ErrorKind, Policy, Result, Stats};
 
@@ -22,21 +23,40 @@ pub struct Mapping {
     devices: Vec<Arc<dyn Device>>,
     workers: Workers,
     engine: Option<Arc<dyn Accelerator>>,
-    locks: SectorLocks,
+    locks: RangeLock<Waiting>,
     shape: Shape,
     extents: Extents,
 }
 
-/// Where each segment lies, and what may be done with zeros: what another key does not change.
+/// What another key does not change.
 #[derive(PartialEq, Eq)]
-struct Extents(Vec<(u64, u64, SegmentKind, usize, u64, SectorSize, bool)>);
+struct Extents(Vec<Lies>);
+
+/// Where a segment lies, and what its cipher allows.
+#[derive(PartialEq, Eq)]
+struct Lies {
+    start: u64,
+    len: u64,
+    kind: SegmentKind,
+    device: usize,
+    lower: u64,
+    sector: SectorSize,
+    is_null: bool,
+    is_local: bool,
+}
 
 impl Extents {
     fn of(volume: &Volume) -> Self {
-        let each = volume
-            .segments()
-            .iter()
-            .map(|s| (s.start, s.len, s.kind, s.device, s.lower, s.cipher.sector_size(), s.cipher.is_null()));
+        let each = volume.segments().iter().map(|s| Lies {
+            start: s.start,
+            len: s.len,
+            kind: s.kind,
+            device: s.device,
+            lower: s.lower,
+            sector: s.cipher.sector_size(),
+            is_null: s.cipher.is_null(),
+            is_local: s.cipher.is_local(),
+        });
         Self(each.collect())
     }
 }
@@ -47,13 +67,18 @@ struct Shape {
     size: u64,
     /// What the cipher and the devices need.
     sector: u32,
-    /// What requests must be multiples of.
+    /// What requests should be multiples of.
     block: u32,
+    /// What they must be multiples of.
+    least: u32,
     preferred_block: u32,
     read_only: bool,
     discards: bool,
     is_null: bool,
     zoned: bool,
+    /// A sector that is written to has a cipher that spreads each byte over all of it.
+    spreads: bool,
+    memory_alignment: u32,
 }
 
 /// What a range of the volume is made of.
@@ -106,7 +131,7 @@ impl Mapping {
             workers: Workers::new(devices.clone()),
             devices,
             engine: None,
-            locks: SectorLocks::new(),
+            locks: RangeLock::new(shape.sector),
             shape,
             extents,
         })
@@ -125,7 +150,15 @@ impl Mapping {
             return Err(Error::new(ErrorKind::Layout, context));
         }
         self.shape.block = self.shape.sector.min(block);
+        self.shape.least = self.shape.least.min(self.shape.block);
         Ok(self)
+    }
+
+    /// Takes requests for any bytes. Those who ask what its [block](Mapping::block) is are told nothing else than before.
+    #[must_use]
+    pub fn with_bytes(mut self) -> Self {
+        self.shape.least = 1;
+        self
     }
 
     /// Gives the volume an accelerator, for policies that name the engine.
@@ -140,7 +173,7 @@ impl Mapping {
         self.shape.size
     }
 
-    /// What offsets and lengths of requests must be multiples of: the sector size or the device's block, or what was
+    /// What offsets and lengths of requests are to be multiples of: the sector size or the device's block, or what was
     /// [promised](Mapping::with_block).
     pub fn block(&self) -> u32 {
         self.shape.block
@@ -299,8 +332,10 @@ impl Mapping {
         self.engine.as_ref()
     }
 
-    pub(crate) fn locks(&self) -> &SectorLocks {
-        &self.locks
+    /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or
+    /// cannot be decrypted from a part of one ciphertext and a part of another.
+    pub(crate) fn locks(&self) -> Option<&RangeLock<Waiting>> {
+        (!self.shape.read_only && (self.shape.spreads || self.modifies())).then_some(&self.locks)
     }
 
     /// What reads and writes below are multiples of.
@@ -313,9 +348,24 @@ impl Mapping {
         self.shape.zoned
     }
 
+    /// What offsets and lengths must be multiples of.
+    pub(crate) fn least(&self) -> u32 {
+        self.shape.least
+    }
+
+    /// True when any bytes can be read and written.
+    pub fn takes_bytes(&self) -> bool {
+        self.shape.least == 1
+    }
+
     /// True when sectors are written in part.
     pub(crate) fn modifies(&self) -> bool {
-        self.shape.block < self.shape.sector
+        self.shape.least < self.shape.sector
+    }
+
+    /// True when memory so far behind a page's beginning can be written from.
+    pub(crate) fn takes_memory_at(&self, offset: u64) -> bool {
+        offset.is_multiple_of(self.shape.memory_alignment.into())
     }
 
     fn geometries(&self) -> impl Iterator<Item = Geometry> {
@@ -328,15 +378,20 @@ impl Shape {
         let geometries = || devices.iter().map(|device| device.geometry());
         let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);
         let sector = geometries().fold(sector, |block, geometry| block.max(geometry.block));
+        let read_only = geometries().any(|geometry| geometry.read_only);
+        let mut stored = volume.segments().iter().filter(|s| s.kind == SegmentKind::Stored);
         Self {
             size: volume.size(),
             sector,
             block: sector,
+            least: sector,
             preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
-            read_only: geometries().any(|geometry| geometry.read_only),
+            read_only,
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
             is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
             zoned: geometries().any(|geometry| geometry.zones.is_some()),
+            spreads: stored.any(|s| !s.cipher.is_local()),
+            memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
         }
     }
 }

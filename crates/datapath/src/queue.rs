@@ -16,10 +16,13 @@ mod adaptive;
 mod admit;
 mod crypt;
 mod jobs;
+mod lock;
 mod order;
 mod parts;
 mod piece;
 mod run;
+
+pub(crate) use self::lock::Waiting;
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -207,16 +210,18 @@ impl Queue {
         // Reserved before anything is encrypted, so that there is a way on if the device would block.
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
         self.refresh();
-        if !durable && self.is_straight(offset, data.len()) {
-            let end = offset + data.len() as u64;
+        let range = offset..offset + data.len() as u64;
+        let straight = !durable && self.is_straight(offset, data.len());
+        if let Some(lock) = straight.then(|| self.lock_now(range.clone())).flatten() {
             let (at, result) = self.write_now(offset, data);
-            if at == end || result.is_err() {
+            if at == range.end || result.is_err() {
+                self.unlock_now(range, lock);
                 self.arena.free(buffer);
                 self.ready.push_back(Completion { tag, result, buffer: None });
                 return Ok(());
             }
             buffer.copy_from_slice(data);
-            self.write_rest(tag, offset, at, buffer);
+            self.write_rest(tag, offset, at, buffer, lock);
         } else {
             buffer.copy_from_slice(data);
             match self.slot(tag, Request::Write { offset, data: buffer, durable }) {
@@ -456,7 +461,7 @@ impl Drop for Queue {
             self.ready.clear();
         }
         for index in self.slots.locked() {
-            self.mapping.locks().release(&self.post, index);
+            self.unlock(index);
         }
         self.mapping.control().unregister(&self.post);
     }

@@ -1,5 +1,6 @@
 //! The table of a queue's requests in flight.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use underseal_device::Buffer;
@@ -32,8 +33,8 @@ pub(crate) struct Slot {
     pub(crate) order: WriteOrder,
     /// Its next piece's bytes are there, or encrypted, and wait for their turn.
     pub(crate) is_due: bool,
-    /// It has its place in the line for its sectors, which other queues may write too.
-    pub(crate) is_locked: bool,
+    /// What it has of the lock on its sectors, which other queues may use too.
+    pub(crate) lock: Lock,
     /// Where the next job of its piece for the accelerator begins, and how many are out.
     pub(crate) jobs_at: usize,
     pub(crate) jobs_out: u32,
@@ -45,6 +46,45 @@ pub(crate) struct Slot {
     pub(crate) arrived: Instant,
     /// When its present stage began.
     pub(crate) since: Instant,
+}
+
+/// A slot's part in the lock that all queues share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    None,
+    /// It holds its sectors.
+    Taken,
+    /// It holds them, or has its place in the line for them.
+    Listed,
+}
+
+impl Slot {
+    /// A request or a part of one that has not begun.
+    pub(crate) fn new(job: Job, range: Range<u64>, buffer: Option<Buffer>, kind: Kind, now: Instant) -> Self {
+        Self {
+            tag: 0,
+            job,
+            start: range.start,
+            at: range.start,
+            end: range.end,
+            most: u64::MAX,
+            then_flush: false,
+            device: 0,
+            buffer,
+            spare: [None, None],
+            dispatch: Dispatch::Inline,
+            order: WriteOrder::AsReady,
+            is_due: false,
+            lock: Lock::None,
+            jobs_at: 0,
+            jobs_out: 0,
+            cost: 0,
+            family: Family::Alone,
+            kind,
+            arrived: now,
+            since: now,
+        }
+    }
 }
 
 /// How a slot belongs to others.
@@ -155,9 +195,11 @@ impl Slots {
     }
 
     /// Those that have, or wait for, their sectors.
-    pub(crate) fn locked(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn locked(&self) -> Vec<u32> {
         let slots = (0..).zip(&self.slots);
-        slots.filter_map(|(index, slot)| slot.as_ref()?.is_locked.then_some(index))
+        let locked =
+            |(index, slot): (u32, &Option<Slot>)| (slot.as_ref()?.lock != Lock::None).then_some(index);
+        slots.filter_map(locked).collect()
     }
 
     /// # Panics

@@ -173,8 +173,13 @@ enum Step {
     Flush,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let range = || (0usize..255, 1usize..40).prop_map(|(at, len)| (at * 4096, len.min(256 - at) * 4096));
+/// Requests are multiples of `unit`, in bytes.
+fn step(unit: usize) -> impl Strategy<Value = Step> {
+    let all = (1 << 20) / unit;
+    let range = move || {
+        let range = (0..all - 1, 1..all / 6);
+        range.prop_map(move |(at, len)| (at * unit, len.min(all - at) * unit))
+    };
     prop_oneof![
         4 => (range(), any::<bool>(), any::<bool>(), any::<u64>())
             .prop_map(|((at, len), durable, in_place, seed)| Step::Write { at, len, durable, in_place, seed }),
@@ -240,7 +245,7 @@ fn mixed_queue(devices: Vec<Arc<dyn Device>>) -> Queue {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_volume_behaves_as_a_disk(steps in prop::collection::vec(step(), 1..40)) {
+    fn the_volume_behaves_as_a_disk(steps in prop::collection::vec(step(4096), 1..40)) {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for (name, device) in devices(folder.path()) {
             behaves_as_a_disk(queue(two_segments(), device), 0..0, &steps, name);
@@ -248,7 +253,17 @@ proptest! {
     }
 
     #[test]
-    fn segments_of_every_kind_on_several_devices_are_one_disk(steps in prop::collection::vec(step(), 1..40)) {
+    fn any_bytes_are_written_with_the_sectors_around_them(steps in prop::collection::vec(step(1), 1..20)) {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for (name, device) in devices(folder.path()) {
+            let mapping = Arc::new(Mapping::new(two_segments(), device).unwrap().with_bytes());
+            let queue = Queue::open(mapping, QueueOptions { depth: 8, max_request: 1 << 20 }).unwrap();
+            behaves_as_a_disk(queue, 0..0, &steps, name);
+        }
+    }
+
+    #[test]
+    fn segments_of_every_kind_on_several_devices_are_one_disk(steps in prop::collection::vec(step(4096), 1..40)) {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (quarter, devices) = (usize::try_from(QUARTER).unwrap(), devices(folder.path()));
         for (i, (name, first)) in devices.iter().enumerate() {

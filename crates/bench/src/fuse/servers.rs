@@ -187,7 +187,7 @@ pub fn serve_null_memory(size: u64, path: &Path, threads: u16) -> Result<(), Ben
     let work = || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let cipher = build(&"cipher_null-ecb".parse()?, &Key::new(&[])?, SectorSize::S4096)?;
         let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)])?;
-        let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(size)))?);
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(size)))?.with_bytes());
         let config = FuseConfig { threads, ..FuseConfig::default() };
         Ok(FuseServer::mount(mapping, &MountPoint::new(path)?, &config)?.run()?)
     };

@@ -50,4 +50,8 @@ impl<C: BlockCipher<B>, const B: usize> Mode<B> for Ctr<C> {
     fn decrypt(&self, ivs: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         self.encrypt(ivs, data);
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }

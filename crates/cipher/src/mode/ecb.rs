@@ -17,4 +17,8 @@ impl<C: BlockCipher<B>, const B: usize> Mode<B> for Ecb<C> {
     fn decrypt(&self, _ivs: &mut [[u8; B]], data: InOutBuf<'_, '_, u8>) {
         self.data.decrypt(blocks(data).into_out_with_copied_in());
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }

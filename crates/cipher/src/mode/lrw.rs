@@ -77,4 +77,8 @@ impl<C: BlockCipher<16>> Mode<16> for Lrw<C> {
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, |cipher, blocks| cipher.decrypt(blocks));
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }

@@ -46,4 +46,8 @@ impl SectorCipher for ManyKeys {
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
         self.each(first, data, |cipher, cc, sector| cipher.decrypt(cc, sector));
     }
+
+    fn is_local(&self) -> bool {
+        self.ciphers.iter().all(|cipher| cipher.is_local())
+    }
 }

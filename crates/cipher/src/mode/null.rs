@@ -26,4 +26,8 @@ impl SectorCipher for Null {
     fn is_null(&self) -> bool {
         true
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }

@@ -84,6 +84,10 @@ impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Sectors<M, 
             self.mode.decrypt(ivs, data);
         });
     }
+
+    fn is_local(&self) -> bool {
+        self.mode.is_local()
+    }
 }
 
 /// A chain mode and a treatment of the data around it.

@@ -105,6 +105,10 @@ impl<R: Rounds + Send + Sync> Mode<16> for ChaCha<R> {
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         Mode::<16>::encrypt(self, ivs, data);
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }
 
 impl<R: Rounds + Send + Sync> Mode<32> for ChaCha<R> {
@@ -114,6 +118,10 @@ impl<R: Rounds + Send + Sync> Mode<32> for ChaCha<R> {
 
     fn decrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
         Mode::<32>::encrypt(self, ivs, data);
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }
 
@@ -133,5 +141,9 @@ impl Mode<8> for Arc4 {
 
     fn decrypt(&self, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>) {
         self.encrypt(ivs, data);
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }

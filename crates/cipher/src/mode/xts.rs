@@ -23,6 +23,10 @@ impl Mode<16> for AesXts {
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.data.xts(Direction::Decrypt, ivs, data);
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }
 
 /// A mode whose IVs are encrypted first.
@@ -41,6 +45,10 @@ impl<M: Mode<16>, C: BlockCipher<16>> Mode<16> for Tweaked<M, C> {
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.by.encrypt(ivs);
         self.mode.decrypt(ivs, data);
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }
 
@@ -123,5 +131,9 @@ impl<C: BlockCipher<16>> Mode<16> for Xts<C> {
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.sectors(ivs, data, |cipher, blocks| cipher.decrypt(blocks));
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }

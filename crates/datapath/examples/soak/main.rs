@@ -1,7 +1,7 @@
 //! Plays volumes against models of their disks, with faults and changes of everything, for as long as it is told.
 //!
-//! `cargo run --release -p underseal-datapath --example soak -- --seconds 3600 --seed 1`; `--round N` plays one round of
-//! a failure again: its threads may meet in another order.
+//! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`; `--round N` plays one round of
+//! a failure again: its threads may meet in another order. `--lower NbdShared` plays over one kind of device only.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -15,16 +15,20 @@ use play::round::{Played, Setup};
 
 fn main() {
     let mut words = std::env::args().skip(1);
-    let (mut seconds, mut first, mut round, mut each) = (60, seed(), None, 5);
+    let (mut seconds, mut first, mut round, mut each, mut lower) = (60, seed(), None, 5, None);
     while let Some(word) = words.next() {
-        let value = words.next().and_then(|value| value.parse::<u64>().ok());
+        let text = words.next();
+        let value = text.as_ref().and_then(|text| text.parse::<u64>().ok());
         match (word.as_str(), value) {
+            ("--lower", None) if text.is_some() => lower = text,
             ("--seconds", Some(value)) => seconds = value,
             ("--each", Some(value)) => each = value,
             ("--seed", Some(value)) => first = value,
             ("--round", Some(value)) => round = Some(value),
             _ => {
-                eprintln!("usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS]");
+                eprintln!(
+                    "usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS] [--lower DEVICE]"
+                );
                 std::process::exit(2);
             }
         }
@@ -36,7 +40,10 @@ fn main() {
     let mut sum = Played::default();
     println!("--seed {first} --seconds {seconds}");
     for number in 1.. {
-        let setup = Setup::new(round.unwrap_or_else(|| dice.next()));
+        let wanted = |setup: &Setup| lower.as_ref().is_none_or(|name| *name == format!("{:?}", setup.device));
+        let mut rounds = std::iter::repeat_with(|| Setup::new(round.unwrap_or_else(|| dice.next())));
+        // Of any thousand there are some over each device.
+        let setup = rounds.by_ref().take(1000).find(wanted).expect("there is such a device");
         println!("{:6.0} s, round {number}: {setup}", begun.elapsed().as_secs_f64());
         let played = setup.play(folder.path(), Duration::from_secs(each.min(seconds)));
         sum.requests += played.requests;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
 use underseal_volume::SegmentKind;
 
-use super::Mapping;
+use super::{Lies, Mapping};
 
 impl Mapping {
     /// The zones of the volume, if it has any.
@@ -60,7 +60,7 @@ impl Mapping {
 
     /// The one device, and where the volume begins on it.
     fn zoned(&self) -> Option<(&dyn Device, u64)> {
-        let [(_, _, SegmentKind::Stored, device, lower, ..)] = self.extents.0[..] else { return None };
+        let [Lies { kind: SegmentKind::Stored, device, lower, .. }] = self.extents.0[..] else { return None };
         let device = &**self.devices.get(device)?;
         let zone = device.geometry().zones?.size;
         lower.is_multiple_of(zone).then_some((device, lower))

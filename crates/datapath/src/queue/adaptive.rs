@@ -94,9 +94,14 @@ impl Adaptive {
         self.running == Some(index)
     }
 
-    /// True when workers have more than one task: the last one given waits for another.
-    pub(super) fn is_away(&self) -> bool {
-        self.away > 1
+    /// True when workers have a task: the next one waits for it.
+    pub(super) fn has_given(&self) -> bool {
+        self.away > 0
+    }
+
+    /// Notes that a worker has one more.
+    pub(super) fn gave(&mut self) {
+        self.away += 1;
     }
 
     /// Notes how the lower device answered a read.
@@ -327,13 +332,9 @@ impl Queue {
             _ if slot.order == WriteOrder::AsReady && !slot.job.is_durable() => Work::EncryptAndWrite,
             _ => Work::Encrypt,
         };
-        self.adaptive.away += 1;
+        // Without a worker it has been begun here.
         let step = self.give(index, &piece, work, Affinity::Any, true);
-        // Without a worker it is done by now.
-        if !matches!(step, super::run::Step::Pending) {
-            self.adaptive.away -= 1;
-            self.went_on(index, step);
-        }
+        self.went_on(index, step);
         true
     }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use underseal_device::Buffer;
 use underseal_volume::Volume;
 
-use super::{Family, Job, Kind, Queue, Slot};
-use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result, WriteOrder};
+use super::{Job, Kind, Queue, Slot};
+use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result};
 
 /// Encrypted zeros are made and written in pieces of this many bytes.
 pub(super) const ZEROS: u64 = 1 << 20;
@@ -34,7 +34,7 @@ impl Queue {
     }
 
     pub(super) fn check_range(&self, offset: u64, len: u64, writes: bool) -> Result<()> {
-        let block = u64::from(self.mapping.block());
+        let block = u64::from(self.mapping.least());
         let fail = |kind, what: &str| Err(Error::new(kind, format!("bytes {offset} + {len}: {what}")));
         if writes && self.mapping.read_only() {
             return fail(ErrorKind::ReadOnly, "the volume is read-only");
@@ -70,10 +70,11 @@ impl Queue {
         let mut spare = [None, None];
         let partial = request.writes() && edges > 0 && !matches!(request, Request::Discard { .. });
         if partial {
-            for scratch in &mut spare[..edges] {
-                *scratch = self.arena.alloc(self.mapping.sector() as usize);
+            let (count, each) = self.scratch(&request, &wide, edges);
+            for scratch in &mut spare[..count] {
+                *scratch = self.arena.alloc(each);
             }
-            if spare[..edges].iter().any(Option::is_none) {
+            if spare[..count].iter().any(Option::is_none) {
                 spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
                 return Err(request);
             }
@@ -111,29 +112,20 @@ impl Queue {
                 }
             },
         };
-        Ok(Slot {
-            tag,
-            job,
-            start: range.start,
-            at: range.start,
-            end: range.end,
-            most: u64::MAX,
-            then_flush,
-            device: 0,
-            buffer,
-            spare,
-            dispatch: Dispatch::Inline,
-            order: WriteOrder::AsReady,
-            is_due: false,
-            is_locked: false,
-            jobs_at: 0,
-            jobs_out: 0,
-            cost: 0,
-            family: Family::Alone,
-            kind,
-            arrived: self.now,
-            since: self.now,
-        })
+        Ok(Slot { tag, then_flush, spare, ..Slot::new(job, range, buffer, kind, self.now) })
+    }
+
+    /// Memory to read what a request covers in part: so many pieces of so many bytes.
+    fn scratch(&self, request: &Request, wide: &Range<u64>, edges: usize) -> (usize, usize) {
+        let sector = self.mapping.sector() as usize;
+        // Whole sectors are written from where they lie in the caller's memory. Where the devices do not take that,
+        // everything is read and written with what was read.
+        let behind =
+            request.range().map_or(0, |(start, _)| (wide.start + sector as u64 - start) % sector as u64);
+        if matches!(request, Request::Write { .. }) && !self.mapping.takes_memory_at(behind) {
+            return (1, usize::try_from(wide.end - wide.start).unwrap_or(usize::MAX));
+        }
+        (edges, sector)
     }
 
     /// The sectors that a range covers, if only in part, and how many it does cover in part.
@@ -147,14 +139,19 @@ impl Queue {
 
     /// Takes a request in.
     pub(super) fn admit(&mut self, slot: Slot) {
-        self.requests += 1;
-        self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
-        let index = self.slots.put(slot);
+        let index = self.enter(slot);
         if self.settings.suspended {
             self.paused.push_back(index);
         } else {
             self.admit_index(index);
         }
+    }
+
+    /// A request is in flight from here on.
+    pub(super) fn enter(&mut self, slot: Slot) -> u32 {
+        self.requests += 1;
+        self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
+        self.slots.put(slot)
     }
 
     /// Lets a request of a running volume begin, or wait for an earlier write.
@@ -208,20 +205,5 @@ impl Queue {
         };
         let last = range.end.saturating_sub(1).max(range.start);
         zone(range.start, false).unwrap_or(range.start)..zone(last, true).unwrap_or(range.end)
-    }
-
-    /// Begins, when nobody writes to the same sectors.
-    pub(super) fn take_lock(&mut self, index: u32) {
-        let slot = self.slots.get(index);
-        let reads = slot.job.reads();
-        if self.mapping.modifies() && (reads || slot.job.changes()) && !slot.is_locked {
-            slot.is_locked = true;
-            let range = slot.start..slot.end;
-            let range = self.widen(range).0;
-            if !self.mapping.locks().claim(range, &self.post, index, reads) {
-                return;
-            }
-        }
-        self.begin(index);
     }
 }

@@ -101,7 +101,7 @@ impl Queue {
             slot: index,
             work,
             is_surplus,
-            follows: self.adaptive.is_away(),
+            follows: self.adaptive.has_given(),
             volume,
             segment: piece.segment,
             at: piece.at,
@@ -113,7 +113,12 @@ impl Queue {
             outcome: Outcome::Untouched,
         };
         match self.mapping.workers().give(task, affinity) {
-            Ok(()) => Step::Pending,
+            Ok(()) => {
+                if is_surplus {
+                    self.adaptive.gave();
+                }
+                Step::Pending
+            }
             Err(mut task) => {
                 // No worker can be had: the volume goes on without.
                 task.run(&mut self.channels);

@@ -65,11 +65,14 @@ impl Queue {
     fn begin_edges(&mut self, index: u32) {
         let slot = self.slots.get(index);
         let (job, start, end, dispatch) = (slot.job, slot.start, slot.end, slot.dispatch);
-        let mut scratch = std::mem::take(&mut slot.spare).into_iter().flatten();
         let mut rest = slot.buffer.take();
         let zeros = job == Job::WriteZeros;
         let durable = job.is_durable();
         let sector = u64::from(self.mapping.sector());
+        let scratch = std::mem::take(&mut self.slots.get(index).spare);
+        // Memory for more than that: for all of it.
+        let whole = scratch[0].as_ref().is_some_and(|memory| memory.len() as u64 > sector);
+        let mut scratch = scratch.into_iter().flatten();
         let (mut parts, mut used) = ([0; 3], 0);
         let mut from = start;
         while from < end {
@@ -77,8 +80,8 @@ impl Queue {
             let aligned_end = end / sector * sector;
             // To the end of a sector that is begun amid, or to the last one, or to the end.
             let to = if from != floor { end.min(floor + sector) } else { aligned_end.max(from) };
-            let to = if to == from { end } else { to };
-            let is_edge = from != floor || !to.is_multiple_of(sector);
+            let to = if to == from || whole { end } else { to };
+            let is_edge = whole || from != floor || !to.is_multiple_of(sector);
             let len = usize::try_from(to - from).unwrap_or(usize::MAX);
             // Zeros have one buffer, for the part in the middle.
             let data = if zeros {
@@ -92,7 +95,8 @@ impl Queue {
             parts[used] = if is_edge {
                 let within = usize::try_from(from - floor).unwrap_or(0);
                 let modify = Job::Modify { reads: true, from: within, len, durable };
-                let part = self.part(index, modify, floor, floor + sector, scratch.next(), dispatch);
+                let ceiling = to.next_multiple_of(sector);
+                let part = self.part(index, modify, floor, ceiling, scratch.next(), dispatch);
                 self.slots.get(part).spare[0] = data;
                 part
             } else {
@@ -121,30 +125,8 @@ impl Queue {
         let family = Family::Part { parent, next: None };
         let slot = self.slots.get(parent);
         let (order, most, kind) = (slot.order, slot.most, slot.kind);
-        let now = self.now;
-        self.slots.put(Slot {
-            tag: 0,
-            job,
-            start,
-            at: start,
-            end,
-            most,
-            then_flush: false,
-            device: 0,
-            buffer,
-            spare: [None, None],
-            dispatch,
-            order,
-            is_due: false,
-            is_locked: false,
-            jobs_at: 0,
-            jobs_out: 0,
-            cost: 0,
-            family,
-            kind,
-            arrived: now,
-            since: now,
-        })
+        let part = Slot::new(job, start..end, buffer, kind, self.now);
+        self.slots.put(Slot { most, dispatch, order, family, ..part })
     }
 
     fn start_parts(&mut self, parent: u32, parts: &[u32], is_shared: bool) {

@@ -4,7 +4,7 @@ use underseal_device::{Buffer, Finished, Io, Now, Started};
 
 use super::piece::{Piece, Place};
 use super::{Family, Queue, Slot};
-use crate::slot::{Job, Kind};
+use crate::slot::{Job, Kind, Lock};
 use crate::stats::{Did, nanos};
 use crate::{Completion, Dispatch, Error, ErrorKind, Result, WriteOrder};
 
@@ -52,9 +52,7 @@ impl Queue {
             return self.start(index, device, Io::Flush);
         }
         let (Some(volume), job) = (&self.volume, slot.job) else { return no_key() };
-        let Some(piece) = Piece::of(volume, slot) else {
-            return Step::Failed(Error::new(ErrorKind::OutOfRange, "beyond the volume's end"));
-        };
+        let Some(piece) = Piece::of(volume, slot) else { return beyond() };
         let device = match piece.place(volume) {
             Place::On(device) => device,
             Place::Zero => {
@@ -184,7 +182,7 @@ impl Queue {
             && whole
             && self.volume.is_some()
             && !self.settings.suspended
-            && !self.mapping.modifies()
+            && self.widen(range.clone()).1 == 0
             && !self.mapping.is_zoned()
             && self.order.is_empty()
             && self.writes.is_free(&range)
@@ -231,16 +229,13 @@ impl Queue {
     }
 
     /// Goes on with a write that did not go down at once: the piece at `at` is encrypted already.
-    pub(super) fn write_rest(&mut self, tag: u64, offset: u64, at: u64, buffer: Buffer) {
-        let end = offset + buffer.len() as u64;
-        let write = crate::Request::Write { offset, data: buffer, durable: false };
-        // Whole sectors need no more memory than their own.
-        let Ok(mut slot) = self.slot(tag, write) else { return };
-        (slot.at, slot.is_due) = (at, true);
-        self.requests += 1;
-        let index = self.slots.put(slot);
+    pub(super) fn write_rest(&mut self, tag: u64, offset: u64, at: u64, buffer: Buffer, lock: Lock) {
+        let range = offset..offset + buffer.len() as u64;
+        let write = Job::Write { durable: false };
+        let slot = Slot::new(write, range.clone(), Some(buffer), Kind::Write, self.now);
+        let index = self.enter(Slot { tag, at, is_due: true, lock, ..slot });
         // Nothing overlaps: it was asked before.
-        self.writes.enter(offset..end, index, false);
+        self.writes.enter(range, index, false);
         let step = self.write_encrypted(index);
         self.went_on(index, step);
     }
@@ -312,7 +307,7 @@ impl Queue {
         self.lower_over(index);
         let Some(volume) = &self.volume else { return no_key() };
         let slot = self.slots.get(index);
-        let Some(piece) = Piece::of(volume, slot) else { return Step::Done };
+        let Some(piece) = Piece::of(volume, slot) else { return beyond() };
         if slot.job.reads() {
             return self.decrypt(index, &piece);
         }
@@ -359,10 +354,8 @@ impl Queue {
         if let Family::Part { parent, .. } = self.slots.get(index).family {
             return self.part_over(parent, result);
         }
+        self.unlock(index);
         let slot = self.slots.get(index);
-        if slot.is_locked {
-            self.mapping.locks().release(&self.post, index);
-        }
         let changes = slot.kind != Kind::Read && slot.kind != Kind::Flush;
         let Slot { tag, job, mut buffer, spare, start, end, kind, arrived, .. } = self.slots.take(index);
         if changes {
@@ -389,6 +382,10 @@ impl Queue {
         self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
         self.ready.push_back(Completion { tag, result, buffer });
     }
+}
+
+fn beyond() -> Step {
+    Step::Failed(Error::new(ErrorKind::OutOfRange, "beyond the volume's end"))
 }
 
 fn unsupported(e: &underseal_device::Error) -> bool {

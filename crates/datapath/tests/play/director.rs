@@ -9,6 +9,7 @@ use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, WriteOr
 use underseal_device::{Fault, FaultControl, Kind, Rule};
 
 use super::dice::Dice;
+use super::disk::tick;
 use super::round::{Setup, Shared};
 
 /// More than any request takes, on a busy machine too.
@@ -24,15 +25,15 @@ pub(crate) fn direct(
 ) -> (u64, u64) {
     let mut dice = Dice::of(setup.seed, 1);
     let (mut changes, mut cuts) = (0, 0);
-    mapping.set_policy(policy(&mut dice)).unwrap();
+    change(setup, mapping, &mut dice);
     while Instant::now() < until && !shared.stop.load(SeqCst) {
         thread::sleep(Duration::from_micros(dice.length(20_000)));
         match dice.below(100) {
             0..60 => {
-                mapping.set_policy(policy(&mut dice)).unwrap();
+                change(setup, mapping, &mut dice);
                 changes += 1;
             }
-            60..75 => suspend(setup, mapping, &mut dice),
+            60..75 => suspend(setup, shared, mapping, &mut dice),
             75..85 if setup.faults => {
                 controls.iter().for_each(|control| inject(control, &mut dice));
             }
@@ -47,6 +48,14 @@ pub(crate) fn direct(
         }
     }
     (changes, cuts)
+}
+
+/// Sets another policy. Where writes keep their order, some are refused.
+fn change(setup: &Setup, mapping: &Mapping, dice: &mut Dice) {
+    let policy = policy(dice);
+    let keeps_order = policy.write == Dispatch::Inline || policy.write_order == WriteOrder::Arrival;
+    let allowed = keeps_order || !setup.is_zoned();
+    assert_eq!(mapping.set_policy(policy).is_ok(), allowed, "{policy}");
 }
 
 pub(crate) fn policy(dice: &mut Dice) -> Policy {
@@ -68,11 +77,13 @@ pub(crate) fn policy(dice: &mut Dice) -> Policy {
     }
 }
 
-fn suspend(setup: &Setup, mapping: &Mapping, dice: &mut Dice) {
+fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
     let refused = |e: underseal_datapath::Error| e.kind();
     assert_eq!(mapping.wipe_key().map_err(refused), Err(ErrorKind::NotSuspended));
+    let begun = tick(&shared.clock);
     match mapping.suspend(LONG) {
-        Ok(()) => {}
+        // It flushes, for everybody.
+        Ok(()) => shared.has_flushed(begun),
         // The flush: the volume runs on.
         Err(e) if setup.may_fail() && e.kind() == ErrorKind::Lower => return,
         Err(e) => panic!("{e}"),
@@ -84,7 +95,7 @@ fn suspend(setup: &Setup, mapping: &Mapping, dice: &mut Dice) {
         mapping.replace_volume(setup.volume(1)).unwrap();
     }
     if dice.one_in(2) {
-        mapping.set_policy(policy(dice)).unwrap();
+        change(setup, mapping, dice);
     }
     thread::sleep(Duration::from_micros(dice.length(3000)));
     mapping.resume().unwrap();

@@ -3,6 +3,9 @@
 //! A block is what the last acknowledged write put there, or a later one that failed. After a power cut it may also be
 //! anything that was written since the last flush, or before it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
 use super::dice::mix;
 
 /// The smallest block, in bytes.
@@ -16,8 +19,8 @@ pub(crate) const ANYTHING: Stamp = u64::MAX;
 
 pub(crate) struct Disk {
     blocks: Vec<Block>,
-    /// Counts what happens.
-    clock: u64,
+    /// Counts what happens to all players' blocks.
+    clock: Arc<AtomicU64>,
     /// The power may be cut: what is acknowledged is not safe before a flush.
     is_volatile: bool,
 }
@@ -40,14 +43,13 @@ struct Change {
 }
 
 impl Disk {
-    pub(crate) fn new(bytes: u64, is_volatile: bool) -> Self {
+    pub(crate) fn new(bytes: u64, is_volatile: bool, clock: Arc<AtomicU64>) -> Self {
         let block = Block { base: vec![ANYTHING], since: vec![], in_flight: 0, touched: 0 };
-        Self { blocks: vec![block; usize::try_from(bytes / UNIT).unwrap()], clock: 0, is_volatile }
+        Self { blocks: vec![block; usize::try_from(bytes / UNIT).unwrap()], clock, is_volatile }
     }
 
-    pub(crate) fn now(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+    pub(crate) fn now(&self) -> u64 {
+        tick(&self.clock)
     }
 
     fn range(&mut self, offset: u64, len: u64) -> &mut [Block] {
@@ -84,7 +86,7 @@ impl Disk {
         }
     }
 
-    /// A flush that was submitted at `begun` has succeeded.
+    /// A flush that was submitted at `begun`, by any player, has succeeded.
     pub(crate) fn flushed(&mut self, begun: u64) {
         for block in &mut self.blocks {
             let safe = |change: &Change| change.acknowledged.is_some_and(|at| at < begun);
@@ -154,6 +156,11 @@ impl Disk {
             }
         }
     }
+}
+
+/// The time, which never stands still.
+pub(crate) fn tick(clock: &AtomicU64) -> u64 {
+    clock.fetch_add(1, SeqCst) + 1
 }
 
 impl Block {

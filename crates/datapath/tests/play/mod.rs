@@ -4,6 +4,8 @@
 //!   round:   a volume, devices, an accelerator, as a seed decides
 //!     +-- players   a thread and a queue each; all kinds of requests, blocks that only this player writes
 //!     |     disk      what each of its blocks may hold now, and after a power cut
+//!     |     hot       blocks that all of them write, none of which may be half of one write and half of another
+//!     |     zones     the player of a volume that is written in sequence
 //!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
 //!     +-- watchdog  ends the process, with the seed, when nothing moves any more
 //! ```
@@ -13,5 +15,10 @@
 pub(crate) mod dice;
 mod director;
 mod disk;
+mod hot;
+mod lower;
 mod player;
 pub(crate) mod round;
+#[path = "../../../device/tests/server/mod.rs"]
+mod server;
+mod zones;

@@ -9,6 +9,7 @@ use underseal_datapath::{Buffer, Completion, ErrorKind, Mapping, Queue, Request}
 
 use super::dice::Dice;
 use super::disk::{ANYTHING, Disk, Stamp, UNIT, ZEROS, fill};
+use super::hot;
 use super::round::{Setup, Shared};
 
 pub(crate) struct Player<'r> {
@@ -16,7 +17,7 @@ pub(crate) struct Player<'r> {
     shared: &'r Shared,
     mapping: Arc<Mapping>,
     queue: Queue,
-    pub(crate) disk: Disk,
+    disk: Disk,
     dice: Dice,
     number: u64,
     /// By tag.
@@ -24,14 +25,29 @@ pub(crate) struct Player<'r> {
     free: Vec<usize>,
     /// Power cuts that it has seen.
     cuts: u64,
-    pub(crate) checked: u64,
-    pub(crate) requests: u64,
+    checked: u64,
+    requests: u64,
 }
 
 enum Sent {
-    Read { offset: u64, len: u64, begun: u64 },
-    Change { offset: u64, len: u64, id: u64, durable: bool },
-    Flush { begun: u64 },
+    Read {
+        offset: u64,
+        len: u64,
+        begun: u64,
+    },
+    Change {
+        offset: u64,
+        len: u64,
+        id: u64,
+        durable: bool,
+    },
+    Flush {
+        begun: u64,
+    },
+    /// A read of blocks that everybody writes.
+    Hot {
+        offset: u64,
+    },
     Other,
     Bad(ErrorKind),
 }
@@ -40,7 +56,7 @@ impl<'r> Player<'r> {
     pub(crate) fn new(setup: &'r Setup, shared: &'r Shared, mapping: Arc<Mapping>, number: u64) -> Self {
         let queue = Queue::open(mapping.clone(), setup.queue).unwrap();
         Self {
-            disk: Disk::new(mapping.size(), setup.cache),
+            disk: Disk::new(mapping.size(), setup.cache, shared.clock.clone()),
             dice: Dice::of(setup.seed, 100 + number),
             sent: Vec::new(),
             free: Vec::new(),
@@ -55,12 +71,14 @@ impl<'r> Player<'r> {
         }
     }
 
-    /// Plays until the round ends, and checks all that it wrote. Its model, and how many blocks and requests there were.
-    pub(crate) fn play(mut self) -> (Disk, u64, u64) {
+    /// Plays until the round ends, and checks all that it wrote. How many blocks and requests there were.
+    pub(crate) fn play(mut self) -> (u64, u64) {
         self.write_everything();
         while !self.shared.stop.load(SeqCst) {
             if self.cuts < self.shared.cuts.load(SeqCst) {
                 self.drain();
+                // Whoever flushed did so for all.
+                self.disk.flushed(self.shared.flushed.load(SeqCst));
                 self.disk.cut();
                 self.cuts += 1;
                 self.shared.drained.fetch_add(1, SeqCst);
@@ -91,7 +109,7 @@ impl<'r> Player<'r> {
         self.drain();
         self.check_everything();
         self.check_memory();
-        (self.disk, self.checked, self.requests)
+        (self.checked, self.requests)
     }
 
     /// The queue goes with work in it; what it had was done, or was not.
@@ -124,6 +142,9 @@ impl<'r> Player<'r> {
     }
 
     fn write_everything(&mut self) {
+        if self.number == 0 {
+            self.write_hot_blocks();
+        }
         let (start, end) = self.setup.region(self.number);
         let most = self.setup.queue.max_request as u64;
         let block = u64::from(self.mapping.block());
@@ -184,6 +205,9 @@ impl<'r> Player<'r> {
 
     /// Sends some request. False when there was no room for it.
     fn send_one(&mut self) -> bool {
+        if self.setup.hot > 0 && self.dice.one_in(6) {
+            return self.send_hot();
+        }
         let (offset, len) = self.range();
         let durable = self.dice.one_in(8);
         let (in_region, block) = (offset >= self.setup.shared, u64::from(self.mapping.block()));
@@ -241,6 +265,47 @@ impl<'r> Player<'r> {
             assert!(self.requests > over, "an empty queue has no room for {len} bytes");
         }
         sent
+    }
+
+    /// Reads or writes where everybody does.
+    fn send_hot(&mut self) -> bool {
+        let (offset, len) = hot::range(&mut self.dice, self.setup, self.mapping.block());
+        if self.dice.one_in(2) {
+            let request = Request::Read { offset, len: usize::try_from(len).unwrap() };
+            return self.submit(Sent::Hot { offset }, request);
+        }
+        self.write_hot(offset, len)
+    }
+
+    fn write_hot(&mut self, offset: u64, len: u64) -> bool {
+        let len = usize::try_from(len).unwrap();
+        if self.dice.one_in(3) {
+            let mut data = vec![0; len];
+            hot::fill(&mut data, offset, self.shared);
+            let tag = self.tag();
+            if self.queue.write_in_place(tag as u64, offset, &mut data, false).is_err() {
+                self.free.push(tag);
+                return false;
+            }
+            self.sent[tag] = Some(Sent::Other);
+            return true;
+        }
+        let Some(mut data) = self.queue.alloc(len) else { return false };
+        hot::fill(&mut data, offset, self.shared);
+        let durable = self.dice.one_in(8);
+        self.submit(Sent::Other, Request::Write { offset, data, durable })
+    }
+
+    fn write_hot_blocks(&mut self) {
+        let end = self.setup.size;
+        for offset in (end - self.setup.hot..end).step_by(self.mapping.block() as usize) {
+            while !self.write_hot(offset, self.mapping.block().into()) {
+                self.queue.wait().unwrap();
+                self.take();
+            }
+        }
+        self.drain();
+        self.shared.hot_is_written.store(true, SeqCst);
     }
 
     fn stamp(&mut self) -> Stamp {
@@ -339,7 +404,14 @@ impl<'r> Player<'r> {
                 }
             }
             Sent::Change { offset, len, id, durable } => self.disk.end(offset, len, id, ok, durable),
-            Sent::Flush { begun } if ok => self.disk.flushed(begun),
+            Sent::Hot { offset } if ok => {
+                let data = buffer.as_ref().expect("a read brings its bytes");
+                self.checked += hot::check(data, offset, self.mapping.block(), self.shared);
+            }
+            Sent::Flush { begun } if ok => {
+                self.disk.flushed(begun);
+                self.shared.has_flushed(begun);
+            }
             _ => {}
         }
         if let Some(buffer) = buffer {

@@ -11,18 +11,25 @@ use std::time::{Duration, Instant};
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::{Accelerator, DmaFaults, DmaModel, DmaSpec, SoftwarePool};
 use underseal_datapath::{Mapping, QueueOptions};
-use underseal_device::{
-    Device, FaultControl, FaultDevice, FileDevice, ModelDevice, OpenOptions, Profile, RamDevice, StripeDevice,
-};
+use underseal_device::{Device, FaultControl, FaultDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;
 use super::director::direct;
-use super::disk::Disk;
+use super::lower::{Lower, Place, ZONE};
 use super::player::Player;
+use super::zones;
 
 /// After so long without any progress the process ends.
 const HANGS: Duration = Duration::from_secs(240);
+
+/// The first does not spread what it encrypts over the sector, the others do.
+const CIPHERS: [(&str, u8); 4] = [
+    ("aes-xts-plain64", 64),
+    ("aes-cbc-essiv:sha256", 32),
+    ("xchacha12,aes-adiantum-plain64", 32),
+    ("aes-hctr2-plain64", 32),
+];
 
 /// What a seed decides.
 #[derive(Debug, Clone)]
@@ -38,21 +45,16 @@ pub(crate) struct Setup {
     pub(crate) size: u64,
     /// So many bytes at the front belong to all players, a block each in turn.
     pub(crate) shared: u64,
-    pub(crate) chained: bool,
+    /// The cipher of the volume's second half, and its key's length.
+    pub(crate) second: (&'static str, u8),
+    /// So many bytes at the end are written by everybody, where the volume promises that each block is then what one
+    /// write has put there.
+    pub(crate) hot: u64,
     pub(crate) discards: bool,
     /// Requests fail.
     pub(crate) faults: bool,
     /// The device has a volatile cache, and its power is cut.
     pub(crate) cache: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lower {
-    Ram,
-    Cached,
-    Direct,
-    Stripe,
-    Nvme,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +77,21 @@ pub(crate) struct Shared {
     pub(crate) drained: AtomicU64,
     /// How often the power came back.
     pub(crate) restored: AtomicU64,
+    /// Counts what happens, for all players alike.
+    pub(crate) clock: Arc<AtomicU64>,
+    /// What was acknowledged to any player before this is on stable storage.
+    pub(crate) flushed: AtomicU64,
+    /// Writes to the blocks that all write, and whether each of those was written.
+    pub(crate) hot_writes: AtomicU64,
+    pub(crate) hot_is_written: AtomicBool,
     pub(crate) progress: AtomicU64,
+}
+
+impl Shared {
+    /// A flush that was submitted at this time has succeeded.
+    pub(crate) fn has_flushed(&self, begun: u64) {
+        self.flushed.fetch_max(begun, SeqCst);
+    }
 }
 
 /// What came of a round.
@@ -90,14 +106,19 @@ pub(crate) struct Played {
 impl Setup {
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let device =
-            dice.pick(&[Lower::Ram, Lower::Ram, Lower::Cached, Lower::Direct, Lower::Stripe, Lower::Nvme]);
+        let device = dice.pick(&Lower::ALL);
         let sector = dice.pick(&[512, 4096, 4096, 16384, 65536]);
         let least = if device == Lower::Direct { 4096.min(sector) } else { 512 };
-        let block = if dice.one_in(2) { sector } else { least.max(512).min(sector) };
+        // Zones know no writes but in order, and what comes of one that failed nobody knows.
+        let zoned = device == Lower::Zoned;
+        let block = if dice.one_in(2) || zoned { sector } else { least.max(512).min(sector) };
         let threads = dice.pick(&[1, 2, 3, 4]);
-        let (faults, cache) = (dice.one_in(2), dice.one_in(3));
+        let (faults, cache) = (!zoned && dice.one_in(2), !zoned && dice.one_in(3));
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
+        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
+        let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
+        let keeps_apart = !zoned && !faults && !cache && (second != CIPHERS[0] || block < sector);
+        let hot = if keeps_apart { 8 * u64::from(sector) } else { 0 };
         Self {
             seed,
             device,
@@ -115,11 +136,12 @@ impl Setup {
                 depth: dice.pick(&[1, 2, 8, 32, 128]),
                 max_request: dice.pick(&[65536, 256 << 10, 1 << 20]),
             },
-            size: shared + (dice.pick(&[1, 2, 4]) << 20),
+            size: if zoned { 16 * ZONE } else { shared + (dice.pick(&[1, 2, 4]) << 20) + hot },
             shared,
-            // A sector that is torn is lost as a whole in a chained mode, as on any disk.
-            chained: !faults && !cache && dice.one_in(2),
-            discards: dice.one_in(2),
+            second,
+            hot,
+            // A zone is emptied by discarding it.
+            discards: zoned || dice.one_in(2),
             faults,
             cache,
         }
@@ -129,16 +151,23 @@ impl Setup {
         self.faults || self.cache
     }
 
+    pub(crate) fn is_zoned(&self) -> bool {
+        self.device == Lower::Zoned
+    }
+
     /// The part of the volume that one player has for itself. Parts do not end where sectors do.
     pub(crate) fn region(&self, number: u64) -> (u64, u64) {
         let block = u64::from(self.block);
-        let blocks = (self.size - self.shared) / block;
+        let blocks = (self.size - self.shared - self.hot) / block;
         let from = |number: u64| self.shared + blocks * number / self.threads * block;
         (from(number), from(number + 1))
     }
 
     /// Whose a byte is.
     pub(crate) fn owner(&self, at: u64) -> u64 {
+        if at >= self.size - self.hot {
+            return u64::MAX;
+        }
         if at < self.shared {
             let blocks = self.shared / u64::from(self.block);
             // What is left over in the end is the last one's.
@@ -163,32 +192,14 @@ impl Setup {
             let key = Key::new(&(0..length).map(|i| key ^ i).collect::<Vec<u8>>()).unwrap();
             build(&spec.parse().unwrap(), &key, SectorSize::new(self.sector).unwrap()).unwrap()
         };
-        let first = cipher("aes-xts-plain64", 64);
-        let second = if self.chained { cipher("aes-cbc-essiv:sha256", 32) } else { first.clone() };
-        let half = (self.size / 2).next_multiple_of(65536);
+        let [first, second] = [CIPHERS[0], self.second].map(|(spec, length)| cipher(spec, length));
+        let half = (self.size / 2).next_multiple_of(if self.is_zoned() { ZONE } else { 65536 });
+        let lower = if self.is_zoned() { [ZONE, 2 * ZONE] } else { [65536, 4096] };
         let segments = vec![
-            Segment::stored(0, half, 65536, 0, first),
-            Segment { device: 1, ..Segment::stored(half, self.size - half, 4096, 8, second) },
+            Segment::stored(0, half, lower[0], 0, first),
+            Segment { device: 1, ..Segment::stored(half, self.size - half, lower[1], 8, second) },
         ];
         Volume::new(segments).unwrap().with_discards(self.discards)
-    }
-
-    fn inner(&self, folder: &Path, number: u64) -> Arc<dyn Device> {
-        let size = self.size + (1 << 20);
-        let file = |direct| -> Arc<dyn Device> {
-            let path = folder.join(format!("{}-{number}", self.seed));
-            std::fs::File::create(&path).unwrap().set_len(size).unwrap();
-            Arc::new(FileDevice::open(&path, OpenOptions { direct, ..Default::default() }).unwrap())
-        };
-        let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
-        match self.device {
-            Lower::Ram => ram(),
-            Lower::Cached => file(false),
-            // A file system without direct I/O is written through its cache.
-            Lower::Direct => file(self.block >= 512),
-            Lower::Stripe => Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap()),
-            Lower::Nvme => Arc::new(ModelDevice::new(ram(), &Profile::nvme().scaled(0.1))),
-        }
     }
 
     fn engine(&self) -> Arc<dyn Accelerator> {
@@ -213,14 +224,15 @@ impl Setup {
     /// # Panics
     /// When the volume was not a disk.
     pub(crate) fn play(&self, folder: &Path, time: Duration) -> Played {
-        let devices: Vec<FaultDevice> = (0..2)
-            .map(|number| {
-                let inner = self.inner(folder, number);
+        let places: Vec<Place> = (0..2).map(|number| Place::new(self, folder, number)).collect();
+        let devices: Vec<FaultDevice> = places
+            .iter()
+            .map(|place| {
                 if self.cache {
                     // Larger blocks would take a write that was flushed back with a neighbour that was not.
-                    FaultDevice::with_volatile_cache(inner, self.seed, 512)
+                    FaultDevice::with_volatile_cache(place.device.clone(), self.seed, 512)
                 } else {
-                    FaultDevice::new(inner, self.seed)
+                    FaultDevice::new(place.device.clone(), self.seed)
                 }
             })
             .collect();
@@ -232,14 +244,16 @@ impl Setup {
         assert_eq!(mapping.block(), self.block, "{self}");
         let shared = Shared::default();
         let mut played = Played::default();
-        let mut disks: Vec<Disk> = Vec::new();
         let result = thread::scope(|scope| {
             scope.spawn(|| watch(self, &shared, &mapping));
             let players: Vec<_> = (0..self.threads)
                 .map(|number| {
                     let (mapping, shared) = (mapping.clone(), &shared);
                     scope.spawn(move || {
-                        let play = || Player::new(self, shared, mapping, number).play();
+                        let play = || match self.is_zoned() {
+                            true => zones::play(self, shared, &mapping, number),
+                            false => Player::new(self, shared, mapping, number).play(),
+                        };
                         let result = catch_unwind(AssertUnwindSafe(play));
                         shared.stop.store(true, SeqCst);
                         result
@@ -258,8 +272,7 @@ impl Setup {
             let mut result = directed.map(|(changes, cuts)| (played.changes, played.cuts) = (changes, cuts));
             for player in players {
                 match player.join().unwrap() {
-                    Ok((disk, checked, requests)) => {
-                        disks.push(disk);
+                    Ok((checked, requests)) => {
                         played.checked += checked;
                         played.requests += requests;
                     }
@@ -276,9 +289,6 @@ impl Setup {
         let stats = mapping.stats();
         assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
         assert_eq!(stats.backlog.bytes, 0, "{self}");
-        for number in 0..2 {
-            let _ = std::fs::remove_file(folder.join(format!("{}-{number}", self.seed)));
-        }
         played
     }
 }

@@ -2,7 +2,9 @@
 
 mod alone;
 mod engines;
+mod halves;
 mod order;
+mod races;
 mod suspend;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
 use underseal_datapath::engine::SoftwarePool;
-use underseal_device::{Fault, FaultDevice, Kind, RamDevice, RecorderDevice, Rule};
+use underseal_device::{RamDevice, RecorderDevice};
 
 use super::*;
 
@@ -94,33 +94,4 @@ fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
     mapping.replace_volume(same()).unwrap();
     let engine = mapping.set_policy(policy("engine")).unwrap_err();
     assert_eq!(engine.kind(), ErrorKind::Policy, "there is none");
-}
-
-#[test]
-fn a_device_that_is_stuck_keeps_the_volume_from_being_suspended_and_not_from_going_on() {
-    let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
-    let slow = Rule::new(Fault::Delay(Duration::from_millis(700))).on(Kind::Write).times(1);
-    device.control().add(slow);
-    let mapping = Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), Arc::new(device)).unwrap());
-    let begun = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut queue = open(&mapping);
-            submit_write(&mut queue, 0, 0, 4096, 1);
-            begun.store(true, SeqCst);
-            succeed(&mut queue);
-            submit_write(&mut queue, 0, 0, 4096, 2);
-            succeed(&mut queue);
-        });
-        while !begun.load(SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        match mapping.suspend(Duration::from_millis(1)) {
-            Err(e) => assert_eq!(e.kind(), ErrorKind::Busy),
-            // This thread came too late: the request was over.
-            Ok(()) => mapping.resume().unwrap(),
-        }
-        assert!(!mapping.is_suspended());
-    });
-    assert_eq!(mapping.stats().writes.requests, 2);
 }

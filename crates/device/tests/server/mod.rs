@@ -37,6 +37,8 @@ pub(crate) struct Behaviour {
     pub(crate) cannot_flush: bool,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,
+    /// What it hears is kept, for a test to look at.
+    pub(crate) records: bool,
 }
 
 impl Behaviour {
@@ -60,6 +62,7 @@ impl Behaviour {
             stalls: false,
             cannot_flush: false,
             forgets: false,
+            records: true,
         }
     }
 
@@ -188,7 +191,9 @@ impl Connection {
     fn hear(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes)?;
-        self.inner.heard.lock().unwrap().extend(&bytes);
+        if self.inner.behaviour().records {
+            self.inner.heard.lock().unwrap().extend(&bytes);
+        }
         Ok(bytes)
     }
 
@@ -258,7 +263,10 @@ impl Connection {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
             let request = Request::parse(&header).expect("the client keeps in step");
             let payload = self.hear(request.payload_len() as usize)?;
-            self.inner.requests.lock().unwrap().push(request);
+            let is = self.inner.behaviour();
+            if is.records {
+                self.inner.requests.lock().unwrap().push(request);
+            }
             if request.command == Command::Disconnect {
                 return Ok(());
             }
@@ -266,7 +274,6 @@ impl Connection {
                 thread::sleep(std::time::Duration::from_millis(5));
             }
             served += 1;
-            let is = self.inner.behaviour();
             let replied = self.carry_out(&request, &payload, &is);
             if is.dies_after.is_some_and(|most| served >= most) {
                 self.stream.shutdown(std::net::Shutdown::Both)?;
@@ -313,7 +320,7 @@ impl Connection {
             Command::Write => memory[from..from + len].copy_from_slice(payload),
             Command::WriteZeroes | Command::Trim => memory[from..from + len].fill(0),
             Command::Flush if is.cannot_flush => return plain(Some(Errno::Io)),
-            Command::Flush => *self.inner.stable.lock().unwrap() = memory.clone(),
+            Command::Flush if is.forgets => self.inner.stable.lock().unwrap().copy_from_slice(&memory),
             Command::Read => return read_reply(request, &memory[from..from + len], self.structured, is),
             Command::BlockStatus => {
                 let hole = |at: usize| memory[at..(at + 4096).min(is.size)].iter().all(|&b| b == 0);
@@ -327,7 +334,7 @@ impl Connection {
             }
             _ => {}
         }
-        if fua {
+        if fua && is.forgets {
             self.inner.stable.lock().unwrap()[from..from + len].copy_from_slice(&memory[from..from + len]);
         }
         if self.structured && len.is_multiple_of(8192) {

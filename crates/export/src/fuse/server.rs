@@ -59,8 +59,6 @@ pub(super) struct Shared {
     pub(super) files: Files,
     pub(super) cache: bool,
     pub(super) turns: Turns,
-    /// Taken for writes of parts of sectors: two such parts may be of one sector.
-    pub(super) patches: Mutex<()>,
     /// No more requests are to be taken.
     pub(super) cut_off: AtomicBool,
     /// A thread was told by the kernel that the mount is gone.
@@ -80,8 +78,9 @@ impl FuseServer {
     /// here on.
     ///
     /// # Errors
-    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages; `Mount` when the system refuses; `Io` when
-    /// there is no queue, descriptor or thread for it.
+    /// `Unsupported` when its [blocks](Mapping::with_block) are larger than the kernel's pages, or it does not take
+    /// [any bytes](Mapping::with_bytes), as writers of files expect; `Mount` when the system refuses; `Io` when there is no queue,
+    /// descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
         if mapping.block() > LARGEST_BLOCK {
             let context = format!(
@@ -90,6 +89,12 @@ impl FuseServer {
             );
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
+        if !mapping.takes_bytes() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a file takes writes of any bytes, this volume does not",
+            ));
+        }
         let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
         let mounted = Mounted::new(point, mapping.read_only(), config.allow_root)?;
         let shared = Arc::new(Shared {
@@ -97,7 +102,6 @@ impl FuseServer {
             files,
             cache: config.cache,
             turns: Turns::new().map_err(no_thread)?,
-            patches: Mutex::new(()),
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path: point.path().to_owned(),

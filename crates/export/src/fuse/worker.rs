@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags};
@@ -42,9 +42,6 @@ const LONG: usize = 32 << 10;
 const READABLE: u32 = 0;
 const WANTED: u32 = 1;
 
-/// The queue's number for the one request that its thread waits for, which no ticket has.
-const AWAITED: u64 = u64::MAX;
-
 /// Open flags as the kernel passes them on.
 const O_DIRECT: u32 = OFlags::DIRECT.bits();
 const O_DSYNC: u32 = OFlags::DSYNC.bits();
@@ -72,11 +69,8 @@ struct Ticket {
 
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// So many bytes of what was read, from `skip` on.
-    Data {
-        skip: usize,
-        len: usize,
-    },
+    /// What was read.
+    Data,
     Written(u32),
     Done,
 }
@@ -274,10 +268,8 @@ impl Worker {
             return Ok(Some(Body::EMPTY));
         }
         self.last = to_usize(len);
-        let (start, end) = self.whole_sectors(file.start + offset, len);
-        let skip = to_usize(file.start + offset - start);
-        let read = Job::Read { offset: start, len: to_usize(end - start) };
-        self.start(unique, Answer::Data { skip, len: to_usize(len) }, read)
+        let read = Job::Read { offset: file.start + offset, len: to_usize(len) };
+        self.start(unique, Answer::Data, read)
     }
 
     fn write(&mut self, unique: u64, node: u64, offset: u64, size: u32, flags: u32) -> Answered {
@@ -292,10 +284,8 @@ impl Worker {
         self.last = len;
         let offset = file.start + offset;
         let durable = flags & O_DSYNC != 0;
-        if self.whole_sectors(offset, size.into()) != (offset, offset + u64::from(size)) {
-            // As on a block device: past the page cache goes only what is aligned.
-            let refused = flags & O_DIRECT != 0;
-            return if refused { Err(Errno::INVAL) } else { self.patch(offset, len, durable) };
+        if flags & O_DIRECT != 0 && !self.is_aligned(offset, size.into()) {
+            return Err(Errno::INVAL);
         }
         if len == self.inbox.len()
             && let Some(fresh) = self.queue.alloc(len)
@@ -308,23 +298,6 @@ impl Worker {
             self.make_room().map_err(errno_of)?;
         }
         Ok(None)
-    }
-
-    /// Writes a part of a sector: reads the whole, changes it and writes it back, one at a time of all threads.
-    fn patch(&mut self, offset: u64, len: usize, durable: bool) -> Answered {
-        let shared = self.shared.clone();
-        // This can take a while.
-        shared.turns.call();
-        let _turn = shared.patches.lock().unwrap_or_else(PoisonError::into_inner);
-        let (start, end) = self.whole_sectors(offset, len as u64);
-        let skip = to_usize(offset - start);
-        let mut data =
-            self.carry_out(Job::Read { offset: start, len: to_usize(end - start) })?.ok_or(Errno::IO)?;
-        data[skip..skip + len].copy_from_slice(&self.inbox[..len]);
-        if let Some(data) = self.carry_out(Job::Write { offset: start, data, durable })? {
-            self.queue.free(data);
-        }
-        Ok(Some(Body::written(u32::try_from(len).unwrap_or(u32::MAX))))
     }
 
     fn fallocate(&mut self, unique: u64, node: u64, offset: u64, len: u64, mode: u32) -> Answered {
@@ -348,7 +321,7 @@ impl Worker {
             return Ok(Some(Body::EMPTY));
         }
         let offset = file.start + offset;
-        if self.whole_sectors(offset, len) != (offset, offset + len) {
+        if !self.is_aligned(offset, len) {
             // Then the caller writes zeros.
             return Err(Errno::OPNOTSUPP);
         }
@@ -358,10 +331,10 @@ impl Worker {
         self.start(unique, Answer::Done, zero)
     }
 
-    /// The whole sectors that a range lies in.
-    fn whole_sectors(&self, offset: u64, len: u64) -> (u64, u64) {
+    /// What a block device takes past the page cache.
+    fn is_aligned(&self, offset: u64, len: u64) -> bool {
         let block = u64::from(self.shared.mapping.block());
-        (offset / block * block, (offset + len).next_multiple_of(block))
+        offset.is_multiple_of(block) && len.is_multiple_of(block)
     }
 
     /// Puts a request into the queue, when there is room.
@@ -377,23 +350,6 @@ impl Worker {
             self.make_room()?;
         }
         Ok(())
-    }
-
-    /// Puts a request into the queue and waits until it is over.
-    fn carry_out(&mut self, job: Job) -> std::result::Result<Option<Buffer>, Errno> {
-        self.submit(AWAITED, job).map_err(errno_of)?;
-        loop {
-            match self.queue.next_completion() {
-                Some(Completion { tag: AWAITED, result: Ok(()), buffer }) => return Ok(buffer),
-                Some(Completion { tag: AWAITED, result: Err(failure), buffer }) => {
-                    self.give_back(buffer);
-                    self.log("a write of a part of a sector", &failure);
-                    return Err(errno(&failure));
-                }
-                Some(other) => self.answer(other).map_err(errno_of)?,
-                None => self.queue.wait().map_err(errno_of)?,
-            }
-        }
     }
 
     /// Ends requests until the queue can take another.
@@ -416,9 +372,7 @@ impl Worker {
         let Some(Ticket { unique, answer }) = self.tickets.redeem(tag) else { return Ok(()) };
         let ready = self.queue.clock();
         let sent = match (result, answer, &buffer) {
-            (Ok(()), Answer::Data { skip, len }, Some(data)) => {
-                self.transport.reply(unique, &data[skip..skip + len])
-            }
+            (Ok(()), Answer::Data, Some(data)) => self.transport.reply(unique, data),
             (Ok(()), Answer::Written(size), _) => self.transport.reply(unique, Body::written(size).bytes()),
             (Ok(()), ..) => self.transport.reply(unique, &[]),
             (Err(failure), ..) => {

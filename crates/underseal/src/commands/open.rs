@@ -55,7 +55,7 @@ pub(super) fn serve(
     }
     let tls = tls(args)?;
     let Opened { mapping, flags } = open()?;
-    let mapping = Arc::new(in_pages(args, mapping)?);
+    let mapping = Arc::new(for_kernels(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -99,9 +99,11 @@ pub(super) fn serve(
     until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
 }
 
-/// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts.
-fn in_pages(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
+/// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts. Those who write to a file
+/// know neither.
+fn for_kernels(args: &ServeArgs, mapping: Mapping) -> Result<Mapping> {
     const PAGE: u32 = 4096;
+    let mapping = if args.fuse.is_some() { mapping.with_bytes() } else { mapping };
     let for_kernels = args.fuse.is_some() || args.ublk || args.vhost_user.path.is_some();
     if !for_kernels || mapping.block() <= PAGE {
         return Ok(mapping);

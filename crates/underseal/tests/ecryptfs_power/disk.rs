@@ -33,7 +33,7 @@ impl Disk {
         let spec: CipherSpec = "cipher_null-ecb".parse().unwrap();
         let cipher = build(&spec, &Key::zeroed(0).unwrap(), SectorSize::new(BLOCK).unwrap()).unwrap();
         let volume = Volume::new(vec![Segment::stored(0, size, 0, 0, cipher)]).unwrap();
-        let mapping = Arc::new(Mapping::new(volume, Arc::new(device)).unwrap());
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(device)).unwrap().with_bytes());
         let path = scratch.file("disk", b"");
         let point = MountPoint::new(&path).unwrap();
         let server = FuseServer::mount(mapping, &point, &FuseConfig::default()).unwrap();

@@ -1,0 +1,48 @@
+//! Blocks that all players write at the same time. Whatever is read there is what one of the writes has put there, block
+//! by block: which one nobody can tell.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::dice::{Dice, mix};
+use super::round::{Setup, Shared};
+
+/// A few blocks of them, where one is often met by others.
+pub(crate) fn range(dice: &mut Dice, setup: &Setup, block: u32) -> (u64, u64) {
+    let block = u64::from(block);
+    let room = (setup.hot / block).min(8);
+    let at = dice.below(room);
+    let most = (room - at).min(setup.queue.max_request as u64 / block);
+    (setup.size - setup.hot + at * block, (1 + dice.below(most)) * block)
+}
+
+/// What the next write puts there: its number, in each word another way.
+pub(crate) fn fill(data: &mut [u8], offset: u64, shared: &Shared) {
+    let number = shared.hot_writes.fetch_add(1, SeqCst) + 1;
+    for (at, word) in (offset / 8..).zip(data.chunks_exact_mut(8)) {
+        word.copy_from_slice(&(number ^ mix(at)).to_le_bytes());
+    }
+}
+
+/// Checks what was read. How many blocks that were.
+///
+/// # Panics
+/// When a block is not what one write has put there.
+pub(crate) fn check(data: &[u8], offset: u64, block: u32, shared: &Shared) -> u64 {
+    if !shared.hot_is_written.load(SeqCst) {
+        return 0;
+    }
+    let most = shared.hot_writes.load(SeqCst);
+    let mut checked = 0;
+    for (at, bytes) in (offset..).step_by(block as usize).zip(data.chunks(block as usize)) {
+        let words = (at / 8..).zip(bytes.chunks_exact(8));
+        let mut numbers = words.map(|(at, word)| u64::from_le_bytes(word.try_into().unwrap()) ^ mix(at));
+        let first = numbers.next().unwrap();
+        assert!(
+            (1..=most).contains(&first) && numbers.all(|number| number == first),
+            "the block of {block} bytes at {at} is of more than one write, or of none: {:x?}",
+            &bytes[..16]
+        );
+        checked += 1;
+    }
+    checked
+}

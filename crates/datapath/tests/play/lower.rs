@@ -1,0 +1,110 @@
+//! What a round's volume lies on.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use underseal_device::nbd::protocol::TransmissionFlags as Flags;
+use underseal_device::{
+    Device, FileDevice, ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, StripeDevice, ZonedDevice,
+    Zones,
+};
+
+use super::dice::Dice;
+use super::round::Setup;
+use super::server::{Behaviour, Server};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lower {
+    Ram,
+    Cached,
+    Direct,
+    /// Memory of the system's, whose files know no way of their own to answer at once.
+    Tmpfs,
+    Stripe,
+    Nvme,
+    /// Zones that are written in sequence.
+    Zoned,
+    /// An NBD server, a connection for each queue.
+    Nbd,
+    /// One that wants a single client: all queues share a connection.
+    NbdShared,
+}
+
+impl Lower {
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Ram,
+        Self::Ram,
+        Self::Cached,
+        Self::Direct,
+        Self::Tmpfs,
+        Self::Stripe,
+        Self::Nvme,
+        Self::Zoned,
+        Self::Nbd,
+        Self::NbdShared,
+        Self::NbdShared,
+    ];
+}
+
+/// Bytes of a zone.
+pub(crate) const ZONE: u64 = 256 << 10;
+
+/// A device, and what goes when the round is over.
+pub(crate) struct Place {
+    pub(crate) device: Arc<dyn Device>,
+    _server: Option<Server>,
+    _folder: Option<TempDir>,
+}
+
+impl Place {
+    /// The round's device of this number.
+    pub(crate) fn new(setup: &Setup, folder: &Path, number: u64) -> Self {
+        let size = setup.size + (1 << 20);
+        let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
+        let on = |device| Self { device, _server: None, _folder: None };
+        let file = |parent: &Path, direct| {
+            let folder = tempfile::tempdir_in(parent).unwrap();
+            let path: PathBuf = folder.path().join("image");
+            File::create(&path).unwrap().set_len(size).unwrap();
+            let device = FileDevice::open(&path, OpenOptions { direct, ..Default::default() }).unwrap();
+            Self { device: Arc::new(device), _server: None, _folder: Some(folder) }
+        };
+        match setup.device {
+            Lower::Ram => on(ram()),
+            Lower::Cached => file(folder, false),
+            // A file system without direct I/O is written through its cache.
+            Lower::Direct => file(folder, setup.block >= 512),
+            Lower::Tmpfs => file(Path::new("/dev/shm"), false),
+            Lower::Stripe => on(Arc::new(StripeDevice::new(vec![ram(), ram()], 4096).unwrap())),
+            Lower::Nvme => on(Arc::new(ModelDevice::new(ram(), &Profile::nvme().scaled(0.1)))),
+            Lower::Zoned => {
+                let zones = Zones { size: ZONE, conventional: 0 };
+                on(Arc::new(ZonedDevice::new(ram(), zones, true).unwrap()))
+            }
+            Lower::Nbd | Lower::NbdShared => {
+                let server = Server::start(behaviour(setup, size, number));
+                // What it acknowledged is in its memory, which outlives its connections.
+                let uri = server.uri("&unflushed=trust");
+                let device = NbdDevice::open(uri.parse().unwrap(), false).unwrap();
+                Self { device: Arc::new(device), _server: Some(server), _folder: None }
+            }
+        }
+    }
+}
+
+/// What a server may do: answer in pieces, in another order, and end connections amid requests.
+fn behaviour(setup: &Setup, size: u64, number: u64) -> Behaviour {
+    let mut dice = Dice::of(setup.seed, 50 + number);
+    let mut is = Behaviour::plain(usize::try_from(size).unwrap());
+    if setup.device == Lower::NbdShared {
+        is = is.without(Flags::CAN_MULTI_CONN);
+    }
+    is.records = false;
+    is.structured = dice.one_in(2);
+    is.reorders = dice.one_in(2);
+    is.pieces = (is.structured && dice.one_in(2)).then_some(4096);
+    is.dies_after = dice.one_in(2).then(|| 100 + dice.below(4000));
+    is
+}
