@@ -14,7 +14,8 @@ fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     // Relative names, and an output that is read to its end: both would show a child that has not let go.
     let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
     let said = place.unlock("open", "disk", &args).succeeds();
-    assert!(said.contains("nbd+unix:///?socket=nbd"), "{said}");
+    // What it says where it is served is true elsewhere, too.
+    assert!(said.contains(&format!("nbd+unix:///?socket={}", place.text("nbd"))), "{said}");
     let pid = pid(&place);
     if is_root() {
         lets_go_of_everything(pid);
@@ -30,7 +31,7 @@ fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     eventually("the daemon's end", || !is_running(pid));
     assert!(!exists(&place.path("nbd")) && !exists(&place.path("pid")));
     let log = String::from_utf8(place.read("log")).unwrap();
-    assert!(log.contains("serving NBD on unix:nbd") && log.trim_end().ends_with("stopped"), "{log}");
+    assert!(log.contains("serving NBD on unix:/") && log.trim_end().ends_with("stopped"), "{log}");
     assert!(place.unlock("read", "disk", &["--length", "1M"]).bytes == place.read("noise"));
 }
 
