@@ -14,6 +14,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{pipe, unregister};
 
 /// Those that ask a program to end.
+use crate::{daemon, logging};
+
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
 /// The one that stops a program until it is continued.
 pub(crate) const STOPPING: i32 = SIGTSTP;
@@ -42,7 +44,7 @@ pub(crate) enum Woken {
 pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> {
     let by_default = by_default()?;
     let mut taken = Taken(Vec::new());
-    for signal in signals.into_iter().filter(|&signal| signal != SIGHUP || !hangup_is_ignored()) {
+    for signal in signals {
         let (woken, waker) = UnixStream::pair()?;
         taken.0.push(One { signal, woken, id: pipe::register(signal, waker)? });
     }
@@ -51,7 +53,8 @@ pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> 
 }
 
 impl Taken {
-    /// Waits for a signal, or until `other` is readable.
+    /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up: there SIGHUP asks for a new
+    /// log file, as log rotation means it, and ends nothing.
     ///
     /// # Errors
     /// When the system refuses.
@@ -67,7 +70,11 @@ impl Taken {
             match came {
                 Some((_, one)) => {
                     (&one.woken).read_exact(&mut [0])?;
-                    return Ok(Woken::Signal(one.signal));
+                    match one.signal {
+                        SIGHUP if daemon::is_detached() => logging::reopen(),
+                        SIGHUP if hangup_is_ignored() => {}
+                        signal => return Ok(Woken::Signal(signal)),
+                    }
                 }
                 None => return Ok(Woken::Readable),
             }
