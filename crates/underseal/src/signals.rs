@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +14,9 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{pipe, unregister};
 
-/// Those that ask a program to end.
 use crate::{daemon, logging};
 
+/// Those that ask a program to end.
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
 /// The one that stops a program until it is continued.
 pub(crate) const STOPPING: i32 = SIGTSTP;
@@ -50,6 +51,24 @@ pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> 
     }
     by_default.store(false, Ordering::SeqCst);
     Ok(taken)
+}
+
+/// Leaves signals to the threads that run already: this one and those that it starts are not interrupted. The kernel gives a
+/// signal to one thread, and rather to the first, which may be waiting for what never comes and cannot take it.
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is made empty before anything else is done with it, and outlives the calls.
+    let failed = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
 impl Taken {

@@ -8,6 +8,7 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::common::{PATIENCE, Place, Server, eventually, exists, is_root, is_running, server_signal};
+use crate::support::mounts::{cannot_fuse, skip};
 
 fn pid(place: &Place) -> u32 {
     String::from_utf8(place.read("pid")).unwrap().trim().parse().unwrap()
@@ -148,4 +149,38 @@ fn a_lower_server_that_was_named_from_another_folder_is_found_again() {
     read();
     end(&place);
     below.stop();
+}
+
+#[test]
+fn a_signal_ends_a_start_that_does_not_come_to_its_end() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("a_signal_ends_a_start", reason);
+    }
+    let place = Place::with_volume();
+    place.format("other", &["--size", "32M"]);
+    std::fs::create_dir(place.path("mount")).unwrap();
+    // A folder where nothing is answered.
+    let asleep = Server::start_image(&place, "other", &["--fuse", "mount"]);
+    asleep.signal(Signal::STOP);
+    let args = ["open", "disk", "--passphrase-file", "pass", "--nbd", "unix:mount/s"];
+    let mut starting = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let thread = |name: &str| {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", starting.id())).unwrap();
+        let names = threads.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.into_iter().any(|comm| comm.trim() == name)
+    };
+    eventually("signals are listened to", || thread("signals"));
+    server_signal(starting.id(), Signal::TERM);
+    let mut status = None;
+    let pid = starting.id();
+    eventually("its end", || {
+        status = starting.try_wait().unwrap();
+        status.is_some() || !is_running(pid)
+    });
+    let mut said = String::new();
+    starting.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    asleep.signal(Signal::CONT);
+    asleep.stop();
+    assert_eq!(status.unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
 }
