@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     /// A description for `nbdinfo --list`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NBD)]
     pub(crate) description: String,
-    /// Clients served at a time
+    /// Clients served at a time; each may make this process use 64 MiB of memory with large requests, until it is idle
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
         help_heading = NBD)]
     pub(crate) max_connections: u16,
