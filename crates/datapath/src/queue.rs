@@ -27,7 +27,7 @@ pub(crate) use self::lock::Waiting;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use underseal_device::{Arena, Buffer, Channel, Ring};
 use underseal_volume::Volume;
@@ -60,6 +60,8 @@ impl Default for QueueOptions {
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
+/// How long a queue has nothing to do until it gives the memory of large requests back.
+const IDLE: Duration = Duration::from_secs(1);
 /// The bell's number among the events of the ring, and what it is watched for (poll(2)).
 const BELL: u32 = u32::MAX;
 const POLLIN: i16 = 1;
@@ -341,13 +343,24 @@ impl Queue {
         }
         let (control, version) = (self.mapping.control(), self.settings.version);
         if self.post.may_sleep(|| control.version() != version) {
-            let waited = self.ring.wait_until(self.jobs.deadline());
+            let idle = self.is_idle_and_swollen().then(|| self.now + IDLE);
+            let waited = self.ring.wait_until(self.jobs.deadline().into_iter().chain(idle).min());
             self.post.awake();
             waited?;
+            self.now = Instant::now();
+            if idle.is_some_and(|end| end <= self.now) {
+                self.arena.shrink();
+            }
+        } else {
+            self.now = Instant::now();
         }
-        self.now = Instant::now();
         self.reap();
         Ok(())
+    }
+
+    /// Whether it keeps memory for large requests and has none.
+    fn is_idle_and_swollen(&self) -> bool {
+        self.requests == 0 && self.arena.is_swollen() && self.ring.has_timeouts()
     }
 
     /// Hands over to the kernel what was started, and takes what has come back, without waiting.

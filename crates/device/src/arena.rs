@@ -7,18 +7,23 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{Error, ErrorKind, Result};
 
 /// The smallest piece, in bytes.
 const UNIT: usize = 4096;
 
+/// What an idle arena may keep: a full queue of short requests, and the smallest piece that is worth a system call.
+const KEPT: usize = 1 << 20;
+
 /// Memory for a queue's requests, reserved when the queue opens.
 pub struct Arena {
     mapping: Arc<Mapping>,
     /// For each order, a bit for each piece of that size: set when it is free as a whole.
     free: Vec<Bits>,
+    /// Pages beyond this one are not there: never used, or given back.
+    used: usize,
 }
 
 impl Arena {
@@ -31,7 +36,7 @@ impl Arena {
         let orders = (bytes / UNIT).ilog2() as usize + 1;
         let mut free: Vec<Bits> = (0..orders).map(|order| Bits::new((bytes / UNIT) >> order)).collect();
         free[orders - 1].set(0);
-        Ok(Self { mapping: Arc::new(Mapping::new(bytes)?), free })
+        Ok(Self { mapping: Arc::new(Mapping::new(bytes)?), free, used: 0 })
     }
 
     /// A buffer of `len` bytes whose contents are unspecified (never another queue's), or `None` when no piece of that
@@ -61,13 +66,35 @@ impl Arena {
         let whole = buffer.whole.as_ref().filter(|whole| whole.len == buffer.len);
         // Else somebody may still have the rest of the piece.
         let mut order = whole.expect("a buffer that was split is joined again first").order;
-        let mut index = (buffer.start / UNIT) >> order;
+        let first = buffer.start / UNIT;
+        self.used = self.used.max(first + (1 << order));
+        let mut index = first >> order;
         while order + 1 < self.free.len() && self.free[order].get(index ^ 1) {
             self.free[order].clear(index ^ 1);
             index /= 2;
             order += 1;
         }
         self.free[order].set(index);
+    }
+
+    /// True when free pieces keep more memory than a queue of short requests ever needs.
+    pub fn is_swollen(&self) -> bool {
+        self.used > KEPT / UNIT
+    }
+
+    /// Gives the memory of large free pieces back to the system. They stay the arena's, and are empty when they are used
+    /// again, which costs: this is for a queue that has nothing to do. Locked memory is not given back.
+    pub fn shrink(&mut self) {
+        let from = order_of(KEPT).unwrap_or(0);
+        for (order, free) in self.free.iter().enumerate().skip(from) {
+            let pieces = (0..(self.mapping.len / UNIT) >> order).filter(|&index| free.get(index));
+            // The first one is what short requests use.
+            let ranges = pieces.map(|index| ((index << order).max(KEPT / UNIT), (index + 1) << order));
+            for (start, end) in ranges.filter(|(start, end)| start < end && *start < self.used) {
+                self.mapping.discard(start * UNIT, (end - start) * UNIT);
+            }
+        }
+        self.used = 0;
     }
 }
 
@@ -188,6 +215,17 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Gives pages back, which must be of free pieces.
+    fn discard(&self, start: usize, len: usize) {
+        assert!(start + len <= self.len, "pages of the mapping");
+        // SAFETY: the pages are our own mapping's, and nobody refers to memory of free pieces; whoever gets it next finds
+        // zeros, as in new memory.
+        // It fails for locked memory, which stays.
+        let _ = unsafe { madvise(self.at.as_ptr().add(start).cast(), len, Advice::LinuxDontNeed) };
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and whole; no buffer refers to it any longer.
@@ -242,6 +280,43 @@ mod tests {
         assert!(arena.alloc(1).is_none());
         pieces.into_iter().for_each(|p| arena.free(p));
         assert!(arena.alloc(64 << 10).is_some(), "the pieces grew together again");
+    }
+
+    /// Bytes of the arena that are in memory.
+    fn resident(arena: &Arena) -> usize {
+        use std::os::unix::fs::FileExt;
+        const PRESENT: u64 = 1 << 63;
+        let at = arena.mapping.at.as_ptr() as u64 / UNIT as u64 * 8;
+        let mut pages = vec![0; arena.mapping.len / UNIT * 8];
+        std::fs::File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut pages, at).unwrap();
+        let entries = pages.chunks_exact(8).map(|entry| u64::from_ne_bytes(entry.try_into().unwrap()));
+        entries.filter(|entry| entry & PRESENT != 0).count() * UNIT
+    }
+
+    #[test]
+    fn memory_of_free_pieces_is_given_back_and_that_of_others_stays() {
+        let mut arena = Arena::new(64 << 20).unwrap();
+        let mut small = arena.alloc(4096).unwrap();
+        small.fill(1);
+        assert!(!arena.is_swollen(), "what is in use counts when it is free");
+        let mut kept = arena.alloc(3 << 20).unwrap();
+        kept.fill(2);
+        let mut large = arena.alloc(32 << 20).unwrap();
+        large.fill(3);
+        arena.free(large);
+        assert!(arena.is_swollen());
+        let before = resident(&arena);
+        arena.shrink();
+        assert!(!arena.is_swollen());
+        // The neighbours may share a huge page with what went.
+        assert!(before >= 35 << 20 && resident(&arena) <= 8 << 20, "{before} {}", resident(&arena));
+        assert!(small.iter().all(|b| *b == 1) && kept.iter().all(|b| *b == 2));
+        arena.free(kept);
+        arena.free(small);
+        assert!(arena.is_swollen());
+        arena.shrink();
+        assert!(resident(&arena) <= KEPT, "{}", resident(&arena));
+        assert_eq!(arena.alloc(64 << 20).unwrap().len(), 64 << 20, "all of it can be had again");
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //!
 //!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
+//!   Signal         wakes the owner of an event descriptor, and never waits for it
 //! ```
 //!
 //! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say that they would
@@ -42,6 +43,7 @@ mod ram;
 mod recorder;
 mod request;
 mod ring;
+mod signal;
 mod stripe;
 mod zoned;
 
@@ -59,6 +61,7 @@ pub use ram::RamDevice;
 pub use recorder::{Record, RecorderDevice};
 pub use request::Kind;
 pub use ring::{Completion, Ring, Token};
+pub use signal::Signal;
 pub use stripe::StripeDevice;
 pub use zoned::ZonedDevice;
 

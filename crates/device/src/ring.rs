@@ -128,11 +128,16 @@ impl Ring {
     /// # Errors
     /// When the kernel (before 5.11) cannot wait for completions and for a time at once.
     pub fn timeout(&mut self, token: Token, deadline: Duration) -> io::Result<()> {
-        if !self.ring.params().is_feature_ext_arg() {
+        if !self.has_timeouts() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         self.timeouts.push(Reverse((deadline, token.0 | self.nesting)));
         Ok(())
+    }
+
+    /// Whether the kernel (from 5.11 on) can wait for completions and for a time at once.
+    pub fn has_timeouts(&self) -> bool {
+        self.ring.params().is_feature_ext_arg()
     }
 
     /// Watches a descriptor once: a completion with `Token::event(number)` comes when one of `events` (poll(2) bits)

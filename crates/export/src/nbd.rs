@@ -34,7 +34,7 @@ pub use activation::activated;
 pub use endpoint::Endpoint;
 pub use exports::{ExportInfo, Exports};
 pub use handshake::{Admission, Handshake, Negotiated, Refusal, Step, TlsUse};
-pub use listen::{Listener, listen};
+pub use listen::{Found, Listener, listen};
 pub(crate) use logging::{Printable, RateLimit};
 pub use peer::Peer;
 pub use server::{Connection, ConnectionHandler, Server, ServerConfig, StopSignal, Stopper};

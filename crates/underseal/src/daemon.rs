@@ -9,9 +9,9 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
@@ -22,15 +22,25 @@ use crate::exit::Exit;
 /// The child's promise to tell its parent.
 pub(crate) struct Child {
     parent: OwnedFd,
+    /// Descriptors that whoever started the parent had open.
+    inherited: Vec<RawFd>,
+}
+
+static DETACHED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has left its terminal.
+pub(crate) fn is_detached() -> bool {
+    DETACHED.load(Ordering::Relaxed)
 }
 
 /// Forks. The child returns; the parent does not.
 ///
-/// There must be no other thread yet.
+/// There must be no other thread yet, and no descriptor of our own.
 ///
 /// # Errors
 /// `Failed` when the system refuses.
 pub(crate) fn fork() -> Result<Child> {
+    let inherited = inherited();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
     let parent = rustix::process::getpid();
     // SAFETY: this is the only thread (`open` forks before it starts any), so the child has the whole process's state,
@@ -43,7 +53,7 @@ pub(crate) fn fork() -> Result<Child> {
             if rustix::process::getppid() != Some(parent) {
                 return Err(Error::new(Exit::Failed, "interrupted"));
             }
-            Ok(Child { parent: write })
+            Ok(Child { parent: write, inherited })
         }
         child => {
             drop(write);
@@ -65,11 +75,29 @@ impl Child {
         rustix::stdio::dup2_stdin(&null).map_err(failed)?;
         rustix::stdio::dup2_stdout(&null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&null).map_err(failed)?;
+        // A passphrase may have come through one of the others, and somebody may wait for the end of another.
+        for fd in self.inherited {
+            // SAFETY: it was open before anything here was, and nobody here has it: passphrases are read from borrowed
+            // descriptors. So its number was never given to one of ours.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
         rustix::process::set_parent_process_death_signal(None).map_err(failed)?;
+        DETACHED.store(true, Ordering::Relaxed);
         // A parent that is gone needs no answer.
         let _ = rustix::io::write(&self.parent, b"!");
         Ok(())
     }
+}
+
+/// The descriptors that are open besides the standard ones.
+fn inherited() -> Vec<RawFd> {
+    // Gone by the time that its numbers are used, and with it its own.
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers: Vec<RawFd> = numbers.filter(|fd| *fd > 2).collect();
+    // SAFETY: the borrow lasts for this call, which fails cleanly on a number that is no open descriptor.
+    let is_open = |fd: &RawFd| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*fd) }).is_ok();
+    numbers.into_iter().filter(is_open).collect()
 }
 
 /// Waits until the child is ready or has ended, and gives the exit status.

@@ -14,6 +14,7 @@ use underseal_export as export;
 use underseal_volume as volume;
 
 use crate::exit::Exit;
+use crate::output::printable;
 
 /// The result of whatever may end the command.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
@@ -92,10 +93,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What comes from a header or a file's name must stay on its line.
-        let one_line = self.what.replace(|c: char| c.is_control(), "?");
-        write!(f, "underseal: {one_line}")?;
-        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\ntry: {remedy}"))
+        // What comes from a header, a file's name or a server must stay on its line.
+        write!(f, "underseal: {}", printable(&self.what))?;
+        self.remedy.as_ref().map_or(Ok(()), |remedy| write!(f, "\ntry: {}", printable(remedy)))
     }
 }
 

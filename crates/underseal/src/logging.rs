@@ -1,16 +1,17 @@
 //! Where log lines go: stderr, a file, or syslog.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::error::{Error, Result};
+use crate::output::printable;
 
 /// Writes lines of `level` and above to stderr. Called once, first.
 pub(crate) fn start(level: LevelFilter) {
@@ -24,22 +25,41 @@ pub(crate) fn start(level: LevelFilter) {
 /// # Errors
 /// `Failed` when it cannot be opened.
 pub(crate) fn to_file(path: &Path) -> Result<()> {
-    let file = File::options().append(true).create(true).mode(0o600).open(path);
-    LOGGER.redirect(Sink::File(file.map_err(|e| Error::io(path, "cannot open the log file", e))?));
+    let failed = |e| Error::io(path, "cannot open the log file", e);
+    // It is opened again from wherever the process stands by then.
+    let path = std::path::absolute(path).map_err(failed)?;
+    let file = append(&path).map_err(failed)?;
+    LOGGER.redirect(Sink::File { path, file });
     Ok(())
 }
 
-/// Sends lines to syslog from now on. Without one they stay on stderr.
+fn append(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Sends lines to syslog from now on.
 pub(crate) fn to_syslog() {
-    let connected = UnixDatagram::unbound().and_then(|socket| {
-        socket.connect("/dev/log")?;
-        // A log that is stuck must not hold the server up.
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    });
-    match connected {
-        Ok(socket) => LOGGER.redirect(Sink::Syslog(socket)),
-        Err(e) => log::warn!("no syslog at /dev/log ({e}): messages are lost unless --log-file is given"),
+    let mut syslog = Syslog { path: "/dev/log".into(), socket: None };
+    if let Err(e) = syslog.connect() {
+        log::warn!(
+            "no syslog at /dev/log ({e}): messages are lost until there is one; --log-file needs none"
+        );
+    }
+    LOGGER.redirect(Sink::Syslog(syslog));
+}
+
+/// Opens the log file by its name again, for who has renamed it. Where that fails, lines go on to the one that is open.
+pub(crate) fn reopen() {
+    let path = match &*LOGGER.lock() {
+        Sink::File { path, .. } => path.clone(),
+        Sink::Stderr | Sink::Syslog(_) => return,
+    };
+    match append(&path) {
+        Ok(file) => {
+            LOGGER.redirect(Sink::File { path, file });
+            log::info!("the log file is opened again");
+        }
+        Err(e) => log::error!("{}: the log file cannot be opened again: {e}", path.display()),
     }
 }
 
@@ -49,13 +69,43 @@ struct Logger(Mutex<Sink>);
 
 enum Sink {
     Stderr,
-    File(File),
-    Syslog(UnixDatagram),
+    File { path: PathBuf, file: File },
+    Syslog(Syslog),
 }
 
 impl Logger {
+    fn lock(&self) -> MutexGuard<'_, Sink> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn redirect(&self, sink: Sink) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        *self.lock() = sink;
+    }
+}
+
+/// The system's log. It may end and come back under the same name.
+struct Syslog {
+    path: PathBuf,
+    socket: Option<UnixDatagram>,
+}
+
+impl Syslog {
+    fn connect(&mut self) -> io::Result<&UnixDatagram> {
+        self.socket = None;
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(&self.path)?;
+        // A log that is stuck must not hold the server up.
+        socket.set_nonblocking(true)?;
+        Ok(self.socket.insert(socket))
+    }
+
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        match self.socket.as_ref().map(|socket| socket.send(line)) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
+            // It was started anew, or is there only now.
+            _ => self.connect()?.send(line).map(drop),
+        }
     }
 }
 
@@ -66,19 +116,19 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         // A file's name must not forge a line.
-        let message = record.args().to_string().replace(|c: char| c.is_control(), "?");
+        let message = printable(&record.args().to_string());
         let timed = || {
             let time = humantime::format_rfc3339_millis(SystemTime::now());
             format!("{time} {:5} {message}\n", record.level())
         };
         // A line that cannot be written has nowhere else to go.
-        let _ = match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Sink::Stderr => std::io::stderr().lock().write_all(timed().as_bytes()),
-            Sink::File(file) => file.write_all(timed().as_bytes()),
-            Sink::Syslog(socket) => {
+        let _ = match &mut *self.lock() {
+            Sink::Stderr => io::stderr().lock().write_all(timed().as_bytes()),
+            Sink::File { file, .. } => file.write_all(timed().as_bytes()),
+            Sink::Syslog(syslog) => {
                 let line =
                     format!("<{}>underseal[{}]: {message}", priority(record.level()), std::process::id());
-                socket.send(line.as_bytes()).map(drop)
+                syslog.send(line.as_bytes())
             }
         };
     }
@@ -95,4 +145,29 @@ fn priority(level: Level) -> u8 {
         Level::Debug | Level::Trace => 7,
     };
     3 * 8 + severity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_syslog_that_comes_back_is_told_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("log");
+        let mut syslog = Syslog { path: path.clone(), socket: None };
+        assert!(syslog.send(b"before").is_err());
+        for line in [&b"first"[..], b"second"] {
+            let listener = UnixDatagram::bind(&path).unwrap();
+            for _ in 0..2 {
+                syslog.send(line).unwrap();
+                let mut heard = [0; 16];
+                let len = listener.recv(&mut heard).unwrap();
+                assert_eq!(&heard[..len], line);
+            }
+            drop(listener);
+            std::fs::remove_file(&path).unwrap();
+            assert!(syslog.send(b"between").is_err());
+        }
+    }
 }

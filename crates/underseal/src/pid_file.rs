@@ -1,7 +1,8 @@
 //! A file that tells the process's number to whoever wants to stop it.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -18,19 +19,16 @@ impl PidFile {
     pub(crate) fn write(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
         let path = std::path::absolute(path).map_err(failed)?;
-        let number = std::process::id();
-        let mut new = path.clone().into_os_string();
-        new.push(format!(".{number}"));
-        let this = Self(path.clone());
-        fs::File::create(&new)
-            .and_then(|mut file| writeln!(file, "{number}"))
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(|e| {
-                // What was made so far is of no use to anybody.
-                let _ = fs::remove_file(&new);
-                failed(e)
-            })?;
-        Ok(this)
+        let folder = path.parent().unwrap_or(&path);
+        // Under a name that nobody can know before: others may be able to put links into the folder.
+        let mut new = tempfile::Builder::new()
+            .prefix(".underseal-")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(folder)
+            .map_err(failed)?;
+        writeln!(new, "{}", std::process::id()).map_err(failed)?;
+        new.persist(&path).map_err(|e| failed(e.error))?;
+        Ok(Self(path))
     }
 }
 
@@ -42,5 +40,28 @@ impl Drop for PidFile {
         if ours && let Err(e) = fs::remove_file(&self.0) {
             log::warn!("{}: cannot remove: {e}", self.0.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_that_wait_in_the_folder_are_not_followed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, victim) = (scratch.path().join("pid"), scratch.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, scratch.path().join(format!("pid.{}", std::process::id()))).unwrap();
+        symlink(&victim, &path).unwrap();
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        drop(file);
+        assert!(fs::symlink_metadata(&path).is_err());
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 2, "no other file is left");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,8 @@ use rustix::io::Errno;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{pipe, unregister};
+
+use crate::{daemon, logging};
 
 /// Those that ask a program to end.
 pub(crate) const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
@@ -42,7 +45,7 @@ pub(crate) enum Woken {
 pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> {
     let by_default = by_default()?;
     let mut taken = Taken(Vec::new());
-    for signal in signals.into_iter().filter(|&signal| signal != SIGHUP || !hangup_is_ignored()) {
+    for signal in signals {
         let (woken, waker) = UnixStream::pair()?;
         taken.0.push(One { signal, woken, id: pipe::register(signal, waker)? });
     }
@@ -50,8 +53,27 @@ pub(crate) fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Taken> 
     Ok(taken)
 }
 
+/// Leaves signals to the threads that run already: this one and those that it starts are not interrupted. The kernel gives a
+/// signal to one thread, and rather to the first, which may be waiting for what never comes and cannot take it.
+///
+/// # Errors
+/// When the system refuses.
+pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is made empty before anything else is done with it, and outlives the calls.
+    let failed = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+}
+
 impl Taken {
-    /// Waits for a signal, or until `other` is readable.
+    /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up: there SIGHUP asks for a new
+    /// log file, as log rotation means it, and ends nothing.
     ///
     /// # Errors
     /// When the system refuses.
@@ -67,7 +89,11 @@ impl Taken {
             match came {
                 Some((_, one)) => {
                     (&one.woken).read_exact(&mut [0])?;
-                    return Ok(Woken::Signal(one.signal));
+                    match one.signal {
+                        SIGHUP if daemon::is_detached() => logging::reopen(),
+                        SIGHUP if hangup_is_ignored() => {}
+                        signal => return Ok(Woken::Signal(signal)),
+                    }
                 }
                 None => return Ok(Woken::Readable),
             }

@@ -121,7 +121,9 @@ impl FromStr for Address {
                 }
                 Some(path) if !path.is_empty() && !path.contains(&0) => {
                     use std::os::unix::ffi::OsStringExt;
-                    Place::Unix(std::ffi::OsString::from_vec(path).into())
+                    // It is connected to again from wherever the process stands by then.
+                    let path = std::path::absolute(std::ffi::OsString::from_vec(path));
+                    Place::Unix(path.map_err(|e| bad("the current directory is gone").with_source(e))?)
                 }
                 _ => return Err(bad("the socket is missing; write nbd+unix:///export?socket=/path")),
             },
@@ -178,7 +180,7 @@ mod tests {
     #[test]
     fn uris_are_read() {
         let tcp = |host: &str, port| Place::Tcp { host: host.into(), port };
-        let unix = |path: &str| Place::Unix(path.into());
+        let unix = |path: &str| Place::Unix(std::env::current_dir().unwrap().join(path));
         let table = [
             ("nbd://server", tcp("server", 10809), ""),
             ("nbd://server/", tcp("server", 10809), ""),

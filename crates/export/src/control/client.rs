@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use underseal_cipher::Key;
 
 use super::protocol::{MAX_REPLY, Reply, Request};
@@ -31,7 +31,8 @@ pub struct Client {
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Client {
-    /// Connects.
+    /// Connects to a server of this user's or of root's; root, to anybody's. Where a socket is does not say whose it is:
+    /// the kernel does, and nothing is sent to anybody else.
     ///
     /// # Errors
     /// `NotOpen` when nobody listens there; `Forbidden` when it is somebody else's; `Io`.
@@ -45,8 +46,13 @@ impl Client {
             Error::new(kind, format!("{}: cannot connect", path.display())).with_source(e)
         };
         let stream = UnixStream::connect(path).map_err(failed)?;
-        let server =
-            socket_peercred(&stream).ok().and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
+        let peer = socket_peercred(&stream).map_err(|e| failed(e.into()))?;
+        let own = geteuid();
+        if !own.is_root() && !peer.uid.is_root() && peer.uid != own {
+            let context = format!("{}: its server is user {}'s", path.display(), peer.uid.as_raw());
+            return Err(Error::new(ErrorKind::Forbidden, context));
+        }
+        let server = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
         Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), server })
     }
 

@@ -26,7 +26,10 @@ impl FromStr for Endpoint {
         match text.split_once(':') {
             Some(("unix", "")) => Err(bad("the socket's path is missing; write unix:PATH")),
             Some(("unix", path)) if path.contains('\0') => Err(bad("a path holds no NUL")),
-            Some(("unix", path)) => Ok(Self::Unix(path.into())),
+            // Absolute, for who reads it elsewhere, and for a server that goes into the background.
+            Some(("unix", path)) => std::path::absolute(path)
+                .map(Self::Unix)
+                .map_err(|error| bad("the current directory is gone").with_source(error)),
             Some(("tcp", address)) => {
                 let (host, port) = address.rsplit_once(':').ok_or_else(|| {
                     bad("the port is missing; write tcp:HOST:PORT (NBD's own port is 10809)")
@@ -70,7 +73,7 @@ mod tests {
         let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
         let table = [
             ("unix:/run/disk.sock", Endpoint::Unix("/run/disk.sock".into())),
-            ("unix:a:b", Endpoint::Unix("a:b".into())),
+            ("unix:/a:b", Endpoint::Unix("/a:b".into())),
             ("tcp:localhost:10809", tcp("localhost", 10809)),
             ("tcp:0.0.0.0:0", tcp("0.0.0.0", 0)),
             ("tcp:[::1]:10809", tcp("::1", 10809)),
@@ -79,6 +82,12 @@ mod tests {
             assert_eq!(text.parse::<Endpoint>().unwrap(), endpoint);
             assert_eq!(endpoint.to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_relative_path_is_that_of_the_current_directory() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!("unix:a:b".parse::<Endpoint>().unwrap(), Endpoint::Unix(here.join("a:b")));
     }
 
     #[test]

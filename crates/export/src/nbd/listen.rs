@@ -41,33 +41,73 @@ enum Address {
 /// # Errors
 /// [`ErrorKind::Listen`] names the endpoint.
 pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
-    match endpoint {
-        Endpoint::Unix(path) => {
-            let (fd, path) = unix::bind(path)?;
-            Ok(vec![Listener { fd, address: Address::Unix(endpoint.to_string()), _path: Some(path) }])
+    Found::look_up(endpoint)?.listen()
+}
+
+/// An endpoint and the addresses of its host: what is checked is what is bound, and binding it waits for nobody.
+#[derive(Debug, Clone)]
+pub struct Found {
+    endpoint: Endpoint,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Found {
+    /// Looks the host's name up; a Unix socket has none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Listen`] names the endpoint.
+    pub fn look_up(endpoint: &Endpoint) -> Result<Self> {
+        let addresses = match endpoint {
+            Endpoint::Unix(_) => Vec::new(),
+            Endpoint::Tcp { host, port } => {
+                let found = (host.as_str(), *port).to_socket_addrs();
+                found.map_err(|source| cannot_listen(endpoint, source))?.collect()
+            }
+        };
+        Ok(Self { endpoint: endpoint.clone(), addresses })
+    }
+
+    /// Whether what travels there could leave the machine.
+    pub fn is_remote(&self) -> bool {
+        self.addresses.iter().any(|address| !address.ip().to_canonical().is_loopback())
+    }
+
+    /// As [`listen`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Listen`] names the endpoint.
+    pub fn listen(&self) -> Result<Vec<Listener>> {
+        let endpoint = &self.endpoint;
+        match endpoint {
+            Endpoint::Unix(path) => {
+                let (fd, path) = unix::bind(path)?;
+                Ok(vec![Listener { fd, address: Address::Unix(endpoint.to_string()), _path: Some(path) }])
+            }
+            Endpoint::Tcp { .. } => self.listen_tcp(),
         }
-        Endpoint::Tcp { host, port } => {
-            let failed = |source| cannot_listen(endpoint, source);
-            let mut listeners = Vec::new();
-            let mut first_error = None;
-            for address in (host.as_str(), *port).to_socket_addrs().map_err(failed)? {
-                // "localhost" may have an address that this machine does not: one that works is enough.
-                let bound = TcpListener::bind(address).and_then(|socket| {
-                    rustix::net::listen(&socket, BACKLOG)?;
-                    Listener::tcp(socket.into())
-                });
-                match bound {
-                    Ok(listener) => listeners.push(listener),
-                    Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
-                        first_error.get_or_insert(error);
-                    }
-                    Err(error) => return Err(failed(error)),
+    }
+
+    fn listen_tcp(&self) -> Result<Vec<Listener>> {
+        let failed = |source| cannot_listen(&self.endpoint, source);
+        let mut listeners = Vec::new();
+        let mut first_error = None;
+        for &address in &self.addresses {
+            // "localhost" may have an address that this machine does not: one that works is enough.
+            let bound = TcpListener::bind(address).and_then(|socket| {
+                rustix::net::listen(&socket, BACKLOG)?;
+                Listener::tcp(socket.into())
+            });
+            match bound {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                    first_error.get_or_insert(error);
                 }
+                Err(error) => return Err(failed(error)),
             }
-            match first_error {
-                Some(error) if listeners.is_empty() => Err(failed(error)),
-                _ => Ok(listeners),
-            }
+        }
+        match first_error {
+            Some(error) if listeners.is_empty() => Err(failed(error)),
+            _ => Ok(listeners),
         }
     }
 }

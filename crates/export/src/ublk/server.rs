@@ -169,6 +169,7 @@ impl Device {
         let begun = this.begin(mapping, &info, recovered, sender, messages);
         match begun {
             Ok(()) => {
+                lock_as_touched(&this.config);
                 this.name();
                 Ok(this)
             }
@@ -352,5 +353,15 @@ fn stay_in_memory(config: &UblkConfig) {
     }
     if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
         log::warn!("the kernel was not told that this serves I/O, so the device should not carry swap: {e}");
+    }
+}
+
+/// The memory of the device's queues is there as a whole by now. Of what comes later, such as the queues of other clients,
+/// only what is used is kept in memory.
+fn lock_as_touched(config: &UblkConfig) {
+    if !config.unprivileged
+        && let Err(e) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    {
+        log::debug!("memory to come is locked as before: {e}");
     }
 }

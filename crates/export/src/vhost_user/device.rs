@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use underseal_datapath::Mapping;
+use underseal_device::Signal;
 use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
@@ -108,8 +109,8 @@ impl Device {
             base: queue.base,
             tracker,
             kick: kick.try_clone().map_err(no_start)?,
-            call: copy(queue.call.as_ref())?,
-            error: copy(queue.error.as_ref())?,
+            call: signal(queue.call.as_ref())?,
+            error: signal(queue.error.as_ref())?,
             serial: self.serial,
             durable: self.features & FLUSH == 0,
         };
@@ -137,15 +138,16 @@ impl Virtqueue {
     }
 }
 
-/// Reading a kick must never make a thread wait. (Others are left as they are: the front end may want to wait for a call.)
+/// Reading a kick must never make a thread wait. (Others are left as they are: the front end may want to wait for a call,
+/// and [`Signal`] does not wait.)
 fn not_blocking(file: &File) -> Result<()> {
     let failed = |e| broken(format!("an event descriptor: {e}"));
     let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
     rustix::fs::fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(failed)
 }
 
-fn copy(file: Option<&File>) -> Result<Option<File>> {
-    file.map(File::try_clone).transpose().map_err(|e| broken(format!("an event descriptor: {e}")))
+fn signal(file: Option<&File>) -> Result<Option<Signal>> {
+    file.map(Signal::new).transpose().map_err(|e| broken(format!("an event descriptor: {e}")))
 }
 
 impl VhostUserBackendReqHandlerMut for Device {
@@ -272,7 +274,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let queue = self.queue(index.into())?;
         if let Some(running) = &queue.running {
-            running.set_call(copy(fd.as_ref())?);
+            running.set_call(signal(fd.as_ref())?);
         }
         queue.call = fd;
         Ok(())
@@ -281,7 +283,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let queue = self.queue(index.into())?;
         if let Some(running) = &queue.running {
-            running.set_error(copy(fd.as_ref())?);
+            running.set_error(signal(fd.as_ref())?);
         }
         queue.error = fd;
         Ok(())

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use rustix::event::{EventfdFlags, eventfd};
 use underseal_datapath::Mapping;
+use underseal_device::Signal;
 
 use super::guest::Memory;
 use super::inflight::Tracker;
@@ -26,8 +28,8 @@ pub(super) struct Start {
     pub(super) base: u16,
     pub(super) tracker: Option<Tracker>,
     pub(super) kick: File,
-    pub(super) call: Option<File>,
-    pub(super) error: Option<File>,
+    pub(super) call: Option<Signal>,
+    pub(super) error: Option<Signal>,
     pub(super) serial: [u8; SERIAL],
     /// Without a cache to flush, every write is on stable storage when it is answered.
     pub(super) durable: bool,
@@ -35,8 +37,8 @@ pub(super) struct Start {
 
 /// What a running ring is told.
 pub(super) enum Order {
-    Call(Option<File>),
-    Error(Option<File>),
+    Call(Option<Signal>),
+    Error(Option<Signal>),
     Memory(Arc<Memory>, SyncSender<()>),
     /// Take no more, and end when all that was taken is answered.
     Stop,
@@ -44,10 +46,45 @@ pub(super) enum Order {
     Leave,
 }
 
+/// Says that there are orders: to a thread that sleeps by a descriptor, and to one that never does by a flag.
+pub(super) struct Bell {
+    rung: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { rung: AtomicBool::new(false), event })
+    }
+
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        // The only failure is a counter near 2^64, which is readable all the same.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether it was rung since this was last asked.
+    pub(super) fn was_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+    }
+
+    /// Makes the descriptor wait for the next time.
+    pub(super) fn still(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
 /// A ring that runs.
 pub(super) struct Running {
     orders: Sender<Order>,
-    bell: Arc<OwnedFd>,
+    bell: Arc<Bell>,
     thread: JoinHandle<u16>,
 }
 
@@ -57,7 +94,7 @@ impl Running {
     /// # Errors
     /// When there is no descriptor, memory or thread for it.
     pub(super) fn start(start: Start) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = Arc::new(Bell::new()?);
         let (orders, inbox) = channel();
         let (ready, begun) = sync_channel(1);
         let rung = bell.clone();
@@ -79,11 +116,11 @@ impl Running {
         begun.map(|()| Self { orders, bell, thread })
     }
 
-    pub(super) fn set_call(&self, call: Option<File>) {
+    pub(super) fn set_call(&self, call: Option<Signal>) {
         self.tell(Order::Call(call));
     }
 
-    pub(super) fn set_error(&self, error: Option<File>) {
+    pub(super) fn set_error(&self, error: Option<Signal>) {
         self.tell(Order::Error(error));
     }
 
@@ -108,6 +145,6 @@ impl Running {
     fn tell(&self, order: Order) {
         // A thread that is gone needs no orders.
         let _ = self.orders.send(order);
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.bell.ring();
     }
 }

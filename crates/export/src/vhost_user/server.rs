@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,11 +34,14 @@ pub struct VhostUserConfig {
     pub queues: u16,
     /// What the device calls itself: the first 20 bytes of it.
     pub serial: String,
+    /// The time requests under way have to be answered when the server stops.
+    pub drain_timeout: Duration,
 }
 
 /// A volume that front ends can connect to.
 pub struct VhostUserServer {
     shared: Arc<Shared>,
+    drain_timeout: Duration,
     _attendant: Attendant,
 }
 
@@ -93,7 +97,7 @@ impl VhostUserServer {
         });
         let attendant = Attendant::start("vhost-user", listeners, CALLERS, Arc::new(Door(shared.clone())))?;
         log::info!("{}: serving a device with {} rings", shared.name, shared.queues);
-        Ok(Self { shared, _attendant: attendant })
+        Ok(Self { shared, drain_timeout: config.drain_timeout, _attendant: attendant })
     }
 
     /// What stops this server.
@@ -104,19 +108,39 @@ impl VhostUserServer {
     /// Waits until the stopper is used and the front end's requests are answered.
     ///
     /// # Errors
-    /// None as yet.
+    /// `Drain` when some were not after [`drain_timeout`](VhostUserConfig::drain_timeout): a ring may wait for guest memory
+    /// whose pages never come. Its thread goes on; what it owns is not free.
     pub fn run(self) -> Result<()> {
         let state = self.shared.lock();
         let waiting = self.shared.changed.wait_while(state, |state| !state.stopping);
         let session = waiting.unwrap_or_else(PoisonError::into_inner).session.clone();
-        if let Some(Session { device, socket }) = session {
-            // What its driver was promised is done first; then the front end sees the end.
+        let Some(Session { device, socket }) = session else { return Ok(()) };
+        let hang_up = {
+            let socket = socket.clone();
+            move || {
+                let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            }
+        };
+        // What its driver was promised is done first; then the front end sees the end. On a thread of its own: the device is
+        // held by whoever waits for a ring already.
+        let cut_off = hang_up.clone();
+        let end = move || {
             lock(&device).end(false);
-            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            hang_up();
+        };
+        if let Err(e) = thread::Builder::new().name("vhost-user-end".into()).spawn(end) {
+            log::warn!("{}: no thread to end the front end's rings with: {e}", self.shared.name);
+            cut_off();
         }
-        let state = self.shared.lock();
-        let _ended = self.shared.changed.wait_while(state, |state| state.session.is_some());
-        Ok(())
+        let busy = |state: &mut State| state.session.is_some();
+        let drained = self.shared.changed.wait_timeout_while(self.shared.lock(), self.drain_timeout, busy);
+        if !drained.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+            return Ok(());
+        }
+        cut_off();
+        let context =
+            format!("{}: the front end's requests did not end in {:?}", self.shared.name, self.drain_timeout);
+        Err(Error::new(ErrorKind::Drain, context))
     }
 }
 
@@ -216,5 +240,41 @@ impl Attend for Door {
 
     fn turn_away(&self, _client: Socket) {
         log::warn!("{}: too many front ends at the door", self.0.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use underseal_cipher::{Key, SectorSize, build};
+    use underseal_device::RamDevice;
+    use underseal_volume::{Segment, Volume};
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn mapping() -> Arc<Mapping> {
+        let spec = "cipher_null-ecb".parse().unwrap();
+        let cipher = build(&spec, &Key::new(&[]).unwrap(), SectorSize::S512).unwrap();
+        let volume = Volume::new(vec![Segment::stored(0, SIZE, 0, 0, cipher)]).unwrap();
+        Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(SIZE))).unwrap())
+    }
+
+    #[test]
+    fn rings_that_never_end_do_not_keep_the_server_for_ever() {
+        let scratch = tempfile::tempdir().unwrap();
+        let drain_timeout = Duration::from_millis(50);
+        let config = VhostUserConfig { queues: 1, serial: "disk".into(), drain_timeout };
+        let server = VhostUserServer::listen(mapping(), &scratch.path().join("vm"), &config).unwrap();
+        let (ours, mut front) = UnixStream::pair().unwrap();
+        let session = server.shared.enter(&Arc::new(ours)).unwrap();
+        // As while a ring is waited for that waits for memory.
+        let held = lock(&session.device);
+        server.stopper().stop();
+        assert_eq!(server.run().unwrap_err().kind(), ErrorKind::Drain);
+        assert_eq!(front.read(&mut [0]).unwrap(), 0, "the front end sees the end");
+        drop(held);
     }
 }

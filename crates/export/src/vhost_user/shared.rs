@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::FileType;
@@ -18,22 +18,54 @@ use super::broken;
 /// Mappings that there can be at a time, of all servers of the process.
 const MOST: usize = 1024;
 
-/// Where a mapping is, for the handler. Free while its length is 0.
+/// Where a mapping is, for the handler. Nothing is there while its length is 0.
 struct Place {
     taken: AtomicBool,
+    /// Odd while `start` and `len` change. Who takes the place changes them, and nobody else.
+    version: AtomicUsize,
     start: AtomicUsize,
     len: AtomicUsize,
     lost: AtomicBool,
 }
 
-static PLACES: [Place; MOST] = [const {
-    Place {
-        taken: AtomicBool::new(false),
-        start: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        lost: AtomicBool::new(false),
+impl Place {
+    const fn new() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
     }
-}; MOST];
+
+    fn set(&self, start: usize, len: usize) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The start and the length of one and the same mapping. None of a place that changes meanwhile: that is not the one in
+    /// whose memory this thread is.
+    fn get(&self) -> Option<(usize, usize)> {
+        self.get_during(|| {})
+    }
+
+    /// As `get`, while something else happens.
+    fn get_during(&self, other: impl FnOnce()) -> Option<(usize, usize)> {
+        let version = self.version.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Relaxed);
+        other();
+        let len = self.len.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        (version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed)).then_some((start, len))
+    }
+}
+
+static PLACES: [Place; MOST] = [const { Place::new() }; MOST];
 
 /// What the signal did before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -50,7 +82,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.0.len.store(0, Ordering::Release);
+        self.0.set(0, 0);
         self.0.taken.store(false, Ordering::Release);
     }
 }
@@ -77,8 +109,7 @@ pub(super) fn map(
     let free = PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel));
     let place = free.ok_or_else(|| failed("there are too many".into()))?;
     place.lost.store(false, Ordering::Release);
-    place.start.store(mapped.as_ptr() as usize, Ordering::Release);
-    place.len.store(len, Ordering::Release);
+    place.set(mapped.as_ptr() as usize, len);
     Ok((Watch(place), mapped))
 }
 
@@ -112,7 +143,7 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
     // SAFETY: with SA_SIGINFO the kernel passes a valid structure; for this signal it has an address.
     let at = unsafe { (*info).si_addr() } as usize;
     for place in &PLACES {
-        let (start, len) = (place.start.load(Ordering::Acquire), place.len.load(Ordering::Acquire));
+        let Some((start, len)) = place.get() else { continue };
         if at.checked_sub(start).is_some_and(|offset| offset < len) {
             place.lost.store(true, Ordering::Release);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -129,4 +160,23 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _context: *m
     let before = BEFORE.get().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: it is what the kernel gave us, or null, which changes nothing.
     unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_never_seen_with_the_length_of_another_mapping() {
+        let place = Place::new();
+        let (first, second) = ((0x1000, 0x1000), (0x9000, 0x10_0000));
+        place.set(first.0, first.1);
+        assert_eq!(place.get(), Some(first));
+        let replaced = || {
+            place.set(0, 0);
+            place.set(second.0, second.1);
+        };
+        assert_eq!(place.get_during(replaced), None);
+        assert_eq!(place.get(), Some(second));
+    }
 }

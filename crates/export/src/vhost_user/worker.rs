@@ -5,17 +5,19 @@
 //!            a write is copied out once, and encrypted there      a read is decrypted here, then copied in
 //! ```
 //!
-//! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders.
+//! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders. It looks for orders every
+//! turn, and a turn takes so many requests and no more: a driver that never rests keeps its ring, but not the thread.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue};
 use underseal_datapath::{QueueOptions, Request as Job};
+use underseal_device::Signal;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::chain::{Malformed, Segment};
@@ -23,7 +25,7 @@ use super::guest::{Memory, gather, scatter};
 use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, Request, SERIAL, Status, parse};
 use super::ring::Ring;
-use super::running::{Order, Start};
+use super::running::{Bell, Order, Start};
 use crate::tickets::Tickets;
 
 /// Requests in flight on one ring.
@@ -31,7 +33,7 @@ const DEPTH: u16 = 256;
 
 /// What is done goes back to the driver after so many bytes or chains at the latest, so that it works on them meanwhile.
 const HAND_OVER: u32 = 128 << 10;
-const BATCH: u32 = 16;
+const BATCH: usize = 16;
 
 /// Failures of the lower device that are logged one by one; then every thousandth.
 const LOGGED: u64 = 20;
@@ -60,6 +62,8 @@ struct Stalled {
 /// Why no more requests are taken for now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
+    /// It is time to see to other things; there may be more to take.
+    More,
     Drained,
     /// There is no room: requests in flight have to go first.
     Stalled,
@@ -71,10 +75,10 @@ pub(super) struct Worker {
     /// Before the descriptors that it watches, so that it goes first.
     queue: Queue,
     kick: File,
-    bell: Arc<OwnedFd>,
+    bell: Arc<Bell>,
     orders: Receiver<Order>,
-    call: Option<File>,
-    error: Option<File>,
+    call: Option<Signal>,
+    error: Option<Signal>,
     memory: Arc<Memory>,
     ring: Ring,
     tracker: Option<Tracker>,
@@ -97,7 +101,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<Bell>) -> io::Result<Self> {
         let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, durable } =
             start;
         let depth = DEPTH.min(ring.size()).into();
@@ -143,8 +147,7 @@ impl Worker {
     /// Serves until it is told to end. The next available head.
     pub(super) fn run(mut self) -> u16 {
         // Nobody knows whether the driver was told of the last answers of the server before.
-        self.signal_now();
-        if let Err(trouble) = self.serve() {
+        if let Err(trouble) = self.signal_now().and_then(|()| self.serve()) {
             match trouble {
                 // Zeros in the place of what was there make no sense in many ways.
                 Trouble::Ring(_) if self.is_lost() => {
@@ -155,8 +158,8 @@ impl Worker {
                 }
                 Trouble::System(e) => log::error!("{}: stopped: {e}", self.name),
             }
-            if let Some(error) = &self.error {
-                let _ = rustix::io::write(error, &1_u64.to_ne_bytes());
+            if let Some(Err(e)) = self.error.as_mut().map(Signal::send) {
+                log::error!("{}: the front end cannot be told: {e}", self.name);
             }
             self.finish_in_silence();
         }
@@ -165,6 +168,9 @@ impl Worker {
 
     fn serve(&mut self) -> Result<(), Trouble> {
         loop {
+            if self.bell.was_rung() {
+                self.obey()?;
+            }
             let pace = self.take_requests()?;
             self.queue.poll()?;
             while let Some(completion) = self.queue.next_completion() {
@@ -174,17 +180,14 @@ impl Worker {
             if self.is_over() {
                 return Ok(());
             }
-            if pace == Pace::Stalled {
+            match pace {
+                Pace::More => self.queue.woken(),
                 // What has ended may have made room.
-                if self.queue.in_flight() > 0 {
-                    self.wait(false)?;
-                }
-            } else if self.stopping {
-                self.wait(false)?;
-            } else if self.ring.listen(self.memory.ram())? {
-                self.queue.woken();
-            } else {
-                self.wait(true)?;
+                Pace::Stalled if self.queue.in_flight() == 0 => {}
+                Pace::Stalled => self.wait(false)?,
+                Pace::Drained if self.stopping => self.wait(false)?,
+                Pace::Drained if self.ring.listen(self.memory.ram())? => self.queue.woken(),
+                Pace::Drained => self.wait(true)?,
             }
         }
     }
@@ -203,7 +206,7 @@ impl Worker {
     /// Waits for the lower device and for orders, and for kicks if it says so.
     fn wait(&mut self, kicks: bool) -> Result<(), Trouble> {
         // What came while the thread was at work has changed what there is to do.
-        if self.take_events() {
+        if self.take_events()? {
             return Ok(());
         }
         for (number, wanted) in [(KICK, kicks), (BELL, true)] {
@@ -214,35 +217,33 @@ impl Worker {
             }
         }
         self.queue.wait()?;
-        self.take_events();
-        Ok(())
+        self.take_events().map(drop)
     }
 
     /// Takes note of kicks, and obeys orders. True when there was one.
-    fn take_events(&mut self) -> bool {
+    fn take_events(&mut self) -> Result<bool, Trouble> {
         let mut any = false;
         while let Some(number) = self.queue.next_event() {
             any = true;
             self.watching[number as usize] = false;
-            let mut count = [0; 8];
             // Neither blocks; what they have counted does not matter.
             if number == KICK {
-                let _ = rustix::io::read(&self.kick, &mut count);
+                let _ = rustix::io::read(&self.kick, &mut [0; 8]);
             } else {
-                let _ = rustix::io::read(&self.bell, &mut count);
-                self.obey();
+                self.bell.still();
+                self.obey()?;
             }
         }
-        any
+        Ok(any)
     }
 
-    fn obey(&mut self) {
+    fn obey(&mut self) -> Result<(), Trouble> {
         while let Ok(order) = self.orders.try_recv() {
             match order {
                 Order::Call(call) => {
                     self.call = call;
                     // The one before may have been signalled in vain.
-                    self.signal_now();
+                    self.signal_now()?;
                 }
                 Order::Error(error) => self.error = error,
                 Order::Memory(memory, seen) => {
@@ -253,16 +254,20 @@ impl Worker {
                 Order::Leave => (self.stopping, self.gone) = (true, true),
             }
         }
+        Ok(())
     }
 
-    /// Takes what the driver offers, while there is room.
+    /// Takes what the driver offers, while there is room: no more than it can offer at a time.
     fn take_requests(&mut self) -> Result<Pace, Trouble> {
         let mut bytes = 0;
         self.ring.hush(self.memory.ram())?;
         if self.is_lost() {
             return Err(Malformed::Lost.into());
         }
-        loop {
+        for _ in 0..self.ring.size() {
+            if self.ready.len() >= BATCH {
+                self.hand_over()?;
+            }
             let stalled = match self.stalled.take() {
                 Some(stalled) => stalled,
                 None if self.tickets.is_full() => return Ok(Pace::Stalled),
@@ -283,15 +288,13 @@ impl Worker {
             while let Some(completion) = self.queue.next_ready() {
                 self.answer(completion)?;
             }
-            if self.ready.len() >= BATCH as usize {
-                self.hand_over()?;
-            }
             if bytes >= HAND_OVER {
                 bytes = 0;
                 self.queue.poll()?;
                 self.hand_over()?;
             }
         }
+        Ok(Pace::More)
     }
 
     /// The next chain, and what it wants.
@@ -417,7 +420,7 @@ impl Worker {
             tracker.published(self.ring.used());
         }
         if self.ring.wants_signal(ram)? {
-            self.signal_now();
+            self.signal_now()?;
         }
         let now = Instant::now();
         for ready in self.ready.drain(..) {
@@ -426,11 +429,8 @@ impl Worker {
         Ok(())
     }
 
-    fn signal_now(&self) {
-        if let Some(call) = &self.call {
-            // A front end that lets the counter run full stalls its own ring.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
-        }
+    fn signal_now(&mut self) -> Result<(), Trouble> {
+        Ok(self.call.as_mut().map_or(Ok(()), Signal::send)?)
     }
 
     /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the end comes.

@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     /// A description for `nbdinfo --list`
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NBD)]
     pub(crate) description: String,
-    /// Clients served at a time
+    /// Clients served at a time; each may make this process use 64 MiB of memory with large requests, until it is idle
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..),
         help_heading = NBD)]
     pub(crate) max_connections: u16,
@@ -106,7 +106,8 @@ pub(crate) struct ServeArgs {
     /// Write the process's number there, and remove the file at the end
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) pid_file: Option<PathBuf>,
-    /// Append messages to this file; by default they go to stderr, in the background to syslog
+    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default they go to stderr, in the
+    /// background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, R
 use crate::cli::{CloseArgs, Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::{print, printable};
 
 /// What a server may take to answer what it answers from memory.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ fn policy(args: PolicyArgs) -> Result<()> {
     let name = &args.volume.name;
     match args.policy {
         Some(policy) => done(name, &Request::SetPolicy(policy)),
-        None => print(&format!("{}\n", ask_status(name)?.policy)),
+        None => print(&(printable(&ask_status(name)?.policy) + "\n")),
     }
 }
 
@@ -124,7 +124,8 @@ fn connect(name: &Name) -> Result<Client> {
     Client::connect(&Directory::of_user().socket(name)).map_err(|e| match e.kind() {
         underseal_export::ErrorKind::NotOpen => Error::usage(format!("no volume {name} is open"))
             .with_remedy("`underseal list` shows the open ones; of another user, as that user"),
-        underseal_export::ErrorKind::Forbidden => Error::from(e).with_remedy("as the user who opened it"),
+        underseal_export::ErrorKind::Forbidden => Error::from(e)
+            .with_remedy("as the user who opened it; UNDERSEAL_RUNTIME_DIR with a directory of your own"),
         _ => e.into(),
     })
 }

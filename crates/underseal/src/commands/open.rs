@@ -21,7 +21,7 @@ use underseal_export::nbd::{
 };
 
 use self::listen::Sockets;
-use self::serve::{Stoppers, Way, until_stopped};
+use self::serve::{Stoppers, Watch, Way, until_stopped};
 use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
@@ -62,13 +62,16 @@ pub(super) fn serve(
     // From here on there is something to put in order at the end.
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
+    let watch = Watch::start(taken)?;
     let listeners = sockets.listen()?;
+    watch.go_on()?;
     let fuse = match &mount_point {
         Some(point) => {
             Some(FuseServer::mount(mapping.clone(), point, &fuse_config(args, &listeners, &mapping))?)
         }
         None => None,
     };
+    watch.go_on()?;
     let ublk = ublk::start(args, name, &mapping)?;
     let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
     let mut addresses = uri::uris(args, &listeners);
@@ -80,12 +83,13 @@ pub(super) fn serve(
     let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping);
+    watch.serves(&stoppers);
     let stop = {
         let stoppers = stoppers.clone();
         move || stoppers.stop()
     };
     let sides = control::start(&args.control, metrics, name, addresses, &mapping, stop)?;
-    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;
@@ -96,7 +100,7 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(ways, &mapping, taken, stoppers, sides, pid_file)
+    until_stopped(ways, &mapping, &stoppers, sides, &watch)
 }
 
 /// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts. Those who write to a file

@@ -34,8 +34,8 @@ pub(crate) fn first_line_of_descriptor(number: u32) -> Result<Key> {
         Error::usage(format!("{name} is not open")).with_remedy(remedy)
     };
     let raw = RawFd::try_from(number).map_err(|_| not_open())?;
-    // SAFETY: this program closes no descriptor that it did not open, so one that is open here stays open for the
-    // borrow; of one that is not, every call says so.
+    // SAFETY: until it is in the background, where it asks for nothing, this program closes no descriptor that it did not
+    // open; so one that is open here stays open for the borrow, and of one that is not, every call says so.
     let fd = unsafe { BorrowedFd::borrow_raw(raw) };
     rustix::io::fcntl_getfd(fd).map_err(|_| not_open())?;
     first_line(fd, &name)

@@ -1,8 +1,14 @@
 //! `--daemon`.
 
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
 use rustix::process::Signal;
 
-use crate::common::{Place, eventually, exists, is_root, is_running, server_signal};
+use crate::common::{PATIENCE, Place, Server, eventually, exists, is_root, is_running, server_signal};
+use crate::support::mounts::{cannot_fuse, skip};
 
 fn pid(place: &Place) -> u32 {
     String::from_utf8(place.read("pid")).unwrap().trim().parse().unwrap()
@@ -14,7 +20,8 @@ fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     // Relative names, and an output that is read to its end: both would show a child that has not let go.
     let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
     let said = place.unlock("open", "disk", &args).succeeds();
-    assert!(said.contains("nbd+unix:///?socket=nbd"), "{said}");
+    // What it says where it is served is true elsewhere, too.
+    assert!(said.contains(&format!("nbd+unix:///?socket={}", place.text("nbd"))), "{said}");
     let pid = pid(&place);
     if is_root() {
         lets_go_of_everything(pid);
@@ -30,7 +37,7 @@ fn the_parent_returns_when_clients_can_connect_and_the_child_goes_on() {
     eventually("the daemon's end", || !is_running(pid));
     assert!(!exists(&place.path("nbd")) && !exists(&place.path("pid")));
     let log = String::from_utf8(place.read("log")).unwrap();
-    assert!(log.contains("serving NBD on unix:nbd") && log.trim_end().ends_with("stopped"), "{log}");
+    assert!(log.contains("serving NBD on unix:/") && log.trim_end().ends_with("stopped"), "{log}");
     assert!(place.unlock("read", "disk", &["--length", "1M"]).bytes == place.read("noise"));
 }
 
@@ -78,4 +85,102 @@ fn a_second_daemon_is_told_that_the_image_is_in_use() {
     let pid = pid(&place);
     server_signal(pid, Signal::TERM);
     eventually("the daemon's end", || !is_running(pid));
+}
+
+fn end(place: &Place) {
+    let pid = pid(place);
+    server_signal(pid, Signal::TERM);
+    eventually("the daemon's end", || !is_running(pid));
+}
+
+#[test]
+fn what_its_caller_had_open_is_not_kept() {
+    let place = Place::with_volume();
+    // 9 is a pipe that is read to its end, 8 has the passphrase.
+    let script = r#"exec "$0" open disk --passphrase-fd 8 --nbd unix:nbd --daemon --pid-file pid 8<pass 9>&1 >/dev/null"#;
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", script, env!("CARGO_BIN_EXE_underseal")])
+        .current_dir(place.path(""))
+        .stdin(Stdio::null());
+    shell.env("UNDERSEAL_RUNTIME_DIR", place.path("run"));
+    let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    assert!(child.wait().unwrap().success());
+    let (ended, ends) = mpsc::channel();
+    let reader = thread::spawn(move || ended.send(pipe.read_to_end(&mut Vec::new()).is_ok()));
+    let at_its_end = ends.recv_timeout(PATIENCE / 4);
+    place.tool("nbdinfo", &["nbd+unix:///?socket=nbd"]);
+    end(&place);
+    reader.join().unwrap().unwrap();
+    assert_eq!(at_its_end, Ok(true), "the daemon keeps the pipe open");
+}
+
+#[test]
+fn log_rotation_ends_nothing() {
+    let place = Place::with_volume();
+    let args = ["--nbd", "unix:nbd", "--daemon", "--pid-file", "pid", "--log-file", "log", "-v"];
+    place.unlock("open", "disk", &args).succeeds();
+    let log = |name: &str| String::from_utf8(place.read(name)).unwrap();
+    for old in ["log.1", "log.2"] {
+        std::fs::rename(place.path("log"), place.path(old)).unwrap();
+        server_signal(pid(&place), Signal::HUP);
+        eventually("a new log file", || exists(&place.path("log")) && log("log").contains("opened again"));
+        place.tool("nbdinfo", &["nbd+unix:///?socket=nbd"]);
+    }
+    end(&place);
+    assert!(log("log").trim_end().ends_with("stopped"), "{}", log("log"));
+    assert!(!log("log.1").contains("opened again"), "{}", log("log.1"));
+}
+
+#[test]
+fn a_lower_server_that_was_named_from_another_folder_is_found_again() {
+    let place = Place::new();
+    place.format("disk", &["--size", "64M"]);
+    let below = Server::start(&place, &[]);
+    let lower = "nbd+unix:///?socket=nbd&unflushed=trust";
+    place.format(lower, &["--force", "-q"]);
+    let args = ["--nbd", "unix:above", "--daemon", "--pid-file", "pid"];
+    place.unlock("open", lower, &args).succeeds();
+    let read = || place.tool("nbdcopy", &["nbd+unix:///?socket=above", "null:"]);
+    read();
+    below.stop();
+    let below = Server::start(&place, &[]);
+    read();
+    end(&place);
+    below.stop();
+}
+
+#[test]
+fn a_signal_ends_a_start_that_does_not_come_to_its_end() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("a_signal_ends_a_start", reason);
+    }
+    let place = Place::with_volume();
+    place.format("other", &["--size", "32M"]);
+    std::fs::create_dir(place.path("mount")).unwrap();
+    // A folder where nothing is answered.
+    let asleep = Server::start_image(&place, "other", &["--fuse", "mount"]);
+    asleep.signal(Signal::STOP);
+    let args = ["open", "disk", "--passphrase-file", "pass", "--nbd", "unix:mount/s"];
+    let mut starting = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let thread = |name: &str| {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", starting.id())).unwrap();
+        let names = threads.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.into_iter().any(|comm| comm.trim() == name)
+    };
+    eventually("signals are listened to", || thread("signals"));
+    server_signal(starting.id(), Signal::TERM);
+    let mut status = None;
+    let pid = starting.id();
+    eventually("its end", || {
+        status = starting.try_wait().unwrap();
+        status.is_some() || !is_running(pid)
+    });
+    let mut said = String::new();
+    starting.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    asleep.signal(Signal::CONT);
+    asleep.stop();
+    assert_eq!(status.unwrap().code(), Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
 }

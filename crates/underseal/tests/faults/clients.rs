@@ -161,3 +161,32 @@ fn a_crowd_of_slow_connections_keeps_nobody_from_working() {
     });
     server.stop();
 }
+
+/// Bytes of the server that are in memory.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn idle_clients_give_the_memory_of_large_requests_back() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "64M");
+    let server = Server::start(&volume, INLINE);
+    let before = resident(&server);
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(&server.socket()).unwrap()).collect();
+    let len = usize::try_from(32 * MIB).unwrap();
+    for client in &mut clients {
+        client.read(0, len).unwrap();
+    }
+    wait_until("their memory is given back", PATIENCE, || resident(&server) < before + 24 * MIB);
+    // They go on as before.
+    for client in &mut clients {
+        client.write(MIB, &[3; 4096]).unwrap();
+        let data = client.read(0, len).unwrap();
+        assert_eq!(data[1 << 20..][..4096], [3; 4096]);
+    }
+    drop(clients);
+    server.stop();
+}

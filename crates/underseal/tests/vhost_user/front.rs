@@ -26,7 +26,7 @@ pub(crate) const MEMORY: usize = 32 << 20;
 /// Where things are in it.
 pub(crate) const TABLE: usize = 0;
 pub(crate) const AVAILABLE: usize = 0x2000;
-const USED: usize = 0x4000;
+pub(crate) const USED: usize = 0x4000;
 const HEADERS: usize = 0x8000;
 pub(crate) const SPARE: usize = 0xc000;
 const DATA: usize = 0x10_0000;
@@ -67,13 +67,18 @@ pub(crate) struct Front {
 impl Front {
     /// Connects and starts ring 0.
     pub(crate) fn connect(socket: &Path) -> Self {
+        Self::connect_with(socket, EventFd::new(EFD_NONBLOCK).unwrap())
+    }
+
+    /// As `connect`, to be signalled on this descriptor.
+    pub(crate) fn connect_with(socket: &Path, call: EventFd) -> Self {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         ftruncate(&file, MEMORY as u64).unwrap();
         let memory = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), MEMORY).unwrap();
         let mut link = negotiate(socket);
         let wanted = VhostUserInflight::new(0, 0, 1, RING);
         let inflight = link.get_inflight_fd(&wanted).unwrap();
-        let [kick, call, error] = std::array::from_fn(|_| EventFd::new(EFD_NONBLOCK).unwrap());
+        let [kick, error] = std::array::from_fn(|_| EventFd::new(EFD_NONBLOCK).unwrap());
         let (available, seen) = (Wrapping(0), Wrapping(0));
         let mut front = Self { link, memory, file, kick, call, error, inflight, available, seen };
         front.start();
@@ -139,7 +144,7 @@ impl Front {
         bytes
     }
 
-    fn u16_at(&self, at: usize) -> u16 {
+    pub(crate) fn u16_at(&self, at: usize) -> u16 {
         self.memory.as_volatile_slice().load(at, Ordering::Acquire).unwrap()
     }
 

@@ -2,15 +2,19 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vm_memory::MmapRegion;
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::disk::{Disk, serve};
 use crate::front::{
-    AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, WRITE, data,
+    AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, USED, WRITE, data,
     descriptor, guest, request,
 };
 use crate::support::volume::Volume;
@@ -261,6 +265,155 @@ fn rings_that_make_no_sense() {
 
     still_serves(&server, &socket);
     server.stop();
+}
+
+/// Lays an indirect table at `at`, of a request of `kind` whose header and status lie behind it.
+fn lay_indirect(front: &Front, at: usize, kind: u32, middle: &[Entry]) {
+    let (header, status) = (at + 0x200, at + 0x300);
+    front.put(header, &request(kind, 0));
+    let first = (guest(header), 16, NEXT, 1);
+    let last = (guest(status), 1, WRITE, 0);
+    let entries = std::iter::once(first).chain(middle.iter().copied()).chain([last]);
+    let table: Vec<u8> =
+        entries.flat_map(|(at, len, flags, next)| descriptor(at, len, flags, next)).collect();
+    front.put(at, &table);
+}
+
+#[test]
+fn what_is_refused_is_given_back_as_soon_as_what_is_served() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    let front = Front::connect(&socket);
+    lay_indirect(&front, data(1), 77, &[]);
+    for head in 0..RING {
+        // The last one breaks the ring, so what is shown by then is what was handed over before.
+        let len = if head == RING - 1 { 24 } else { 32 };
+        front.describe(head, guest(data(1)), len, INDIRECT, 0);
+        front.store_u16(AVAILABLE + 4 + 2 * usize::from(head), head);
+    }
+    front.store_u16(AVAILABLE + 2, RING);
+    front.kick.write(1).unwrap();
+    assert!(crate::support::tools::within(crate::support::tools::PATIENCE, || front.error.read().is_ok()));
+    assert_eq!(front.u16_at(USED + 2), 48, "in batches of 16");
+    drop(front);
+    still_serves(&server, &socket);
+    server.stop();
+}
+
+/// Lays a ring that never rests, without a driver: the last of its chains reads a block that says how many chains are
+/// offered next, and which block is read then; it is read into the ring itself. The others are refused.
+fn lay_a_mill(server: &Server, socket: &std::path::Path) -> Front {
+    const TURNS: u64 = 65536 / RING as u64;
+    let front = Front::connect(socket);
+    let blocks = (0..TURNS).flat_map(|turn| {
+        let offered = u16::try_from((turn + 2) * u64::from(RING) % 65536).unwrap();
+        let mut block = vec![0; 4096];
+        block[..2].copy_from_slice(&offered.to_le_bytes());
+        block[2..10].copy_from_slice(&((turn + 1) % TURNS * 8).to_le_bytes());
+        block
+    });
+    let blocks: Vec<u8> = blocks.collect();
+    let mut nbd = crate::support::nbd::Client::connect(&server.socket()).unwrap();
+    nbd.write(0, &blocks).unwrap();
+    drop(nbd);
+    lay_indirect(&front, data(1), 77, &[]);
+    let (turn, rest) = (guest(data(2) + 0x200 + 8), guest(data(3)));
+    let read = [
+        (guest(AVAILABLE + 2), 2, NEXT | WRITE, 2),
+        (turn, 8, NEXT | WRITE, 3),
+        (rest, 4086, NEXT | WRITE, 4),
+    ];
+    lay_indirect(&front, data(2), IN, &read);
+    for head in 0..RING {
+        let (table, len) = if head == RING - 1 { (data(2), 80) } else { (data(1), 32) };
+        front.describe(head, guest(table), len, INDIRECT, 0);
+        front.store_u16(AVAILABLE + 4 + 2 * usize::from(head), head);
+    }
+    front.store_u16(AVAILABLE + 2, RING);
+    front.kick.write(1).unwrap();
+    // It turns: more than once around.
+    let used = || front.u16_at(USED + 2);
+    crate::support::tools::wait_until("the mill turns", crate::support::tools::PATIENCE, || {
+        used() > 3 * RING
+    });
+    front
+}
+
+/// Kills a server that is waited for too long: who hangs becomes one who fails.
+fn alarm(server: &Server) -> mpsc::Sender<()> {
+    let (over, is_over) = mpsc::channel();
+    let server = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
+    thread::spawn(move || {
+        if is_over.recv_timeout(crate::support::tools::PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = kill_process(server, Signal::KILL);
+        }
+    });
+    over
+}
+
+#[test]
+fn a_driver_that_never_rests_keeps_nobody_waiting() {
+    // Requests are done as they are taken, or all together after that.
+    for policy in ["inline", "adaptive"] {
+        let scratch = Scratch::new();
+        let volume = Volume::luks2(&scratch, "48M");
+        let (server, socket) = serve(&volume, &["--policy", policy]);
+        let mill = |server: &Server| lay_a_mill(server, &socket);
+        let mut front = mill(&server);
+        let _alarm = alarm(&server);
+        front.share_memory().unwrap();
+        let before = front.u16_at(USED + 2);
+        let turns = || front.u16_at(USED + 2) != before;
+        crate::support::tools::wait_until(
+            "it turns in its new memory",
+            crate::support::tools::PATIENCE,
+            turns,
+        );
+        let base = front.link.get_vring_base(0).unwrap();
+        assert_eq!(base, u32::from(front.u16_at(USED + 2)), "{policy}: what was taken is answered");
+        drop(front);
+        // Its front end goes without a word.
+        drop(mill(&server));
+        still_serves(&server, &socket);
+        // The server ends while it turns.
+        front = mill(&server);
+        server.stop();
+        drop(front);
+    }
+}
+
+#[test]
+fn a_front_end_whose_counter_is_full_keeps_nobody_waiting() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let (server, socket) = serve(&volume, &[]);
+    let full = || {
+        // One that makes writers wait.
+        let call = EventFd::new(0).unwrap();
+        call.write(u64::MAX - 1).unwrap();
+        Front::connect_with(&socket, call)
+    };
+    let mut front = full();
+    front.put(data(0), &[7; 4096]);
+    assert_eq!(front.does(OUT, 0, 4096), OK);
+    assert_eq!(front.does(FLUSH, 0, 0), OK, "the ring goes on");
+    let alarm = alarm(&server);
+    assert_eq!(front.link.get_vring_base(0).unwrap(), 2);
+    drop(alarm);
+    drop(front);
+    // One that dies amid requests makes room for another.
+    let mut front = full();
+    front.ask(0, FLUSH, 0, 0);
+    drop(front);
+    still_serves(&server, &socket);
+    let mut front = full();
+    front.put(data(0), &[8; 4096]);
+    assert_eq!(front.does(OUT, 8, 4096), OK);
+    // The last flush comes, and the server ends.
+    server.stop();
+    drop(front);
+    assert_eq!(volume.read(4096, 4096), [8; 4096]);
 }
 
 #[test]

@@ -2,20 +2,27 @@
 
 use std::{
     fs,
+    hash::{BuildHasher, RandomState},
     os::{
         fd::OwnedFd,
         unix::fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, fchmod, flock},
+    fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with},
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
 
 use crate::{Error, ErrorKind, Result};
+
+/// How often and how long a directory's lock is tried for: servers have it for microseconds.
+const LOCK_TRIES: u32 = 25;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A socket's entry in its directory. Dropping removes it, unless somebody has put something else there.
 #[derive(Debug)]
@@ -45,17 +52,14 @@ pub(super) fn bind(path: &Path) -> Result<(OwnedFd, UnixPath)> {
         .map_err(os("the path is too long for a socket (107 bytes); choose a shorter one"))?;
 
     // Between bind and listen, our socket looks dead to another server that starts; the lock keeps such two apart.
-    let directory =
-        fs::File::open(parent).map_err(|error| failed("its directory cannot be opened", error))?;
-    flock(&directory, FlockOperation::LockExclusive).map_err(os("its directory cannot be locked"))?;
-
+    let lock = lock(parent);
     let socket = new_socket().map_err(os("no socket"))?;
     // Linux gives the new file the socket's own mode (less the umask): there is no moment at which it is open to
     // others, and the umask, which all threads share, stays as it is.
     fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(os("the socket's mode cannot be set"))?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
-            remove_dead(path, &address)?;
+            remove_dead(path, &address, lock.is_some())?;
             rustix::net::bind(&socket, &address).map_err(os("cannot listen"))?;
         }
         done => done.map_err(os("cannot listen"))?,
@@ -66,29 +70,73 @@ pub(super) fn bind(path: &Path) -> Result<(OwnedFd, UnixPath)> {
     Ok((socket, entry))
 }
 
+/// The lock that servers have on a directory while they put a socket there. None where the directory cannot be read, or where
+/// somebody keeps it locked: whoever can read it can do that, and nobody is waited for who may never end.
+fn lock(directory: &Path) -> Option<fs::File> {
+    let directory = fs::File::open(directory).ok()?;
+    for _ in 0..LOCK_TRIES {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
 /// Removes a socket on which nobody listens; everything else at the path is an error.
-fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+fn remove_dead(path: &Path, address: &SocketAddrUnix, locked: bool) -> Result<()> {
     let taken = |why: &str| Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display()));
     let file = fs::symlink_metadata(path).map_err(|error| taken("cannot be looked at").with_source(error))?;
     if !file.file_type().is_socket() {
         return Err(taken("exists and is no socket; remove it or choose another path"));
     }
-    let probe = new_socket().map_err(|error| taken("no socket").with_source(error))?;
-    match rustix::net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => {
-            log::info!("unix:{}: replacing the socket of a server that is gone", path.display());
-            fs::remove_file(path).map_err(|error| taken("a dead socket cannot be removed").with_source(error))
-        }
-        // AGAIN: its backlog is full, so somebody listens.
-        Ok(()) | Err(Errno::AGAIN) => {
-            let why = "another server listens there; stop it or choose another path";
-            Err(Error::new(ErrorKind::InUse, format!("unix:{}: {why}", path.display())))
-        }
-        Err(error) => {
-            Err(taken("a socket is there, and whether it is in use cannot be told; remove it")
-                .with_source(error))
+    let in_use = || {
+        let why = "another server listens there; stop it or choose another path";
+        Err(Error::new(ErrorKind::InUse, format!("unix:{}: {why}", path.display())))
+    };
+    // Without the lock it may be of a server that is just starting: that one will listen in a moment.
+    for last in if locked { &[true][..] } else { &[false, true] } {
+        let probe = new_socket().map_err(|error| taken("no socket").with_source(error))?;
+        match rustix::net::connect(&probe, address) {
+            Err(Errno::CONNREFUSED) if *last => {}
+            Err(Errno::CONNREFUSED) => thread::sleep(10 * PAUSE),
+            // AGAIN: its backlog is full, so somebody listens.
+            Ok(()) | Err(Errno::AGAIN) => return in_use(),
+            Err(error) => {
+                return Err(taken("a socket is there, and whether it is in use cannot be told; remove it")
+                    .with_source(error));
+            }
         }
     }
+    log::info!("unix:{}: replacing the socket of a server that is gone", path.display());
+    match take_away(path, &file) {
+        Ok(true) => Ok(()),
+        Ok(false) => in_use(),
+        Err(error) => Err(taken("a dead socket cannot be removed").with_source(error)),
+    }
+}
+
+/// Removes what is at the path if it is `dead` still. False when another server has put its own socket there meanwhile,
+/// which stays.
+fn take_away(path: &Path, dead: &fs::Metadata) -> std::io::Result<bool> {
+    // A name that nobody can foresee.
+    let aside = path.with_file_name(format!(".underseal-{:016x}", RandomState::new().hash_one(path)));
+    match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
+        // The file system cannot rename so.
+        Err(Errno::INVAL | Errno::NOSYS) => return fs::remove_file(path).map(|()| true),
+        Err(Errno::NOENT) => return Ok(true),
+        renamed => renamed?,
+    }
+    if is(&fs::symlink_metadata(&aside)?, dead) {
+        return fs::remove_file(&aside).map(|()| true);
+    }
+    renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE)?;
+    Ok(false)
+}
+
+fn is(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 fn new_socket() -> rustix::io::Result<OwnedFd> {
@@ -160,6 +208,71 @@ mod tests {
         drop(first);
         assert!(path.exists());
         drop(second);
+    }
+
+    /// What a thread finds, which must not wait for ever.
+    fn soon<T: Send + 'static>(find: impl FnOnce() -> T + Send + 'static) -> T {
+        let (found, finds) = std::sync::mpsc::channel();
+        thread::spawn(move || found.send(find()));
+        finds.recv_timeout(Duration::from_secs(60)).expect("somebody else's lock was waited for")
+    }
+
+    #[test]
+    fn somebody_who_keeps_the_directory_locked_keeps_no_server_out() {
+        let scratch = tempdir().unwrap();
+        let lock = fs::File::open(scratch.path()).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let path = scratch.path().join("s");
+        let bind_soon = || {
+            let path = path.clone();
+            soon(move || bind(&path))
+        };
+        let first = bind_soon().unwrap();
+        assert_eq!(bind_soon().unwrap_err().kind(), ErrorKind::InUse);
+        drop(first);
+        drop(UnixListener::bind(&path).unwrap());
+        let second = bind_soon().unwrap();
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        drop(second);
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_server_that_was_faster_keeps_its_place() {
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        let dead = fs::symlink_metadata(&path).unwrap();
+        // Kept elsewhere, so that its number is not used again.
+        fs::rename(&path, scratch.path().join("dead")).unwrap();
+        let _live = bind(&path).unwrap();
+        assert!(!take_away(&path, &dead).unwrap());
+        assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::InUse);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_will_do() {
+        const SOMEBODY: u32 = 1234;
+        let scratch = tempdir().unwrap();
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let folder = scratch.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o300)).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        if root {
+            std::os::unix::fs::chown(&folder, Some(SOMEBODY), None).unwrap();
+        }
+        soon(move || {
+            if root {
+                // This thread's alone, in Linux.
+                rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(SOMEBODY)).unwrap();
+            }
+            assert!(fs::read_dir(&folder).is_err());
+            let path = folder.join("s");
+            drop(UnixListener::bind(&path).unwrap());
+            drop(bind(&path).unwrap());
+            assert!(fs::symlink_metadata(&path).is_err());
+        });
     }
 
     #[test]

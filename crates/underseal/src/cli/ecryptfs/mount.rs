@@ -68,7 +68,8 @@ pub(crate) struct ServeMountArgs {
     /// Write the process's number there, and remove the file at the end
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) pid_file: Option<PathBuf>,
-    /// Append messages to this file; by default they go to stderr, in the background to syslog
+    /// Append messages to this file, which in the background is opened anew on SIGHUP; by default they go to stderr, in the
+    /// background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
 }

@@ -8,6 +8,7 @@ use underseal_export::control::status::KeyState;
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::output::printable;
 use crate::size;
 
 /// # Errors
@@ -33,7 +34,7 @@ pub(super) fn list(volumes: &[Status]) -> String {
 
 /// All that there is to know of one volume.
 pub(super) fn status(of: &Status) -> String {
-    let mut text = format!("{}\n", of.name);
+    let mut text = printable(&of.name) + "\n";
     let read_only = if of.read_only { ", read-only" } else { "" };
     let open = duration(of.uptime_ns);
     let backlog = &of.backlog;
@@ -65,7 +66,7 @@ pub(super) fn status(of: &Status) -> String {
         ),
     ] {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "  {what:<11}{value}");
+        let _ = writeln!(text, "  {what:<11}{}", printable(&value));
     }
 
     let all = &of.requests;
@@ -121,7 +122,7 @@ pub(super) fn duration(nanos: u64) -> String {
     }
 }
 
-/// Columns of text, as wide as what is in them.
+/// Columns of text, as wide as what is in them. What a server says of itself is among it.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     align(rows, |text, width| format!("{text:<width$}"))
 }
@@ -137,6 +138,7 @@ pub(super) fn numbers<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 fn align<const N: usize>(rows: &[[String; N]], pad: impl Fn(&str, usize) -> String) -> String {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |row: &[String; N]| {

@@ -1,13 +1,12 @@
 //! What an open volume has for its operator: a policy, a control socket, metrics.
 
-use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::sync::Arc;
 
 use underseal_datapath::{ErrorKind, Mapping, Policy};
 use underseal_export::control::{Control, Controlled, Described, Directory, Name};
 use underseal_export::metrics::Metrics;
-use underseal_export::nbd::{Endpoint, Listener, listen};
+use underseal_export::nbd::{Endpoint, Found, Listener};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
@@ -35,17 +34,16 @@ impl Sides {
 ///
 /// # Errors
 /// `Usage`.
-pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Endpoint>> {
+pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Found>> {
     let Some(endpoint) = args.metrics.as_ref().map(|address| &address.0) else { return Ok(None) };
     let Endpoint::Tcp { host, port } = endpoint else { return Ok(None) };
-    let addresses = (host.as_str(), *port).to_socket_addrs();
-    let mut addresses =
-        addresses.map_err(|e| Error::usage(format!("--metrics {host}:{port}")).because(&e))?;
-    if !args.allow_public_metrics && addresses.any(|address| !address.ip().to_canonical().is_loopback()) {
+    let found = Found::look_up(endpoint);
+    let found = found.map_err(|e| Error::usage(format!("--metrics {host}:{port}")).because(&e))?;
+    if !args.allow_public_metrics && found.is_remote() {
         let what = format!("--metrics {host}:{port}: other machines could see how busy the volume is");
         return Err(Error::usage(what).with_remedy(format!("localhost:{port}, or --allow-public-metrics")));
     }
-    Ok(Some(endpoint.clone()))
+    Ok(Some(found))
 }
 
 /// The policy that a volume begins with.
@@ -66,7 +64,7 @@ pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
 /// When the volume cannot have the `--name` that was asked for.
 pub(super) fn start(
     args: &ControlArgs,
-    metrics: Option<Endpoint>,
+    metrics: Option<Found>,
     image: &Path,
     addresses: Vec<String>,
     mapping: &Arc<Mapping>,
@@ -84,8 +82,8 @@ pub(super) fn start(
     let described = Described { name, image, addresses };
     let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
     let control = listeners.map(|listeners| Control::start(listeners, volume.clone())).transpose()?;
-    let metrics = metrics.and_then(|endpoint| {
-        let started = listen(&endpoint).and_then(|listeners| {
+    let metrics = metrics.and_then(|found| {
+        let started = found.listen().and_then(|listeners| {
             listeners.iter().for_each(|listener| log::info!("serving metrics on {listener}"));
             Metrics::start(listeners, volume)
         });

@@ -1,13 +1,13 @@
 //! The sockets that clients connect to: known before the passphrase is asked for, bound after it.
 
-use underseal_export::nbd::{Endpoint, Listener, activated, listen};
+use underseal_export::nbd::{Found, Listener, activated};
 
 use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 
 /// What was asked for.
 pub(super) struct Sockets {
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<Found>,
     handed_over: Vec<Listener>,
     are_handed_over: bool,
 }
@@ -34,10 +34,11 @@ impl Sockets {
                 .with_remedy("without --daemon"));
         }
         let endpoints = args.nbd.iter().filter_map(|nbd| match nbd {
-            Nbd::At(endpoint) => Some(endpoint.clone()),
+            Nbd::At(endpoint) => Some(Found::look_up(endpoint)),
             Nbd::Systemd => None,
         });
-        Ok(Self { endpoints: endpoints.collect(), handed_over, are_handed_over })
+        let endpoints = endpoints.collect::<underseal_export::Result<_>>()?;
+        Ok(Self { endpoints, handed_over, are_handed_over })
     }
 
     pub(super) fn are_handed_over(&self) -> bool {
@@ -51,7 +52,7 @@ impl Sockets {
     pub(super) fn listen(&mut self) -> Result<Vec<Listener>> {
         let mut listeners = std::mem::take(&mut self.handed_over);
         for endpoint in &self.endpoints {
-            listeners.extend(listen(endpoint)?);
+            listeners.extend(endpoint.listen()?);
         }
         Ok(listeners)
     }

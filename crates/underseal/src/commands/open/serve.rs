@@ -1,7 +1,8 @@
 //! From the first client to the last flush.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
@@ -14,7 +15,7 @@ use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::pid_file::PidFile;
-use crate::signals::{Taken, Woken};
+use crate::signals::{self, Taken, Woken};
 
 /// A way in to a volume: what serves it, and what ends that.
 pub(super) struct Way {
@@ -147,21 +148,13 @@ fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
 pub(super) fn until_stopped(
     ways: Vec<Way>,
     mapping: &Arc<Mapping>,
-    signals: Taken,
-    stoppers: Stoppers,
+    stoppers: &Stoppers,
     sides: Sides,
-    pid_file: Option<PidFile>,
+    watch: &Watch,
 ) -> Result<()> {
-    let pid_file = Arc::new(Mutex::new(pid_file));
-    let (watched, stops) = (pid_file.clone(), stoppers.clone());
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || watch(&signals, &stops, &watched))
-        .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
-
-    let served = run(ways, &stoppers);
+    let served = run(ways, stoppers);
     let flushed = flush(mapping);
-    drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
+    drop(watch.lock().pid_file.take());
     log::info!("stopped");
     // A flush that failed matters more than a client that would not go.
     let ended = flushed.and(served);
@@ -169,30 +162,104 @@ pub(super) fn until_stopped(
     ended
 }
 
-/// The first signal stops the server, the second one everything.
-fn watch(signals: &Taken, stoppers: &Stoppers, pid_file: &Mutex<Option<PidFile>>) {
-    let mut first = true;
-    loop {
-        match signals.wait(None) {
-            Ok(Woken::Signal(number)) if first => {
-                first = false;
-                log::info!("signal {number}: stopping; another one stops without waiting");
-                stoppers.stop();
-            }
-            // A terminal that closes says so twice: itself and through its shell.
-            Ok(Woken::Signal(SIGHUP)) => {}
-            Ok(_) => {
-                log::error!("stopped without waiting: what was not flushed may be lost");
-                stoppers.abandon();
-                drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
-                std::process::exit(Exit::Failed as i32);
-            }
-            Err(e) => {
-                log::error!("cannot wait for signals, so stopping: {e}");
-                return stoppers.stop();
+/// Listens to signals, from before there is anything to put in order until the end. The first one ends the start or the
+/// serving, the second one everything.
+#[derive(Clone)]
+pub(super) struct Watch(Arc<Mutex<Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    interrupted: bool,
+    /// None while the volume is not served yet.
+    stoppers: Option<Stoppers>,
+    pid_file: Option<PidFile>,
+}
+
+/// What a step of the start may take after a signal, until it is not waited for any more.
+const GRACE: Duration = Duration::from_secs(3);
+
+impl Watch {
+    /// # Errors
+    /// `Failed` when there is no thread for it.
+    pub(super) fn start(taken: Taken) -> Result<Self> {
+        let this = Self(Arc::default());
+        let watch = this.clone();
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || watch.listen(&taken))
+            .and_then(|_| signals::leave_to_others(signals::ENDING))
+            .map_err(|e| Error::new(Exit::Failed, "no thread to wait for signals").because(&e))?;
+        Ok(this)
+    }
+
+    /// Between two steps of the start: what was begun so far is undone by whoever gets the error.
+    ///
+    /// # Errors
+    /// `Failed` when a signal has come.
+    pub(super) fn go_on(&self) -> Result<()> {
+        if self.lock().interrupted { Err(Error::new(Exit::Failed, "interrupted")) } else { Ok(()) }
+    }
+
+    /// From here on a signal ends what is served; so does one that has come.
+    pub(super) fn serves(&self, stoppers: &Stoppers) {
+        let mut watched = self.lock();
+        watched.stoppers = Some(stoppers.clone());
+        if watched.interrupted {
+            stoppers.stop();
+        }
+    }
+
+    /// Sees to it that the file is removed, however the process ends.
+    pub(super) fn keep(&self, pid_file: Option<PidFile>) {
+        self.lock().pid_file = pid_file;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(&self, taken: &Taken) {
+        loop {
+            let woken = taken.wait(None);
+            let mut watched = self.lock();
+            let first = !std::mem::replace(&mut watched.interrupted, true);
+            match (woken, &watched.stoppers) {
+                (Ok(Woken::Signal(number)), Some(stoppers)) if first => {
+                    log::info!("signal {number}: stopping; another one stops without waiting");
+                    stoppers.stop();
+                }
+                (Ok(Woken::Signal(number)), None) if first => {
+                    log::info!("signal {number}: not served after all; another one stops without waiting");
+                    let this = self.clone();
+                    aside("interrupt", move || {
+                        thread::sleep(GRACE);
+                        let watched = this.lock();
+                        if watched.stoppers.is_none() {
+                            log::error!("interrupted: a step of the start takes longer than {GRACE:?}");
+                            abandon(watched);
+                        }
+                    });
+                }
+                // A terminal that closes says so twice: itself and through its shell.
+                (Ok(Woken::Signal(SIGHUP)), _) => {}
+                (Ok(_), _) => {
+                    log::error!("stopped without waiting: what was not flushed may be lost");
+                    abandon(watched);
+                }
+                (Err(e), stoppers) => {
+                    log::error!("cannot wait for signals, so stopping: {e}");
+                    return stoppers.iter().for_each(Stoppers::stop);
+                }
             }
         }
     }
+}
+
+/// Ends the process as it is.
+fn abandon(mut watched: MutexGuard<'_, Watched>) -> ! {
+    watched.stoppers.iter().for_each(Stoppers::abandon);
+    drop(watched.pid_file.take());
+    std::process::exit(Exit::Failed as i32)
 }
 
 /// Everything that clients were told is written is on stable storage after this.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use underseal_datapath::Mapping;
 use underseal_export::vhost_user::{VhostUserConfig, VhostUserServer};
@@ -20,11 +21,13 @@ pub(super) fn listen(
 ) -> Result<Option<VhostUserServer>> {
     let Some(path) = &args.path else { return Ok(None) };
     let serial = image.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let config = VhostUserConfig { queues: args.queues, serial };
+    let config = VhostUserConfig { queues: args.queues, serial, drain_timeout: Duration::from_secs(30) };
     Ok(Some(VhostUserServer::listen(mapping.clone(), path, &config)?))
 }
 
 /// Where it is served, for people.
 pub(super) fn address(args: &VhostUserArgs) -> Option<String> {
-    args.path.as_ref().map(|path| format!("vhost-user:{}", path.display()))
+    let path = args.path.as_ref()?;
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    Some(format!("vhost-user:{}", path.display()))
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::super::show;
 use super::view::{Row, View};
+use crate::output::printable;
 
 /// The columns of a volume's line, on the screen as well.
 pub(super) const COLUMNS: [&str; 10] =
@@ -19,7 +20,7 @@ pub(super) fn text(view: &View) -> String {
     let mut text = show::table(&rows);
     for row in &view.rows {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "\n{}", row.status.name);
+        let _ = writeln!(text, "\n{}", printable(&row.status.name));
         let mut stages = vec![["", "count", "p50", "p90", "p99", "p99.9"].map(str::to_owned)];
         for (stage, latency) in &row.stages {
             let [p50, p90, p99, p999] =

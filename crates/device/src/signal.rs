@@ -1,0 +1,88 @@
+//! Signals somebody else's event descriptor without ever waiting for them.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use io_uring::{IoUring, opcode};
+
+/// An eventfd(2) whose owner is to be woken.
+///
+/// write(2) waits while the counter is full, unless the descriptor is non-blocking, which its owner may change at any moment.
+/// The kernel itself never waits when it signals one, so it is asked to: by a ring that tells the descriptor of its
+/// completions, and completes nothing but this. It costs one system call, as write(2) does.
+pub struct Signal {
+    ring: IoUring,
+}
+
+impl Signal {
+    /// Signals of this eventfd, which stays the owner's.
+    ///
+    /// # Errors
+    /// When it is no eventfd, or the kernel has no ring to give.
+    pub fn new(event: impl AsFd) -> io::Result<Self> {
+        let ring = IoUring::builder().build(1)?;
+        ring.submitter().register_eventfd(event.as_fd().as_raw_fd())?;
+        Ok(Self { ring })
+    }
+
+    /// Adds one to the counter; one that is full stays so.
+    ///
+    /// # Errors
+    /// When the kernel has no memory.
+    pub fn send(&mut self) -> io::Result<()> {
+        // One that could not be handed over before is there still, and serves as well.
+        // SAFETY: it refers to no memory.
+        let _ = unsafe { self.ring.submission().push(&opcode::Nop::new().build()) };
+        loop {
+            match self.ring.submit() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                sent => {
+                    self.ring.completion().for_each(drop);
+                    return sent.map(drop);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    fn count(event: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(event, &mut count).unwrap();
+        u64::from_ne_bytes(count)
+    }
+
+    #[test]
+    fn every_signal_counts() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut signal = Signal::new(&event).unwrap();
+        for n in 1..100 {
+            (0..n).for_each(|_| signal.send().unwrap());
+            assert_eq!(count(&event), n);
+        }
+    }
+
+    #[test]
+    fn a_full_counter_holds_nobody_up() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut signal = Signal::new(&event).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        (0..10).for_each(|_| signal.send().unwrap());
+        assert!(count(&event) >= u64::MAX - 1);
+        signal.send().unwrap();
+        assert_eq!(count(&event), 1);
+    }
+
+    #[test]
+    fn what_is_no_event_descriptor_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(Signal::new(&file).is_err());
+    }
+}
