@@ -58,6 +58,12 @@ impl Error {
         self
     }
 
+    /// The same, where nothing was changed and other arguments would do.
+    pub(crate) fn as_usage(mut self) -> Self {
+        self.exit = Exit::Usage;
+        self
+    }
+
     /// Says first where it happened.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);

@@ -60,7 +60,7 @@ mod unlock;
 mod volume;
 
 pub use error::{Error, ErrorKind};
-pub use format::{FormatOptions, Version, format, format_on};
+pub use format::{FormatOptions, NewHeader, Version, format};
 pub use hash::Hash;
 pub use header::Header;
 pub use info::Info;

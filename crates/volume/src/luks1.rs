@@ -15,6 +15,7 @@ use underseal_cipher::SectorSize;
 use uuid::Uuid;
 
 pub(crate) use format::format;
+pub(crate) use phdr::LEN;
 
 use crate::area::KeyArea;
 use crate::{

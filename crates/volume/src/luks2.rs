@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::lock::HeaderLock;
 pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
+pub(crate) use store::Copies;
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 

@@ -58,11 +58,25 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
     }
 }
 
-/// Writes the header to both copies, so that one is whole at every instant (the caller has locked the file).
-pub(super) fn write(to: &impl Target, binary: &Binary, metadata: &Metadata) -> Result<()> {
-    let area = json::fill_area(&metadata.document, binary.json_len())?;
-    write_copy(to, binary, &area, Place::First)?;
-    write_copy(to, binary, &area, Place::Second)
+/// Both copies of a header, ready to be written.
+pub(crate) struct Copies {
+    binary: Binary,
+    area: Vec<u8>,
+}
+
+impl Copies {
+    /// # Errors
+    /// `BadOption` when the metadata does not fit its area.
+    pub(super) fn new(binary: Binary, metadata: &Metadata) -> Result<Self> {
+        let area = json::fill_area(&metadata.document, binary.json_len())?;
+        Ok(Self { binary, area })
+    }
+
+    /// Writes one after the other, so that one is whole at every instant (the caller has locked the file).
+    pub(crate) fn write(&self, to: &impl Target) -> Result<()> {
+        write_copy(to, &self.binary, &self.area, Place::First)?;
+        write_copy(to, &self.binary, &self.area, Place::Second)
+    }
 }
 
 /// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
