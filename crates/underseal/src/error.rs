@@ -114,6 +114,10 @@ impl From<volume::Error> for Error {
                 "name the header's file with --header, or say --type plain if there is none",
             ),
             Kind::BadHeader => (Exit::BadHeader, "restore the header from its backup, if there is one"),
+            Kind::Ambiguous => (
+                Exit::BadHeader,
+                "`cryptsetup repair` on a copy: it overwrites what is there now with the volume's header",
+            ),
             Kind::BadLayout | Kind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
             }
