@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::{FormatOptions, Hash, PbkdfKind, UnlockOptions, format};
+use underseal_volume::{ErrorKind, FormatOptions, Hash, KdfLimits, PbkdfKind, UnlockOptions, format};
 
 use crate::support::*;
 
@@ -150,6 +150,41 @@ fn a_keyslot_that_cryptsetup_adds_opens_here() {
         reads_back(&image, b"another one", &plain);
         let refused = activate(&image, PASSPHRASE.as_bytes()).unwrap_err();
         assert_eq!(refused.kind(), underseal_volume::ErrorKind::WrongPassphrase);
+    }
+}
+
+/// Each keyslot is within its limits; that there are many does not make an unlock long.
+#[test]
+fn the_limits_are_those_of_all_keyslots_together() {
+    for options in [FormatOptions::luks1(), FormatOptions::luks2()] {
+        let scratch = Scratch::new();
+        let mut options = options;
+        options.pbkdf.kind = PbkdfKind::Pbkdf2;
+        let image = make(&scratch, options);
+        let secret = scratch.passphrase();
+        let cheap = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+        for slot in 1..8 {
+            let new = scratch.file("new", format!("passphrase {slot}").as_bytes());
+            let files =
+                ["--key-file", secret.to_str().unwrap(), image.to_str().unwrap(), new.to_str().unwrap()];
+            cryptsetup(&[&["luksAddKey"], &cheap[..], &files].concat());
+        }
+        let file = open(&image);
+        let header = underseal_volume::Header::read(&file, &image).unwrap();
+        let unlock = |rounds, slot, passphrase: &str| {
+            let limits = KdfLimits { rounds, ..KdfLimits::default() };
+            let options = UnlockOptions { slot, limits, ..UnlockOptions::default() };
+            header.unlock(&file, &image, &key(passphrase.as_bytes()), &options).map(|opened| opened.slot)
+        };
+        // A slot costs 2000 rounds for 64 bytes of key, and 1000 for the digest.
+        assert_eq!(unlock(3000, None, PASSPHRASE).unwrap(), 0);
+        assert_eq!(unlock(8 * 3000, None, "passphrase 7").unwrap(), 7);
+        assert_eq!(unlock(4 * 3000, None, "passphrase 3").unwrap(), 3);
+        let error = unlock(4 * 3000, None, "passphrase 7").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongPassphrase);
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("keyslot 4") && cause.contains("0 are allowed or left"), "{cause}");
+        assert_eq!(unlock(3000, Some(7), "passphrase 7").unwrap(), 7);
     }
 }
 
