@@ -15,8 +15,7 @@
 //!        +-- build/   serpent, ..         names and what they mean; block ciphers, from libraries
 //! ```
 //!
-//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added
-//! (`../reference`: "cc = iv_offset + sector").
+//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 
 mod block;
 mod build;
