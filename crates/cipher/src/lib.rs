@@ -35,7 +35,7 @@ pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
 pub use key::Key;
-pub use locked::{Locked, protect_process};
+pub use locked::{Locked, protect_process, when_not_locked};
 pub use sector::{SectorCipher, SectorSize};
 pub use spec::CipherSpec;
 
