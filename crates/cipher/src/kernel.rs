@@ -1,7 +1,7 @@
 //! AES over many sectors at once: the vector code that fills the processor's AES units.
 //!
 //! ```text
-//!   mode/aes_xts, mode/aes_cbc        IVs for up to 32 sectors, then one call down
+//!   mode/xts, mode/cbc                IVs for up to 32 sectors, then one call down
 //!        |
 //!   AesKey                            round keys on locked pages + the function table of one CPU path
 //!        |

@@ -15,8 +15,7 @@
 //!        +-- build/   serpent, ..         names and what they mean; block ciphers, from libraries
 //! ```
 //!
-//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added
-//! (`../reference`: "cc = iv_offset + sector").
+//! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 
 mod block;
 mod build;
@@ -36,7 +35,7 @@ pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
 pub use key::Key;
-pub use locked::{Locked, protect_process};
+pub use locked::{Locked, protect_process, when_not_locked};
 pub use sector::{SectorCipher, SectorSize};
 pub use spec::CipherSpec;
 

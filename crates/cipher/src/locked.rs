@@ -132,10 +132,21 @@ impl<T> fmt::Debug for Locked<T> {
 /// Keeps the process's memory out of core dumps and away from other processes of the same user.
 ///
 /// Call it first thing in `main`, before any secret is read.
-pub fn protect_process() {
+///
+/// # Errors
+/// The system's. What could be done is done.
+pub fn protect_process() -> std::io::Result<()> {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let no_core = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    Ok(hidden.and(no_core)?)
+}
+
+/// What is called, once in the process's life, when memory for secrets cannot be locked. The first to be named stays.
+///
+/// Secrets go on in memory that may reach swap: a volume that cannot be opened protects nobody.
+pub fn when_not_locked(tell: fn(&std::io::Error)) {
+    pages::when_not_locked(tell);
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(crate) use ecb::Ecb;
 pub(crate) use hctr2::Hctr2;
 pub(crate) use lrw::Lrw;
 pub(crate) use many_keys::ManyKeys;
-pub(crate) use null::Null;
+pub(crate) use null::{Narrow, Null, NullBlock};
 pub(crate) use pcbc::Pcbc;
 pub(crate) use sectors::{Layout, Sectors, Treated};
 pub(crate) use stream::{Arc4, ChaCha, Twelve, Twenty};

@@ -156,3 +156,86 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
     assert!(failed.is_empty(), "{} failures:\n{}", failed.len(), failed.join("\n"));
     assert_eq!(checked, 65);
 }
+
+/// The null cipher in chain modes: what kernel 6.1 wrote for bytes that count, with these IV offsets.
+#[test]
+fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
+    let plain: Vec<u8> = (0..=u8::MAX).cycle().take(8192).collect();
+    for (spec, first, sum) in [
+        ("cipher_null", 0, "89ec710ec22b25e4"),
+        ("cipher_null", 4660, "a688acc89fadd0eb"),
+        ("cipher_null-plain", 0, "89ec710ec22b25e4"),
+        ("cipher_null:1", 0, "89ec710ec22b25e4"),
+        ("cipher_null-cbc-plain64", 0, "89ec710ec22b25e4"),
+        ("cipher_null:2-cbc-plain64", 4660, "a688acc89fadd0eb"),
+        ("capi:cbc(cipher_null)-plain", 0, "89ec710ec22b25e4"),
+        ("cipher_null-cbc-plain64be", 4660, "c5e7c71c155e2c85"),
+        ("cipher_null-cbc-benbi", 4660, "c5e7c71c155e2c85"),
+        ("cipher_null-cbc-null", 4660, "c5e7c71c155e2c85"),
+        ("cipher_null-pcbc-plain", 0, "ad1d189ee0c17ab1"),
+        ("cipher_null-pcbc-plain", 4660, "619464be8acdc8d3"),
+        ("cipher_null-ecb", 4660, "dc404a613fedaeb5"),
+    ] {
+        let parsed: CipherSpec = spec.parse().unwrap();
+        let build = |key: &[u8]| {
+            let key = Key::new(key).unwrap();
+            let sector_size = SectorSize::S512;
+            build_with(&BuildOptions {
+                spec: &parsed,
+                key: &key,
+                sector_size,
+                iv_large_sectors: false,
+                cpu: None,
+            })
+        };
+        let cipher = build(&[]).unwrap_or_else(|e| panic!("{spec}: {e}"));
+        let mut data = plain.clone();
+        cipher.encrypt(first, (&mut data[..]).into());
+        assert_eq!(hex::encode(&Sha256::digest(&data)[..8]), sum, "{spec} from {first}");
+        assert_eq!(cipher.is_null(), data == plain, "{spec}");
+        cipher.decrypt(first, (&mut data[..]).into());
+        assert!(data == plain, "{spec}");
+        let refused = build(&[7; 16]).err().unwrap().to_string();
+        assert!(refused.starts_with("Error decoding and setting key: "), "{spec}: {refused}");
+    }
+    for (spec, words) in [
+        ("cipher_null-xts-plain64", "Error allocating crypto tfm"),
+        ("cipher_null-ctr-plain", "Error allocating crypto tfm"),
+        ("cipher_null-lrw-plain64", "Error allocating crypto tfm"),
+        ("cipher_null-cbc-essiv:sha256", "Error allocating crypto tfm"),
+        ("cipher_null-cbc-eboiv", "Error creating IV"),
+        ("capi:cipher_null-plain", "Error allocating crypto tfm"),
+        ("Cipher_Null", "Error allocating crypto tfm"),
+    ] {
+        let (spec, key) = (spec.parse().unwrap(), Key::new(&[]).unwrap());
+        let refused = underseal_cipher::build(&spec, &key, SectorSize::S512).err().unwrap().to_string();
+        assert!(refused.starts_with(&format!("{words}: ")), "{refused}; the kernel says {words}");
+    }
+}
+
+/// With sectors of 512 bytes IVs count the same either way, so `iv_large_sectors` changes nothing: so it is for every
+/// cipher that a kernel was asked for.
+#[test]
+fn large_sectors_of_512_bytes_are_sectors_of_512_bytes() {
+    let plain = stream("r3-golden-plain", 8192);
+    for (spec, bytes) in [
+        ("aes-hctr2-plain64", 32),
+        ("aes-xts-plain64", 64),
+        ("aes-cbc-essiv:sha256", 32),
+        ("aes-cbc-eboiv", 32),
+        ("aes-cbc-elephant", 64),
+        ("aes-lrw-benbi", 48),
+        ("aes:64-cbc-lmk", 1024),
+        ("xchacha12,aes-adiantum-plain64", 32),
+    ] {
+        let (parsed, key) = (spec.parse().unwrap(), Key::new(&stream("r3-golden-key", bytes)).unwrap());
+        let [small, large] = [false, true].map(|iv_large_sectors| {
+            let (spec, key, sector_size) = (&parsed, &key, SectorSize::S512);
+            let cipher = build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors, cpu: None });
+            let mut data = plain.clone();
+            cipher.unwrap().encrypt(77, (&mut data[..]).into());
+            data
+        });
+        assert!(small == large, "{spec}");
+    }
+}

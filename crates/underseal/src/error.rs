@@ -59,6 +59,12 @@ impl Error {
         self
     }
 
+    /// The same, where nothing was changed and other arguments would do.
+    pub(crate) fn as_usage(mut self) -> Self {
+        self.exit = Exit::Usage;
+        self
+    }
+
     /// Says first where it happened.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
@@ -108,6 +114,10 @@ impl From<volume::Error> for Error {
                 "name the header's file with --header, or say --type plain if there is none",
             ),
             Kind::BadHeader => (Exit::BadHeader, "restore the header from its backup, if there is one"),
+            Kind::Ambiguous => (
+                Exit::BadHeader,
+                "`cryptsetup repair` on a copy: it overwrites what is there now with the volume's header",
+            ),
             Kind::BadLayout | Kind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
             }

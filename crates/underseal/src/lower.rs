@@ -9,7 +9,7 @@ use std::sync::Arc;
 use underseal_cipher::Key;
 use underseal_device::nbd::Address;
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions};
-use underseal_volume::{FormatOptions, Header, ReadAt, Target, UnlockOptions, Unlocked};
+use underseal_volume::{Header, NewHeader, ReadAt, Target, UnlockOptions, Unlocked};
 
 use crate::error::{Error, Result};
 
@@ -100,23 +100,14 @@ impl On<'_> {
         }
     }
 
-    /// Writes a new header; see [`underseal_volume::format`].
+    /// Writes a new header.
     ///
     /// # Errors
     /// The header's.
-    pub(crate) fn format(
-        &self,
-        name: &Path,
-        data_size: u64,
-        passphrase: &Key,
-        options: FormatOptions,
-    ) -> Result<Header> {
+    pub(crate) fn write(&self, name: &Path, new: &NewHeader) -> Result<Header> {
         match self {
-            Self::File(file) => Ok(underseal_volume::format(file, name, data_size, passphrase, options)?.0),
-            Self::Remote(remote) => {
-                let made = underseal_volume::format_on(*remote, data_size, passphrase, options);
-                Ok(made.map_err(|e| within(name, e))?.0)
-            }
+            Self::File(file) => Ok(new.write(file, name)?),
+            Self::Remote(remote) => new.write_on(*remote).map_err(|e| within(name, e)),
         }
     }
 

@@ -35,9 +35,15 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    underseal_cipher::protect_process();
+    let protected = underseal_cipher::protect_process();
     let cli = cli::Cli::parse();
     logging::start(cli.verbosity.level());
+    if let Err(e) = protected {
+        log::warn!("core dumps and debuggers of the same user may see keys: {e}");
+    }
+    underseal_cipher::when_not_locked(|e| {
+        log::warn!("memory for keys cannot be locked and may reach swap: {e}; `ulimit -l` shows the limit");
+    });
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),

@@ -2,7 +2,6 @@
 
 use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 
-use crate::storage::Target;
 use crate::{Error, ErrorKind, Hash, ReadAt, Result, af, storage};
 
 /// How and where a keyslot keeps its key.
@@ -23,12 +22,12 @@ impl KeyArea<'_> {
         af::merge(stripes.as_bytes(), len, self.hash)
     }
 
-    /// Splits, encrypts and writes `key`. The caller syncs.
-    pub(crate) fn write(&self, to: &impl Target, wrapping: &Key, key: &Key) -> Result<()> {
+    /// The area's bytes: `key`, split and encrypted.
+    pub(crate) fn seal(&self, wrapping: &Key, key: &Key) -> Result<Key> {
         let cipher = self.cipher(wrapping)?;
         let mut stripes = af::split(key, self.hash)?;
         cipher.encrypt(0, InOutBuf::from(stripes.as_mut_bytes()));
-        storage::write(to, self.offset, stripes.as_bytes())
+        Ok(stripes)
     }
 
     fn cipher(&self, key: &Key) -> Result<std::sync::Arc<dyn underseal_cipher::SectorCipher>> {

@@ -11,6 +11,8 @@ pub enum ErrorKind {
     NoHeader,
     /// The header is damaged, or says something that its format forbids.
     BadHeader,
+    /// A copy of a header is there, and the beginning of something else where the other copy was.
+    Ambiguous,
     /// The segments do not fit together.
     BadLayout,
     /// The header or the data lies beyond the end of its file or device.

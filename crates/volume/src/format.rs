@@ -3,13 +3,16 @@
 use std::fs::File;
 use std::path::Path;
 
-use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::lock::HeaderLock;
-use crate::storage::Target;
-use crate::{Error, ErrorKind, Hash, Header, Result, VolumeKey, luks1, luks2, storage, unlock};
+use crate::{Error, ErrorKind, Hash, Header, Result, VolumeKey, unlock};
+
+mod write;
+
+pub use write::NewHeader;
+pub(crate) use write::{Copies, Parts};
 
 /// Which LUKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub struct FormatOptions {
     pub cipher: CipherSpec,
     /// The length of the volume key in bytes; none takes the cipher's largest.
     pub key_size: Option<usize>,
-    /// Bytes a sector, in LUKS2; none takes 4096 where the data's size allows it, else 512.
+    /// Bytes a sector, in LUKS2; none takes 4096 where the data's size and the cipher allow it, else 512.
     pub sector_size: Option<SectorSize>,
     /// The hash of anti-forensic splitter and digest.
     pub hash: Hash,
@@ -110,15 +113,13 @@ impl FormatOptions {
     }
 }
 
-/// Writes a new header with one keyslot, and gives back what it wrote and the volume key.
+/// Makes a new header with one keyslot and writes it: [`NewHeader::prepare`], then [`NewHeader::write`].
 ///
 /// `file` holds the header, and unless `options.detached` the data too; `data_size` is the size in bytes of the file
-/// or device that holds the data. Whatever header was there before is gone; the data is left alone. A crash on the way
-/// leaves no header or a whole one: keyslots are on disk before the header is.
+/// or device that holds the data.
 ///
 /// # Errors
-/// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit before the data's
-/// end, `NullCipher`, `Io`, `Memory`.
+/// Theirs. After those of preparing, all is as it was.
 pub fn format(
     file: &File,
     name: &Path,
@@ -126,100 +127,41 @@ pub fn format(
     passphrase: &Key,
     options: FormatOptions,
 ) -> Result<(Header, VolumeKey)> {
-    let made = || {
-        let _lock = HeaderLock::exclusive(file)?;
-        let key = format_unlocked(file, data_size, passphrase, options)?;
-        Ok((Header::parse(file)?, key))
-    };
-    made().map_err(|e: Error| e.in_file(name))
-}
-
-/// As [`format`](fn@format), on what nobody else can lock: a device that is no file.
-///
-/// # Errors
-/// As [`format`](fn@format), without the name.
-pub fn format_on(
-    to: &impl Target,
-    data_size: u64,
-    passphrase: &Key,
-    options: FormatOptions,
-) -> Result<(Header, VolumeKey)> {
-    let key = format_unlocked(to, data_size, passphrase, options)?;
-    Ok((Header::parse(to)?, key))
-}
-
-fn format_unlocked(
-    to: &impl Target,
-    data_size: u64,
-    passphrase: &Key,
-    options: FormatOptions,
-) -> Result<VolumeKey> {
-    match options.version {
-        Version::Luks1 => luks1::format(to, data_size, passphrase, options),
-        Version::Luks2 => luks2::format(to, data_size, passphrase, options),
-    }
+    let new = NewHeader::prepare(data_size, passphrase, options).map_err(|e| e.in_file(name))?;
+    let header = new.write(file, name)?;
+    Ok((header, new.into_key()))
 }
 
 pub(crate) fn bad(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadOption, why)
 }
 
-/// Checks that the data begins before its device ends; grows a detached header's file to `header_end`.
-pub(crate) fn make_room(
-    to: &impl Target,
-    header_end: u64,
-    data_offset: u64,
-    data_size: u64,
-    detached: bool,
-) -> Result<()> {
-    if data_size <= data_offset {
-        return Err(Error::new(
-            ErrorKind::TooSmall,
-            format!(
-                "{data_size} bytes leave no data after byte {data_offset}; make the image larger or the data offset smaller"
-            ),
-        ));
-    }
-    let size = storage::size(to)?;
-    if size < header_end && detached {
-        to.set_len(header_end)
-            .map_err(|e| Error::new(ErrorKind::Io, "cannot make room for the header").with_source(e))?;
-    } else if size < header_end {
-        let context = format!("a header of {header_end} bytes does not fit {size}");
-        return Err(Error::new(ErrorKind::TooSmall, context));
-    }
-    Ok(())
+/// Makes a cipher as whoever opens the volume will, and tries it on one sector: what would be refused then, or read as
+/// noise, is refused now.
+pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<()> {
+    let context = format!("cannot use cipher {spec} with sectors of {} bytes", sector_size.bytes());
+    let cipher = underseal_cipher::build(spec, key, sector_size).map_err(|e| {
+        let kind = match e.kind() {
+            underseal_cipher::ErrorKind::Memory => ErrorKind::Memory,
+            _ => ErrorKind::BadOption,
+        };
+        Error::new(kind, &context).with_source(e)
+    })?;
+    let plain: Vec<u8> = (0..=u8::MAX).cycle().take(sector_size.bytes()).collect();
+    let mut sector = plain.clone();
+    cipher.encrypt(1, InOutBuf::from(&mut sector[..]));
+    cipher.decrypt(1, InOutBuf::from(&mut sector[..]));
+    // The kernel takes them, too: lmk in any mode but cbc, say.
+    if sector == plain { Ok(()) } else { Err(bad(format!("{context}: it does not read back what it wrote"))) }
 }
 
-/// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
-pub(crate) fn forget_old_headers(target: &impl Target, end: u64) -> Result<()> {
-    let forget = |place| {
-        storage::write(target, place, &[0; luks2::BINARY_LEN])?;
-        storage::sync(target)
-    };
-    forget(0)?;
-    let end = end.min(storage::size(target)?);
-    for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {
-        let mut magic = [0; 6];
-        storage::read_into(target, place, &mut magic)?;
-        if magic == luks2::SECOND_MAGIC {
-            forget(place)?;
-        }
+/// Checks that the data begins before its device ends.
+pub(crate) fn leaves_data(data_size: u64, data_offset: u64) -> Result<()> {
+    if data_size > data_offset {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Overwrites a range with random bytes, so that keyslots that were there before are gone.
-pub(crate) fn scrub(target: &impl Target, from: u64, to: u64) -> Result<()> {
-    let mut noise = vec![0; 1 << 20];
-    let mut at = from;
-    while at < to {
-        let left = usize::try_from(to - at).unwrap_or(usize::MAX).min(noise.len());
-        crate::random::fill(&mut noise[..left])?;
-        storage::write(target, at, &noise[..left])?;
-        at += left as u64;
-    }
-    Ok(())
+    let context = format!("{data_size} bytes leave no data after byte {data_offset}");
+    Err(Error::new(ErrorKind::TooSmall, context))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ macro_rules! with_digest {
             Sha1 sha1::Sha1, Sha224 sha2::Sha224, Sha256 sha2::Sha256, Sha384 sha2::Sha384, Sha512 sha2::Sha512,
             Sha3_224 sha3::Sha3_224, Sha3_256 sha3::Sha3_256, Sha3_384 sha3::Sha3_384, Sha3_512 sha3::Sha3_512,
             Ripemd160 ripemd::Ripemd160, Whirlpool whirlpool::Whirlpool,
-            Blake2b512 blake2::Blake2b512, Blake2s256 blake2::Blake2s256)
+            Blake2b512 blake2::Blake2b512, Blake2s256 blake2::Blake2s256, Sm3 sm3::Sm3)
     };
     (@match $hash:expr, $D:ident => $body:expr; $($variant:ident $type:ty),*) => {
         match $hash { $(Hash::$variant => { type $D = $type; $body })* }
@@ -38,11 +38,12 @@ pub enum Hash {
     Whirlpool,
     Blake2b512,
     Blake2s256,
+    Sm3,
 }
 
 impl Hash {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Sha1,
         Self::Sha224,
         Self::Sha256,
@@ -56,6 +57,7 @@ impl Hash {
         Self::Whirlpool,
         Self::Blake2b512,
         Self::Blake2s256,
+        Self::Sm3,
     ];
 
     /// The name that goes on disk: `sha256`.
@@ -74,6 +76,7 @@ impl Hash {
             Self::Whirlpool => "whirlpool",
             Self::Blake2b512 => "blake2b-512",
             Self::Blake2s256 => "blake2s-256",
+            Self::Sm3 => "sm3",
         }
     }
 
@@ -117,6 +120,7 @@ impl Hash {
             Self::Sha3_512 => run!(SimpleHmac<sha3::Sha3_512>),
             Self::Ripemd160 => run!(Hmac<ripemd::Ripemd160>),
             Self::Whirlpool => run!(Hmac<whirlpool::Whirlpool>),
+            Self::Sm3 => run!(Hmac<sm3::Sm3>),
         }
     }
 }

@@ -26,7 +26,8 @@ impl Header {
     /// errors which.
     ///
     /// # Errors
-    /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `TooSmall` when the file ends within
+    /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
+    /// beside another format's signature, `TooSmall` when the file ends within
     /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), `Busy` when somebody else keeps the
     /// header locked, `Io`.
     pub fn read(file: &File, name: &Path) -> Result<Self> {
@@ -117,7 +118,7 @@ impl Header {
     /// Writes a bad copy again from the good one. Does nothing where there is no damage.
     ///
     /// # Errors
-    /// `Busy` when somebody changed the header since it was read, `Io`.
+    /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed the header since it was read, `Io`.
     pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
         match self {
             Self::Luks1(_) => Ok(()),

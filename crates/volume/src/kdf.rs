@@ -1,5 +1,6 @@
 //! From a passphrase to a key: PBKDF2 and Argon2, within the caller's limits.
 
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
@@ -91,34 +92,34 @@ impl fmt::Display for PbkdfKind {
 /// What a header may ask of this machine before it is refused.
 ///
 /// A header is not authenticated: without limits, whoever can write the disk could make an unlock eat all memory or
-/// run for years.
+/// run for years. It has room for many keyslots and digests, so work is counted over a whole unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KdfLimits {
     /// The most memory of one Argon2 run, in KiB.
     pub memory_kib: u32,
-    /// The most work of one Argon2 run: passes times memory, in KiB.
-    pub argon2_work_kib: u64,
     /// The most lanes of one Argon2 run.
     pub lanes: u32,
-    /// The most rounds of one PBKDF2 run.
-    pub iterations: u32,
+    /// The most work of all Argon2 runs of one unlock: passes times memory, in KiB.
+    pub argon2_work_kib: u64,
+    /// The most rounds of all PBKDF2 runs of one unlock: iterations for each block of the hash that the key is long.
+    pub rounds: u64,
 }
 
 impl KdfLimits {
     /// No limit: for parameters that this machine has just measured or its user forced.
     pub const NONE: Self =
-        Self { memory_kib: u32::MAX, argon2_work_kib: u64::MAX, lanes: u32::MAX, iterations: u32::MAX };
+        Self { memory_kib: u32::MAX, lanes: u32::MAX, argon2_work_kib: u64::MAX, rounds: u64::MAX };
 }
 
 impl Default for KdfLimits {
     /// Several times what cryptsetup would ever choose: 4 GiB (its own ceiling) or this machine's memory if that is
-    /// less, 1 TiB of blocks filled (some 15 minutes), 64 lanes, 2^28 rounds (some minutes).
+    /// less, 64 lanes, 1 TiB of blocks filled (some 15 minutes), 2^29 rounds (some minutes).
     fn default() -> Self {
         Self {
             memory_kib: benchmark::physical_memory_kib().min(4 << 20),
-            argon2_work_kib: 1 << 30,
             lanes: 64,
-            iterations: 1 << 28,
+            argon2_work_kib: 1 << 30,
+            rounds: 1 << 29,
         }
     }
 }
@@ -140,26 +141,30 @@ impl Kdf {
         }
     }
 
-    /// Whether it stays within `limits`.
+    /// The limits that are left when a key of `len` bytes was derived.
     ///
     /// # Errors
     /// `TooCostly`, naming the limit.
-    pub fn check(&self, limits: &KdfLimits) -> Result<()> {
-        let over = |what: &str, asked: u64, limit: u64| {
-            let context = format!(
-                "the header asks for {asked} {what}, the limit is {limit}; raise it if you trust this header"
-            );
-            if asked > limit { Err(Error::new(ErrorKind::TooCostly, context)) } else { Ok(()) }
+    fn spend(&self, len: usize, limits: KdfLimits) -> Result<KdfLimits> {
+        let left = |what: &str, limit: u64, asked: u64| {
+            limit.checked_sub(asked).ok_or_else(|| {
+                let context = format!("the header asks for {asked} {what}, and {limit} are allowed or left");
+                Error::new(ErrorKind::TooCostly, context)
+            })
         };
         match *self {
-            Self::Pbkdf2 { iterations, .. } => {
-                over("PBKDF2 iterations", iterations.into(), limits.iterations.into())
+            Self::Pbkdf2 { hash, iterations, .. } => {
+                let blocks = len.div_ceil(hash.output_len()) as u64;
+                let rounds =
+                    left("PBKDF2 rounds", limits.rounds, u64::from(iterations).saturating_mul(blocks))?;
+                Ok(KdfLimits { rounds, ..limits })
             }
             Self::Argon2 { passes, memory_kib, lanes, .. } => {
-                over("KiB of Argon2 memory", memory_kib.into(), limits.memory_kib.into())?;
-                over("Argon2 lanes", lanes.into(), limits.lanes.into())?;
+                left("KiB of Argon2 memory", limits.memory_kib.into(), memory_kib.into())?;
+                left("Argon2 lanes", limits.lanes.into(), lanes.into())?;
                 let work = u64::from(passes) * u64::from(memory_kib);
-                over("KiB of Argon2 work (passes times memory)", work, limits.argon2_work_kib)
+                let what = "KiB of Argon2 work (passes times memory)";
+                Ok(KdfLimits { argon2_work_kib: left(what, limits.argon2_work_kib, work)?, ..limits })
             }
         }
     }
@@ -170,7 +175,7 @@ impl Kdf {
     /// `TooCostly` beyond `limits`, `BadHeader` for parameters that the algorithm does not take, `Memory` when
     /// there is none.
     pub fn derive(&self, passphrase: &[u8], len: usize, limits: &KdfLimits) -> Result<Key> {
-        self.check(limits)?;
+        self.spend(len, *limits)?;
         let mut key = new_key(len)?;
         match self {
             Self::Pbkdf2 { hash, iterations, salt } => {
@@ -192,6 +197,22 @@ impl Kdf {
             }
         }
         Ok(key)
+    }
+}
+
+/// What is left of its limits to one unlock.
+pub(crate) struct Budget(Cell<KdfLimits>);
+
+impl Budget {
+    pub(crate) fn new(limits: KdfLimits) -> Self {
+        Self(Cell::new(limits))
+    }
+
+    /// As [`Kdf::derive`], paid for.
+    pub(crate) fn derive(&self, kdf: &Kdf, passphrase: &[u8], len: usize) -> Result<Key> {
+        let limits = self.0.get();
+        self.0.set(kdf.spend(len, limits)?);
+        kdf.derive(passphrase, len, &limits)
     }
 }
 
@@ -231,4 +252,35 @@ pub(crate) fn to_key(bytes: &[u8]) -> Result<Key> {
     let mut key = new_key(bytes.len())?;
     key.as_mut_bytes().copy_from_slice(bytes);
     Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unlock_is_paid_for_as_a_whole() {
+        let pbkdf2 = |iterations| Kdf::Pbkdf2 { hash: Hash::Sha256, iterations, salt: vec![7; 16] };
+        let argon2 = |passes, memory_kib| Kdf::Argon2 {
+            variant: Argon2Variant::Argon2id,
+            passes,
+            memory_kib,
+            lanes: 1,
+            salt: vec![7; 16],
+        };
+        let limits = KdfLimits { memory_kib: 64, lanes: 1, argon2_work_kib: 64 * 5, rounds: 5000 };
+        let budget = Budget::new(limits);
+        let kind = |kdf: Kdf, len| budget.derive(&kdf, b"secret", len).map(|_| ()).map_err(|e| e.kind());
+        // Two blocks of SHA-256.
+        assert_eq!(kind(pbkdf2(1000), 64), Ok(()));
+        assert_eq!(kind(pbkdf2(1001), 96), Err(ErrorKind::TooCostly));
+        assert_eq!(kind(pbkdf2(1000), 96), Ok(()));
+        assert_eq!(kind(pbkdf2(1), 1), Err(ErrorKind::TooCostly));
+        // The other purse is still full.
+        assert_eq!(kind(argon2(4, 64), 32), Ok(()));
+        assert_eq!(kind(argon2(2, 64), 32), Err(ErrorKind::TooCostly));
+        assert_eq!(kind(argon2(1, 65), 32), Err(ErrorKind::TooCostly));
+        assert_eq!(kind(argon2(1, 64), 32), Ok(()));
+        assert_eq!(kind(argon2(1, 8), 32), Err(ErrorKind::TooCostly));
+    }
 }

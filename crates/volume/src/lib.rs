@@ -9,7 +9,7 @@
 //!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          hash, random, storage (file or bytes), lock (cryptsetup's), text
+//!          hash, random, storage (file or bytes), lock (cryptsetup's), signature (of other formats), text
 //! ```
 //!
 //! Make a volume, and open it again:
@@ -53,6 +53,7 @@ pub mod luks2;
 pub mod plain;
 mod random;
 mod rekey;
+pub mod signature;
 mod storage;
 pub mod table;
 mod text;
@@ -60,7 +61,7 @@ mod unlock;
 mod volume;
 
 pub use error::{Error, ErrorKind};
-pub use format::{FormatOptions, Version, format, format_on};
+pub use format::{FormatOptions, NewHeader, Version, format};
 pub use hash::Hash;
 pub use header::Header;
 pub use info::Info;

@@ -15,8 +15,10 @@ use underseal_cipher::SectorSize;
 use uuid::Uuid;
 
 pub(crate) use format::format;
+pub(crate) use phdr::LEN;
 
 use crate::area::KeyArea;
+use crate::kdf::Budget;
 use crate::{
     ActivateOptions, Error, ErrorKind, Info, Kdf, Key, ReadAt, Result, Segment, UnlockOptions, Unlocked,
     Volume, VolumeKey, area, kdf, storage, unlock, volume,
@@ -70,8 +72,9 @@ impl Header {
                 "no keyslot is in use: the volume cannot be opened",
             ));
         }
+        let budget = Budget::new(options.limits);
         unlock::first_that_opens(slots.into_iter(), |number| {
-            self.open(number, from, passphrase, options).map(|key| Unlocked { slot: number, key })
+            self.open(number, from, passphrase, options, &budget).map(|key| Unlocked { slot: number, key })
         })
     }
 
@@ -81,6 +84,7 @@ impl Header {
         from: &(impl ReadAt + ?Sized),
         passphrase: &Key,
         options: &UnlockOptions,
+        budget: &Budget,
     ) -> Result<VolumeKey> {
         let Phdr { hash, cipher, key_bytes, .. } = &self.phdr;
         let Some(slot) = &self.phdr.slots[number as usize] else {
@@ -88,10 +92,10 @@ impl Header {
         };
         unlock::allow_null(cipher, options.allow_null)?;
         let kdf = Kdf::Pbkdf2 { hash: *hash, iterations: slot.iterations, salt: slot.salt.to_vec() };
-        let wrapping = kdf.derive(passphrase.as_bytes(), *key_bytes, &options.limits)?;
+        let wrapping = budget.derive(&kdf, passphrase.as_bytes(), *key_bytes)?;
         let area = KeyArea { spec: cipher, offset: slot.offset, hash: *hash };
         let key = area.read(from, &wrapping, *key_bytes)?;
-        if self.confirms(&key, options)? {
+        if self.confirms(&key, budget)? {
             return Ok(VolumeKey { key, digest: 0 });
         }
         Err(unlock::wrong_passphrase())
@@ -99,15 +103,15 @@ impl Header {
 
     /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
     pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
-        if key.len() == self.phdr.key_bytes && self.confirms(&key, options)? {
+        if key.len() == self.phdr.key_bytes && self.confirms(&key, &Budget::new(options.limits))? {
             return Ok(VolumeKey { key, digest: 0 });
         }
         Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
     }
 
-    fn confirms(&self, key: &Key, options: &UnlockOptions) -> Result<bool> {
+    fn confirms(&self, key: &Key, budget: &Budget) -> Result<bool> {
         let phdr = &self.phdr;
-        let found = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &options.limits)?;
+        let found = budget.derive(&phdr.digest_kdf(), key.as_bytes(), phdr.digest.len())?;
         Ok(kdf::to_key(&phdr.digest)? == found)
     }
 

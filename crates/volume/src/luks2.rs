@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::lock::HeaderLock;
 pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
+pub(crate) use store::Copies;
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 
@@ -44,7 +45,7 @@ impl Header {
     /// of its nine places. A bad or stale copy next to a good one is reported by [`Header::damage`].
     ///
     /// # Errors
-    /// `BadHeader` when there are copies but none is sound, `TooSmall` when the file ends within them, `Io`.
+    /// `Ambiguous` when a second copy is there, and the device begins with another format's signature; `BadHeader` when there are copies but none is sound, `TooSmall` when the file ends within them, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         Ok(store::read(from)?.map(|stored| Self { stored }))
     }
@@ -57,7 +58,8 @@ impl Header {
     /// Writes a bad or stale copy again from the good one, with a fresh salt, under the header's lock.
     ///
     /// # Errors
-    /// `Busy` when somebody changed the header since it was read, `Io`.
+    /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed
+    /// the header since it was read; `Io`.
     pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
         HeaderLock::exclusive(file).and_then(|_lock| self.repair_on(file)).map_err(|e| e.in_file(name))
     }

@@ -13,8 +13,8 @@ use crate::iv::{
 };
 use crate::kernel::AesKey;
 use crate::mode::{
-    Adiantum, AesCbc, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw, Null, Pcbc,
-    Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
+    Adiantum, AesCbc, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw, Narrow, Null,
+    NullBlock, Pcbc, Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
 };
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher};
 
@@ -49,6 +49,9 @@ pub(super) fn assemble(
     let aes = |key: &[u8]| ciphers::aes(key, path);
     match plan {
         Plan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
+        Plan::NullChain { chain } => {
+            job.with_iv::<8>(Box::new(Narrow(chained::<1>(*chain, Box::new(NullBlock)))), None)
+        }
         Plan::Arc4 => job.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
         Plan::Stream { stream: Stream::ChaCha20 } => {
             job.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key)?), None)

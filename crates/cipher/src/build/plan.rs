@@ -7,12 +7,23 @@ use crate::{CipherSpec, ErrorKind, Result};
 
 /// A mode with its cipher.
 pub(super) enum Plan {
-    Block { chain: Chain, cipher: &'static BlockCipherKind },
-    Adiantum { stream: Stream },
+    Block {
+        chain: Chain,
+        cipher: &'static BlockCipherKind,
+    },
+    Adiantum {
+        stream: Stream,
+    },
     Hctr2,
-    Stream { stream: Stream },
+    Stream {
+        stream: Stream,
+    },
     Arc4,
     Null,
+    /// The null cipher, which has blocks of one byte, in a chain mode: what is written is chained, and not encrypted.
+    NullChain {
+        chain: Chain,
+    },
 }
 
 /// A chain mode over a block cipher.
@@ -70,7 +81,7 @@ impl Plan {
             Self::Adiantum { .. } | Self::Hctr2 => 32,
             Self::Stream { stream: Stream::ChaCha20 } => 16,
             Self::Stream { .. } => 32,
-            Self::Arc4 | Self::Null => 8,
+            Self::Arc4 | Self::Null | Self::NullChain { .. } => 8,
         }
     }
 
@@ -80,7 +91,7 @@ impl Plan {
             Self::Block { chain: Chain::Ctr, .. } | Self::Stream { .. } | Self::Arc4 => 1,
             Self::Block { cipher, .. } => cipher.block(),
             Self::Adiantum { .. } | Self::Hctr2 => 16,
-            Self::Null => 1,
+            Self::Null | Self::NullChain { .. } => 1,
         }
     }
 
@@ -93,7 +104,7 @@ impl Plan {
             Self::Hctr2 => &[16, 24, 32],
             Self::Adiantum { .. } | Self::Stream { .. } => &[32],
             Self::Arc4 => &[5, 8, 32, 16],
-            Self::Null => &[0],
+            Self::Null | Self::NullChain { .. } => &[0],
         }
     }
 
@@ -167,6 +178,9 @@ fn stream(name: &str) -> std::result::Result<Stream, String> {
 fn block(chain: Chain, of: &Algorithm) -> std::result::Result<Plan, String> {
     // Only xts and lrw are built on ecb(..).
     let name = if matches!(chain, Chain::Xts | Chain::Lrw) { of.block_cipher() } else { of.leaf() };
+    if name == Some("cipher_null") && matches!(chain, Chain::Cbc | Chain::Pcbc) {
+        return Ok(Plan::NullChain { chain });
+    }
     let cipher = BlockCipherKind::named(name.ok_or("it is built on a block cipher")?)?;
     if matches!(chain, Chain::Xts | Chain::Lrw) && matches!(cipher.make, Make::Of8(_)) {
         return Err(format!("{} has blocks of 8 bytes, and the mode needs 16", cipher.name));

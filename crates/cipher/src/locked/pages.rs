@@ -1,10 +1,19 @@
 //! Pages from the kernel.
 
 use std::ptr::{self, NonNull};
+use std::sync::{Once, OnceLock};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
 use crate::{Error, ErrorKind, Result};
+
+/// Who is told of memory that cannot be locked.
+static TELL: OnceLock<fn(&std::io::Error)> = OnceLock::new();
+static TOLD: Once = Once::new();
+
+pub(super) fn when_not_locked(tell: fn(&std::io::Error)) {
+    let _ = TELL.set(tell);
+}
 
 /// Zeroed pages, locked and left out of core dumps. Whoever writes to them wipes them.
 pub(super) struct Pages {
@@ -15,8 +24,7 @@ pub(super) struct Pages {
 impl Pages {
     /// Maps at least `len` bytes.
     ///
-    /// Failing to lock them is not an error: the default limit is a few megabytes, and a volume that cannot be
-    /// opened protects nobody.
+    /// Failing to lock them is not an error, and told once: the default limit is a few megabytes.
     pub(super) fn new(len: usize) -> Result<Self> {
         let len = len.max(1).next_multiple_of(rustix::param::page_size());
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
@@ -28,9 +36,16 @@ impl Pages {
                 .with_source(std::io::Error::from(e))
         })?;
         // SAFETY: the range is the mapping just made; locking and advising change no contents.
-        unsafe {
-            let _ = mlock(at, len);
+        let locked = unsafe {
             let _ = madvise(at, len, Advice::LinuxDontDump);
+            mlock(at, len)
+        };
+        if let Err(e) = locked {
+            TOLD.call_once(|| {
+                if let Some(tell) = TELL.get() {
+                    tell(&e.into());
+                }
+            });
         }
         let at = NonNull::new(at.cast())
             .ok_or_else(|| Error::new(ErrorKind::Memory, "the kernel mapped key memory at address zero"))?;

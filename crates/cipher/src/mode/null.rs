@@ -1,7 +1,12 @@
 //! `cipher_null`: ciphertext = plaintext. For measuring the path without crypto; it protects nothing.
+//!
+//! As a block cipher it has blocks of one byte. A chain mode over it still chains: of `cbc`, C_j = P_j ^ C_(j-1) with the
+//! first byte of the IV before it. A bare `cipher_null` means that, with `plain`.
 
 use cipher::inout::InOutBuf;
 
+use super::{AnyMode, Mode};
+use crate::block::BlockCipher;
 use crate::{SectorCipher, SectorSize};
 
 pub(crate) struct Null {
@@ -30,4 +35,30 @@ impl SectorCipher for Null {
     fn is_local(&self) -> bool {
         true
     }
+}
+
+/// Each byte as it is.
+pub(crate) struct NullBlock;
+
+impl BlockCipher<1> for NullBlock {
+    fn encrypt(&self, _blocks: &mut [[u8; 1]]) {}
+
+    fn decrypt(&self, _blocks: &mut [[u8; 1]]) {}
+}
+
+/// A mode over blocks of one byte, whose IV is the first of the 8 that dm-crypt makes at least.
+pub(crate) struct Narrow(pub(crate) AnyMode<1>);
+
+impl Mode<8> for Narrow {
+    fn encrypt(&self, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>) {
+        self.0.encrypt(&mut firsts(ivs), data);
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>) {
+        self.0.decrypt(&mut firsts(ivs), data);
+    }
+}
+
+fn firsts(ivs: &[[u8; 8]]) -> Vec<[u8; 1]> {
+    ivs.iter().map(|iv| [iv[0]]).collect()
 }

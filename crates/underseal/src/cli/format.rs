@@ -38,7 +38,7 @@ pub(crate) struct FormatArgs {
     /// The volume key's length; the cipher's largest by default
     #[arg(long, value_name = "BITS", help_heading = CIPHER)]
     pub(crate) key_size: Option<usize>,
-    /// Bytes a sector, 512 to 4096; 4096 by default where the data's size allows it (LUKS1: 512)
+    /// Bytes a sector, 512 to 4096; 4096 by default where the data's size and the cipher allow it (LUKS1: 512)
     #[arg(long, value_name = "BYTES", help_heading = CIPHER)]
     pub(crate) sector_size: Option<u32>,
     /// Accept cipher_null, which encrypts nothing

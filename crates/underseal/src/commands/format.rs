@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::{Cost, FormatOptions, Pbkdf, PbkdfKind};
+use underseal_volume::{Cost, ErrorKind, FormatOptions, NewHeader, Pbkdf, PbkdfKind};
 
 use self::target::Target;
 use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
+use crate::lower::is_remote;
 use crate::output::print;
 use crate::passphrase::{Secret, confirm};
 use crate::size;
@@ -21,13 +22,26 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
         return plain(args, quiet);
     }
     let options = options(args)?;
-    let image = Target::open(&args.image, args.size, args.force)?;
-    let header = args.header.as_ref().map(|path| Target::open_header(path)).transpose()?;
+    let mut image = Target::open(&args.image, args.size, args.force)?;
+    let mut header = args.header.as_ref().map(|path| Target::open_header(path)).transpose()?;
     let on = header.as_ref().unwrap_or(&image);
     allow_overwriting(on, args.force)?;
-    // Nothing was written so far but the size of a new file.
     let passphrase = Secret::new(&args.secret, &args.image).get_new()?;
-    let made = on.place().format(on.path(), image.size(), &passphrase, options)?;
+    let new = NewHeader::prepare(image.size(), &passphrase, options);
+    let new = new.map_err(|e| refused(e, &args.image))?;
+    // Until here all is as it was. A header of its own comes first: it may not fit, and the image must not lose data to that.
+    let made = match &mut header {
+        Some(header) => {
+            header.settle()?;
+            let made = header.write(&new)?;
+            image.settle()?;
+            made
+        }
+        None => {
+            image.settle()?;
+            image.write(&new)?
+        }
+    };
     let data = image.size().saturating_sub(made.data_offset());
     image.keep();
     if let Some(header) = header {
@@ -56,7 +70,8 @@ fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
     if args.header.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header"));
     }
-    let image = Target::open(&args.image, args.size, args.force)?;
+    let mut image = Target::open(&args.image, args.size, args.force)?;
+    image.settle()?;
     let size = image.size();
     image.keep();
     say(
@@ -119,6 +134,17 @@ fn allow_overwriting(on: &Target, force: bool) -> Result<()> {
     }
     Err(Error::usage(format!("{image}: holds {found}, which would be lost"))
         .with_remedy("another image, or --force to overwrite this one"))
+}
+
+/// Options that do not fit each other or the image.
+fn refused(e: underseal_volume::Error, image: &Path) -> Error {
+    let kind = e.kind();
+    let error = Error::from(e).within(image.display());
+    match kind {
+        ErrorKind::TooSmall if is_remote(image) => error.as_usage().with_remedy("a larger export"),
+        ErrorKind::TooSmall => error.as_usage().with_remedy("a larger --size"),
+        _ => error,
+    }
 }
 
 fn say(quiet: bool, text: &str) -> Result<()> {

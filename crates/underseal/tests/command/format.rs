@@ -196,6 +196,44 @@ fn data_is_overwritten_by_force_only() {
 }
 
 #[test]
+fn a_format_that_fails_leaves_image_and_folder_as_they_were() {
+    let place = Place::new();
+    place.format("keep", &["--size", "32M"]);
+    std::fs::write(place.path("empty"), "").unwrap();
+    let before = place.read("keep");
+    let cut = |args: &[&str], code: i32, words: &str| {
+        let ran = place.run(&[&["format", "keep", "--force", "-q"], &CHEAP[..], args].concat());
+        ran.fails(code, words);
+        assert!(place.read("keep") == before, "{args:?}");
+        ran.stderr
+    };
+    cut(&["--size", "20M", "--passphrase-file", "nosuch"], 1, "nosuch");
+    cut(&["--size", "20M", "--passphrase-file", "empty"], 2, "empty");
+    cut(&["--size", "20M", "--passphrase-file", "pass", "--header", "nosuch/head"], 1, "nosuch/head");
+    let said = cut(&["--size", "1M", "--passphrase-file", "pass"], 2, "leave no data");
+    assert!(said.contains("try: a larger --size"), "{said}");
+    for cipher in ["aes-cbc-tcw", "aes-xts-random", "aes-pcbc-lmk"] {
+        cut(&["--size", "20M", "--passphrase-file", "pass", "--cipher", cipher], 2, cipher);
+        cut(&["--passphrase-file", "pass", "--cipher", cipher, "--type", "luks1"], 2, cipher);
+    }
+    cut(
+        &["--passphrase-file", "pass", "--cipher", "aes-cbc-lmk", "--sector-size", "4096"],
+        2,
+        "512 bytes only",
+    );
+
+    for args in [
+        &["--size", "1G", "--passphrase-file", "nosuch"][..],
+        &["--size", "1M", "--passphrase-file", "pass"],
+        &["--size", "1G", "--passphrase-file", "pass", "--header", "head", "--cipher", "aes-cbc-tcw"],
+    ] {
+        assert_ne!(place.run(&[&["format", "new", "-q"], &CHEAP[..], args].concat()).code, Some(0));
+        assert!(!place.path("new").exists() && !place.path("head").exists(), "{args:?}");
+    }
+    place.run(&["read", "keep", "--passphrase-file", "pass", "-o", "plain"]).succeeds();
+}
+
+#[test]
 fn an_empty_file_is_made_as_large_as_asked_for() {
     let place = Place::new();
     std::fs::write(place.path("disk"), "").unwrap();

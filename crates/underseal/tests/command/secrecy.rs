@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
-use crate::common::{PASSPHRASE, Place, Server, eventually, is_root, server_signal};
+use crate::common::{CHEAP, PASSPHRASE, Place, Ran, Server, eventually, is_root, server_signal};
 
 #[test]
 fn a_serving_process_shows_no_secret() {
@@ -142,4 +142,19 @@ fn other_processes_of_the_same_user_cannot_look_in() {
     assert!(child.wait().unwrap().success());
     assert_eq!(about.uid(), 0, "a process that cannot be dumped belongs to root");
     assert!(!look.status.success(), "its environment can be read by others");
+}
+
+#[test]
+fn memory_that_cannot_be_locked_is_told_once() {
+    let place = Place::new();
+    // Root may lock what it likes, unless it lacks the capability. A format needs no ring, which counts as locked too.
+    let may = rustix::process::geteuid().is_root();
+    let drop = if may { "setpriv --bounding-set=-ipc_lock" } else { "env" };
+    let format = ["format", "disk", "--size", "32M", "--passphrase-file", "pass"];
+    let format = [&[env!("CARGO_BIN_EXE_underseal")], &format[..], &CHEAP[..]].concat().join(" ");
+    let script = format!("ulimit -l 0; exec {drop} {format}");
+    let ran = Command::new("sh").args(["-c", &script]).current_dir(place.path("")).output().unwrap();
+    let ran = Ran::from(ran);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("cannot be locked").count(), 1, "{}", ran.stderr);
 }

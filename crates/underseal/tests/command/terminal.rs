@@ -96,6 +96,21 @@ fn a_new_passphrase_is_typed_twice_and_never_shown() {
 }
 
 #[test]
+fn who_gives_up_at_the_question_has_lost_and_made_nothing() {
+    let place = Place::with_volume();
+    let before = place.read("disk");
+    for (image, size) in [("disk", "20M"), ("new", "1G")] {
+        let format = [&["format", image, "--force", "--size", size], &CHEAP[..]].concat();
+        let mut terminal = Terminal::run(&place, &format);
+        terminal.sees(&format!("Passphrase for {image}: ")).types("\x03");
+        let (code, shown) = terminal.ends();
+        assert_ne!(code, Some(0), "{shown}");
+    }
+    assert!(place.read("disk") == before);
+    assert!(!place.path("new").exists());
+}
+
+#[test]
 fn a_wrong_passphrase_may_be_typed_again_twice() {
     let place = Place::with_volume();
     let read = ["read", "disk", "--length", "512", "-o", "out"];

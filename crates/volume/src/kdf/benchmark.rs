@@ -146,7 +146,7 @@ fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration)
     let floor = MIN_MEMORY_KIB.min(max_kib);
     let (mut passes, mut memory_kib) = (MIN_PASSES, floor);
     for _ in 0..2 {
-        let limits = KdfLimits { memory_kib, argon2_work_kib: u64::MAX, lanes, iterations: 0 };
+        let limits = KdfLimits { memory_kib, lanes, argon2_work_kib: u64::MAX, rounds: 0 };
         let probe = Kdf::Argon2 { variant, passes, memory_kib, lanes, salt: vec![0; 32] };
         let start = Instant::now();
         probe.derive(b"foobar", 32, &limits)?;

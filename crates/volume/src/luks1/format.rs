@@ -4,30 +4,25 @@ use underseal_cipher::{Key, SectorSize};
 
 use super::phdr::{Phdr, SLOTS, Slot};
 use crate::area::KeyArea;
-use crate::format::{bad, forget_old_headers, make_room, scrub};
-use crate::storage::{self, Target};
+use crate::format::{Copies, Parts, bad, leaves_data, try_cipher};
 use crate::text::FixedText;
-use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, VolumeKey, af};
+use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af};
 
 /// Key material begins here, and every slot at a multiple of it.
 const ALIGNMENT: u64 = 4096;
 /// The data begins at a multiple of this by default, as in cryptsetup.
 const DATA_ALIGNMENT: u64 = 1 << 20;
 
-pub(crate) fn format(
-    to: &impl Target,
-    data_size: u64,
-    passphrase: &Key,
-    mut options: FormatOptions,
-) -> Result<VolumeKey> {
+pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOptions) -> Result<(Parts, Key)> {
     refuse_what_luks1_has_not(&options)?;
     let key = options.key()?;
+    try_cipher(&options.cipher, &key, SectorSize::S512)?;
     let area = (af::split_len(key.len()) as u64).next_multiple_of(ALIGNMENT);
     let places: [u64; SLOTS] = std::array::from_fn(|i| ALIGNMENT + area * i as u64);
-    let header_end = ALIGNMENT + area * SLOTS as u64;
-    let payload_offset = payload_offset(&options, header_end)?;
+    let keyslots = ALIGNMENT..ALIGNMENT + area * SLOTS as u64;
+    let payload_offset = payload_offset(&options, keyslots.end)?;
     let uuid = FixedText::new(&options.uuid_text()?, "UUID")?;
-    make_room(to, header_end, payload_offset, data_size, options.detached)?;
+    leaves_data(data_size, payload_offset)?;
     let hash = options.hash;
     let kdf = options.pbkdf.settle(hash, key.len())?;
     let Kdf::Pbkdf2 { iterations, salt, .. } = &kdf else { unreachable!("PBKDF2 was asked for") };
@@ -47,14 +42,9 @@ pub(crate) fn format(
     let digest = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &KdfLimits::NONE)?;
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
-
-    forget_old_headers(to, header_end.max(payload_offset))?;
-    scrub(to, ALIGNMENT, header_end)?;
-    KeyArea { spec: &phdr.cipher, offset: places[0], hash }.write(to, &wrapping, &key)?;
-    storage::sync(to)?;
-    storage::write(to, 0, &phdr.encode(&places))?;
-    storage::sync(to)?;
-    Ok(VolumeKey { key, digest: 0 })
+    let sealed = KeyArea { spec: &phdr.cipher, offset: places[0], hash }.seal(&wrapping, &key)?;
+    let copies = Copies::Luks1(Box::new(phdr.encode(&places)));
+    Ok((Parts { keyslots, data_offset: payload_offset, area: (places[0], sealed), copies }, key))
 }
 
 fn payload_offset(options: &FormatOptions, header_end: u64) -> Result<u64> {
@@ -86,6 +76,9 @@ fn refuse_what_luks1_has_not(options: &FormatOptions) -> Result<()> {
     }
     if options.cipher.to_string().starts_with("capi:") {
         return lacks("room for ciphers in the capi: form");
+    }
+    if options.cipher.key_count() > 1 {
+        return lacks("room for the number of keys");
     }
     let fits = |text: &str| text.len() < 32;
     if !fits(options.cipher.cipher()) || !fits(&options.cipher.mode()) {

@@ -6,7 +6,7 @@ use crate::text::FixedText;
 use crate::{Error, ErrorKind, Hash, Kdf, Result, af};
 
 /// The length of the header.
-pub(super) const LEN: usize = 592;
+pub(crate) const LEN: usize = 592;
 /// Magic and version.
 pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
 /// The number of keyslots.

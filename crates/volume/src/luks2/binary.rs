@@ -14,6 +14,7 @@ pub(crate) const SIZES: [u64; 9] =
 /// What the second copy begins with.
 pub(crate) const SECOND_MAGIC: [u8; 6] = *b"SKUL\xba\xbe";
 const MAGIC: [[u8; 6]; 2] = [*b"LUKS\xba\xbe", SECOND_MAGIC];
+const UUID: std::ops::Range<usize> = 168..208;
 const CHECKSUM: std::ops::Range<usize> = 448..512;
 
 /// Which of the two copies.
@@ -70,9 +71,15 @@ impl Binary {
             seqid: number(16),
             label: FixedText::parse(&bytes[24..72], "label")?,
             subsystem: FixedText::parse(&bytes[208..256], "subsystem")?,
-            uuid: FixedText::parse(&bytes[168..208], "UUID")?,
+            uuid: FixedText::parse(&bytes[UUID], "UUID")?,
             checksum: FixedText::<32>::parse(&bytes[72..104], "checksum algorithm")?.as_str().parse()?,
         })
+    }
+
+    /// Whether these bytes are a copy of this header, or were one before they were damaged: the magic or the UUID is left.
+    pub(crate) fn is_damaged_in(&self, bytes: &[u8]) -> bool {
+        bytes[..6] == MAGIC[Place::First as usize]
+            || !self.uuid.as_str().is_empty() && bytes[UUID].starts_with(self.uuid.as_bytes())
     }
 
     /// The length of the JSON area.
@@ -101,7 +108,7 @@ impl Binary {
         put(24, self.label.as_bytes());
         put(72, self.checksum.name().as_bytes());
         put(104, salt);
-        put(168, self.uuid.as_bytes());
+        put(UUID.start, self.uuid.as_bytes());
         put(208, self.subsystem.as_bytes());
         put(256, &place.offset(self.size).to_be_bytes());
         let sum = checksum(self.checksum, &bytes, json);

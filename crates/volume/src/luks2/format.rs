@@ -1,28 +1,24 @@
 //! A new LUKS2 header with one keyslot.
 
+use std::ops::Range;
+
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use super::binary::{self, Binary, SIZES};
 use super::metadata::Metadata;
-use super::store;
+use super::store::Copies;
 use crate::area::KeyArea;
-use crate::format::{bad, forget_old_headers, make_room, scrub};
+use crate::format::{self, Parts, bad, leaves_data, try_cipher};
 use crate::kdf::Kdf;
-use crate::storage::{self, Target};
 use crate::text::FixedText;
-use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, VolumeKey, af, kdf};
+use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, af, kdf};
 
 /// Where the data begins by default, as in cryptsetup.
 const DATA_OFFSET: u64 = 16 << 20;
 
-pub(crate) fn format(
-    to: &impl Target,
-    data_size: u64,
-    passphrase: &Key,
-    mut options: FormatOptions,
-) -> Result<VolumeKey> {
+pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOptions) -> Result<(Parts, Key)> {
     let key = options.key()?;
     let layout = Layout::new(&options, key.len())?;
     let binary = Binary {
@@ -33,17 +29,13 @@ pub(crate) fn format(
         uuid: FixedText::new(&options.uuid_text()?, "UUID")?,
         checksum: Hash::Sha256,
     };
-    let sector_size = sector_size(options.sector_size, data_size.saturating_sub(layout.data_offset))?;
-    make_room(to, layout.keyslots_end, layout.data_offset, data_size, options.detached)?;
-    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots_begin)?;
+    leaves_data(data_size, layout.data_offset)?;
+    let sector_size = sector_size(&options, &key, data_size - layout.data_offset)?;
+    try_cipher(&options.cipher, &key, sector_size)?;
+    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots.start)?;
     let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
-
-    forget_old_headers(to, layout.keyslots_end.max(layout.data_offset))?;
-    scrub(to, layout.keyslots_begin, layout.keyslots_end)?;
-    let keyslot = slot.write(to, &key, passphrase)?;
-    storage::sync(to)?;
     let document = object(json!({
-        "keyslots": { "0": keyslot },
+        "keyslots": { "0": slot.json(key.len()) },
         "tokens": {},
         "segments": { "0": {
             "type": "crypt",
@@ -56,18 +48,18 @@ pub(crate) fn format(
         "digests": { "0": digest(&key, options.hash, digest_iterations)? },
         "config": {
             "json_size": (options.metadata_size - binary::LEN as u64).to_string(),
-            "keyslots_size": (layout.keyslots_end - layout.keyslots_begin).to_string(),
+            "keyslots_size": (layout.keyslots.end - layout.keyslots.start).to_string(),
         },
     }));
-    let metadata = Metadata::parse(document, options.metadata_size)?;
-    store::write(to, &binary, &metadata)?;
-    Ok(VolumeKey { key, digest: 0 })
+    let copies = Copies::new(binary, &Metadata::parse(document, options.metadata_size)?)?;
+    let area = (layout.keyslots.start, slot.seal(passphrase, &key)?);
+    let Layout { keyslots, data_offset } = layout;
+    Ok((Parts { keyslots, data_offset, area, copies: format::Copies::Luks2(copies) }, key))
 }
 
 /// What lies where.
 struct Layout {
-    keyslots_begin: u64,
-    keyslots_end: u64,
+    keyslots: Range<u64>,
     data_offset: u64,
 }
 
@@ -102,14 +94,18 @@ impl Layout {
                 least - keyslots_begin
             )));
         }
-        Ok(Self { keyslots_begin, keyslots_end, data_offset })
+        Ok(Self { keyslots: keyslots_begin..keyslots_end, data_offset })
     }
 }
 
-/// The chosen sector size if it fits the data, or the largest that does.
-fn sector_size(chosen: Option<SectorSize>, data_len: u64) -> Result<SectorSize> {
+/// The chosen sector size if it fits the data, or the largest that fits it and the cipher.
+fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<SectorSize> {
     let fits = |size: SectorSize| data_len.is_multiple_of(size.bytes() as u64);
-    match chosen {
+    let too_large = |size| {
+        let built = underseal_cipher::build(&options.cipher, key, size);
+        built.is_err_and(|e| e.kind() == underseal_cipher::ErrorKind::SectorSize)
+    };
+    match options.sector_size {
         Some(size) if size > SectorSize::S4096 => {
             Err(bad(format!("sectors of {} bytes: LUKS has 512 to 4096", size.bytes())))
         }
@@ -117,7 +113,7 @@ fn sector_size(chosen: Option<SectorSize>, data_len: u64) -> Result<SectorSize> 
             Err(bad(format!("{data_len} bytes of data are no whole number of {}-byte sectors", size.bytes())))
         }
         Some(size) => Ok(size),
-        None if fits(SectorSize::S4096) => Ok(SectorSize::S4096),
+        None if fits(SectorSize::S4096) && !too_large(SectorSize::S4096) => Ok(SectorSize::S4096),
         None => Ok(SectorSize::S512),
     }
 }
@@ -143,23 +139,27 @@ impl NewSlot {
         Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)?, offset })
     }
 
-    /// Writes the area and gives back the keyslot's JSON.
-    fn write(&self, to: &impl Target, key: &Key, passphrase: &Key) -> Result<Value> {
+    /// The bytes of its area.
+    fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
         let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
-        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.write(to, &wrapping, key)?;
-        Ok(json!({
+        try_cipher(&self.cipher, &wrapping, SectorSize::S512)?;
+        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.seal(&wrapping, key)
+    }
+
+    fn json(&self, key_len: usize) -> Value {
+        json!({
             "type": "luks2",
-            "key_size": key.len(),
+            "key_size": key_len,
             "af": { "type": "luks1", "stripes": af::STRIPES, "hash": self.hash.name() },
             "area": {
                 "type": "raw",
                 "offset": self.offset.to_string(),
-                "size": area_size(key.len()).to_string(),
+                "size": area_size(key_len).to_string(),
                 "encryption": self.cipher.to_string(),
                 "key_size": self.wrapping_size,
             },
             "kdf": kdf_json(&self.kdf),
-        }))
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use underseal_cipher::Key;
 
 use super::metadata::{Digest, Keyslot, Metadata};
 use crate::area::KeyArea;
+use crate::kdf::Budget;
 use crate::storage::ReadAt;
 use crate::{Error, ErrorKind, Result, UnlockOptions, Unlocked, VolumeKey};
 
@@ -15,16 +16,18 @@ pub(super) fn unlock(
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
     let candidates = candidates(metadata, options.slot)?;
+    let budget = Budget::new(options.limits);
     crate::unlock::first_that_opens(candidates.into_iter(), |number| {
-        let key = open(metadata, number, from, passphrase, options)?;
+        let key = open(metadata, number, from, passphrase, options, &budget)?;
         Ok(Unlocked { slot: number, key })
     })
 }
 
 /// Checks a key that came from elsewhere against the digest of the data.
 pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
+    let budget = Budget::new(options.limits);
     for (number, digest) in metadata.digests.iter().filter(|(_, d)| protects_data(metadata, d)) {
-        if has_length(metadata, digest, key.len()) && matches(digest, &key, options)? {
+        if has_length(metadata, digest, key.len()) && matches(digest, &key, &budget)? {
             return Ok(VolumeKey { key, digest: *number });
         }
     }
@@ -70,6 +73,7 @@ fn open(
     from: &(impl ReadAt + ?Sized),
     passphrase: &Key,
     options: &UnlockOptions,
+    budget: &Budget,
 ) -> Result<VolumeKey> {
     // `candidates` took the number from the metadata.
     let keyslot = &metadata.keyslots[&number];
@@ -78,19 +82,19 @@ fn open(
         return Err(Error::new(ErrorKind::BadHeader, "no digest tells whether its key is right"));
     };
     crate::unlock::allow_null(&slot.cipher, options.allow_null)?;
-    let wrapping = slot.kdf.derive(passphrase.as_bytes(), slot.wrapping_size as usize, &options.limits)?;
+    let wrapping = budget.derive(&slot.kdf, passphrase.as_bytes(), slot.wrapping_size as usize)?;
     let area = KeyArea { spec: &slot.cipher, offset: keyslot.area.0, hash: slot.af_hash };
     let key = area.read(from, &wrapping, keyslot.key_size as usize)?;
-    if !matches(digest, &key, options)? {
+    if !matches(digest, &key, budget)? {
         return Err(crate::unlock::wrong_passphrase());
     }
     Ok(VolumeKey { key, digest: digest_number })
 }
 
 /// Whether the digest is this key's.
-fn matches(digest: &Digest, key: &Key, options: &UnlockOptions) -> Result<bool> {
+fn matches(digest: &Digest, key: &Key, budget: &Budget) -> Result<bool> {
     let check = digest.check.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-    let found = check.kdf.derive(key.as_bytes(), check.digest.len(), &options.limits)?;
+    let found = budget.derive(&check.kdf, key.as_bytes(), check.digest.len())?;
     // Comparing keys takes constant time.
     Ok(crate::kdf::to_key(&check.digest)? == found)
 }

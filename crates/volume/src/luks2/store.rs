@@ -3,6 +3,7 @@
 use super::binary::{self, Binary, Place, SIZES};
 use super::json;
 use super::metadata::Metadata;
+use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, Result};
 
@@ -24,6 +25,8 @@ pub(super) struct Stored {
 pub(super) struct Damage {
     pub(super) place: Place,
     pub(super) why: String,
+    /// What stands in its place may be somebody else's.
+    pub(super) unknown: bool,
 }
 
 /// Reads both copies and takes the newer sound one; none when neither place has the magic.
@@ -41,7 +44,8 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
                 Some(Ok(Copy { binary, metadata })) => {
-                    let damage = Some(Damage { place: Place::First, why: reason(&first) });
+                    let unknown = in_place_of_first(from, &binary)?;
+                    let damage = Some(Damage { place: Place::First, why: reason(&first), unknown });
                     Ok(Some(Stored { binary, metadata, damage }))
                 }
                 Some(Err(second)) if absent(&first) => {
@@ -58,16 +62,55 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
     }
 }
 
-/// Writes the header to both copies, so that one is whole at every instant (the caller has locked the file).
-pub(super) fn write(to: &impl Target, binary: &Binary, metadata: &Metadata) -> Result<()> {
-    let area = json::fill_area(&metadata.document, binary.json_len())?;
-    write_copy(to, binary, &area, Place::First)?;
-    write_copy(to, binary, &area, Place::Second)
+/// Whether what stands where the first copy was may be somebody else's: it is neither zeros nor a damaged copy.
+///
+/// A second copy outlives what is made on a device later: a partition table writes to the first sector only.
+///
+/// # Errors
+/// `Ambiguous` where it is known and no LUKS header; `Io`.
+fn in_place_of_first(from: &(impl ReadAt + ?Sized), second: &Binary) -> Result<bool> {
+    let len = storage::size(from)?.min(LOOKED_AT);
+    let start = storage::read(from, 0, usize::try_from(len).unwrap_or(binary::LEN))?;
+    if let Some(name) = signature(&start) {
+        let context = format!(
+            "ambiguous signatures: the device begins with {name}, and a LUKS2 header copy stands at byte {}",
+            Place::Second.offset(second.size)
+        );
+        return Err(Error::new(ErrorKind::Ambiguous, context));
+    }
+    // The second copy lies beyond it.
+    let start = &start[..binary::LEN];
+    Ok(start.iter().any(|&byte| byte != 0) && !second.is_damaged_in(start))
+}
+
+/// Both copies of a header, ready to be written.
+pub(crate) struct Copies {
+    binary: Binary,
+    area: Vec<u8>,
+}
+
+impl Copies {
+    /// # Errors
+    /// `BadOption` when the metadata does not fit its area.
+    pub(super) fn new(binary: Binary, metadata: &Metadata) -> Result<Self> {
+        let area = json::fill_area(&metadata.document, binary.json_len())?;
+        Ok(Self { binary, area })
+    }
+
+    /// Writes one after the other, so that one is whole at every instant (the caller has locked the file).
+    pub(crate) fn write(&self, to: &impl Target) -> Result<()> {
+        write_copy(to, &self.binary, &self.area, Place::First)?;
+        write_copy(to, &self.binary, &self.area, Place::Second)
+    }
 }
 
 /// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
 pub(super) fn repair(to: &impl Target, stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
+    if damage.unknown {
+        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
+        return Err(Error::new(ErrorKind::Ambiguous, context));
+    }
     unchanged(to, &stored.binary)?;
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
@@ -117,7 +160,7 @@ fn read_copy(from: &(impl ReadAt + ?Sized), place: Place, size: Option<u64>) -> 
 /// Both copies, the first being sound: the newer wins, the first when equal.
 fn newer(first: Copy, second: Result<Copy>) -> Stored {
     let Copy { binary, metadata } = first;
-    let damage = |place, why: &str| Some(Damage { place, why: why.into() });
+    let damage = |place, why: &str| Some(Damage { place, why: why.into(), unknown: false });
     match second {
         Ok(second) if second.binary.uuid != binary.uuid => {
             Stored { damage: damage(Place::Second, "belongs to another volume"), binary, metadata }

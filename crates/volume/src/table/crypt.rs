@@ -23,6 +23,8 @@ pub struct Crypt {
     pub offset: u64,
     /// The rest.
     pub options: CryptOptions,
+    /// Words beyond the number that the line gives.
+    surplus: usize,
 }
 
 /// The largest sector that a kernel with pages of 4 KiB opens.
@@ -40,6 +42,7 @@ impl Crypt {
         let (cipher, key, iv_offset, device, offset) = (next(), next(), next(), next(), next());
         let key = TableKey::parse(&key)?;
         let options = CryptOptions::parse(&mut words, len)?;
+        let surplus = words.len();
         if options.integrity.as_ref().is_some_and(|i| i.aead) && !cipher.starts_with("capi:") {
             return Err(bad("Bad cipher specification: authenticated modes are written in the capi: form"));
         }
@@ -60,7 +63,7 @@ impl Crypt {
             let why = format!("the device's first sector, {offset}, is no multiple of {block}");
             return Err(bad(format!("Cannot calculate initial queue limits: {why}")));
         }
-        Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options })
+        Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options, surplus })
     }
 
     /// Makes the cipher.
@@ -103,6 +106,11 @@ impl Crypt {
         let sector = self.options.sector_size.bytes();
         if sector > KERNEL_SECTOR {
             warnings.push(format!("sector_size:{sector}: a kernel opens it only where its page is as large"));
+        }
+        if self.surplus > 0 {
+            let many = self.surplus;
+            warnings
+                .push(format!("options beyond their number: {many} are ignored, as the kernel ignores them"));
         }
         warnings
     }

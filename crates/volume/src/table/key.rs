@@ -56,14 +56,17 @@ impl TableKey {
     }
 
     fn parse_keyring(name: &str) -> Result<Self> {
-        let bad = |why: &str| bad(format!("Cannot parse key size: {why}"));
+        let not = |why: &str| bad(format!("Error decoding and setting key: {why}"));
         let mut parts = name.splitn(3, ':');
         let (size, kind, description) = (parts.next(), parts.next(), parts.next());
         let size = size.and_then(number).and_then(|n| usize::try_from(n).ok());
-        let size = size.filter(|n| (1..=Key::MAX).contains(n)).ok_or_else(|| bad("want :SIZE:TYPE:NAME"))?;
+        let size = size.ok_or_else(|| bad("Cannot parse key size: want :SIZE:TYPE:NAME"))?;
+        if !(1..=Key::MAX).contains(&size) {
+            return Err(not("a key has from 1 byte to 8 MiB"));
+        }
         let kind = kind.filter(|kind| ["user", "logon", "encrypted", "trusted"].contains(kind));
-        let kind = kind.ok_or_else(|| bad("the type is user, logon, encrypted or trusted"))?;
-        let description = description.filter(|d| !d.is_empty()).ok_or_else(|| bad("the key has no name"))?;
+        let kind = kind.ok_or_else(|| not("the type is user, logon, encrypted or trusted"))?;
+        let description = description.filter(|d| !d.is_empty()).ok_or_else(|| not("the key has no name"))?;
         Ok(Self::Keyring { size, kind: kind.into(), description: description.into() })
     }
 

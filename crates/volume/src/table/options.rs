@@ -42,8 +42,8 @@ pub struct Integrity {
     pub aead: bool,
 }
 
-/// The most optional words: each once.
-const MOST: u64 = 11;
+/// The most optional words: as kernel 6.1. 6.12 takes one more, which no table needs.
+const MOST: u64 = 8;
 
 impl Default for CryptOptions {
     fn default() -> Self {
@@ -64,7 +64,7 @@ impl Default for CryptOptions {
 }
 
 impl CryptOptions {
-    /// `[<#opts> <opts>...]`, of a line of `len` sectors.
+    /// `[<#opts> <opts>...]`, of a line of `len` sectors. Words beyond their number are left, as the kernel leaves them.
     pub(super) fn parse(words: &mut Words, len: u64) -> Result<Self> {
         let mut options = Self::default();
         let Some(count) = words.next() else { return Ok(options) };
@@ -72,30 +72,27 @@ impl CryptOptions {
             bad(format!("Invalid number of feature args: {} is not a number to {MOST}", printable(&count)))
         })?;
         if (words.len() as u64) < count {
-            return Err(bad(format!(
-                "not enough arguments for features: {count} promised, {} there",
-                words.len()
-            )));
+            let why = format!("not enough arguments for features: {count} promised, {} there", words.len());
+            return Err(bad(format!("Invalid number of feature args: {why}")));
         }
         for _ in 0..count {
             options.word(&words.next().unwrap_or_default(), len)?;
         }
-        words.end().map_err(|()| bad("Invalid feature arguments: more words than their number says"))?;
         Ok(options)
     }
 
     fn word(&mut self, word: &str, len: u64) -> Result<()> {
         let (name, value) = word.split_once(':').map_or((word, None), |(name, value)| (name, Some(value)));
         let unknown = |why: &str| bad(format!("Invalid feature arguments: {}: {why}", printable(word)));
+        if value.is_none()
+            && let Some((flag, _)) =
+                self.flags().into_iter().find(|(_, known)| known.eq_ignore_ascii_case(name))
+        {
+            *flag = true;
+            return Ok(());
+        }
+        // Those with a value are compared with case.
         match (name, value) {
-            ("allow_discards", None) => self.allow_discards = true,
-            ("same_cpu_crypt", None) => self.same_cpu_crypt = true,
-            ("high_priority", None) => self.high_priority = true,
-            ("submit_from_crypt_cpus", None) => self.submit_from_crypt_cpus = true,
-            ("no_read_workqueue", None) => self.no_read_workqueue = true,
-            ("no_write_workqueue", None) => self.no_write_workqueue = true,
-            ("force_inline", None) => self.force_inline = true,
-            ("iv_large_sectors", None) => self.iv_large_sectors = true,
             ("integrity", Some(value)) => self.integrity = Some(Integrity::parse(value)?),
             ("integrity_key_size", Some(value)) => {
                 let size = number(value).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
@@ -114,6 +111,20 @@ impl CryptOptions {
             _ => return Err(unknown("no option of the crypt target")),
         }
         Ok(())
+    }
+
+    /// The words that are there or not.
+    fn flags(&mut self) -> [(&mut bool, &'static str); 8] {
+        [
+            (&mut self.allow_discards, "allow_discards"),
+            (&mut self.same_cpu_crypt, "same_cpu_crypt"),
+            (&mut self.high_priority, "high_priority"),
+            (&mut self.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
+            (&mut self.no_read_workqueue, "no_read_workqueue"),
+            (&mut self.no_write_workqueue, "no_write_workqueue"),
+            (&mut self.force_inline, "force_inline"),
+            (&mut self.iv_large_sectors, "iv_large_sectors"),
+        ]
     }
 
     /// The words that are not at their defaults, in the kernel's order.
@@ -149,11 +160,8 @@ impl Integrity {
         let (size, kind) = value.split_once(':').ok_or_else(bad)?;
         let size = number(size).and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=480).contains(n));
         let tag_size = size.ok_or_else(bad)?;
-        match kind {
-            "aead" => Ok(Self { tag_size, aead: true }),
-            "none" => Ok(Self { tag_size, aead: false }),
-            _ => Err(bad()),
-        }
+        let aead = kind.eq_ignore_ascii_case("aead");
+        if aead || kind.eq_ignore_ascii_case("none") { Ok(Self { tag_size, aead }) } else { Err(bad()) }
     }
 }
 

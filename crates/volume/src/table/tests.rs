@@ -118,9 +118,13 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
         ("0 8 zero 1", "No arguments required"),
         ("0 8 linear dev", "Invalid device sector"),
         ("0 8 linear dev 0 1", "Invalid argument count"),
-        ("0 8 crypt aes-xts-plain64 :32:user 0 dev 0", "Cannot parse key size"),
+        ("0 8 crypt aes-xts-plain64 :32:user 0 dev 0", "Error decoding and setting key"),
+        ("0 8 crypt aes-xts-plain64 :32:user: 0 dev 0", "Error decoding and setting key"),
+        ("0 8 crypt aes-xts-plain64 :32:USER:name 0 dev 0", "Error decoding and setting key"),
+        ("0 8 crypt aes-xts-plain64 :0:user:name 0 dev 0", "Error decoding and setting key"),
+        ("0 8 crypt aes-xts-plain64 :+32:user:name 0 dev 0", "Cannot parse key size"),
         ("0 8 crypt aes-xts-plain64 :x:user:name 0 dev 0", "Cannot parse key size"),
-        ("0 8 crypt aes-xts-plain64 :32:nosuch:name 0 dev 0", "Cannot parse key size"),
+        ("0 8 crypt aes-xts-plain64 :32:nosuch:name 0 dev 0", "Error decoding and setting key"),
         ("0 8 crypt aes-xts-plain64 0g 0 dev 0", "Error decoding and setting key"),
         ("0 8 crypt aes-xts-plain64 000 0 dev 0", "Error decoding and setting key"),
         ("0 8 crypt aes-xts-plain64 KEY -1 dev 0", "Invalid iv_offset sector"),
@@ -131,7 +135,15 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
             "0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 sector_size:66048",
             "Invalid feature value for sector_size",
         ),
-        ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 2 allow_discards", "not enough arguments for features"),
+        ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 2 allow_discards", "Invalid number of feature args"),
+        (
+            "0 8 crypt aes-xts-plain64 KEY 0 dev 0 9 allow_discards same_cpu_crypt submit_from_crypt_cpus \
+             no_read_workqueue no_write_workqueue sector_size:4096 iv_large_sectors allow_discards allow_discards",
+            "Invalid number of feature args",
+        ),
+        ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 SECTOR_SIZE:4096", "Invalid feature arguments"),
+        ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 INTEGRITY:16:none", "Invalid feature arguments"),
+        ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 allow_discards:1", "Invalid feature arguments"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 x", "Invalid number of feature args"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 99 allow_discards", "Invalid number of feature args"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 nosuch", "Invalid feature arguments"),
@@ -146,6 +158,36 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
             .filter(|(place, _)| place.starts_with("table line"))
             .map_or(&*error, |e| e.1);
         assert!(error.starts_with(words), "{line}: {error}");
+    }
+}
+
+/// As the kernel takes and prints them: case, repetition, counts.
+#[test]
+fn options_are_read_as_the_kernel_reads_them() {
+    let key = "a7".repeat(32) + &"5b".repeat(32);
+    let each = "allow_discards same_cpu_crypt submit_from_crypt_cpus no_read_workqueue no_write_workqueue \
+                sector_size:4096 iv_large_sectors";
+    for (options, printed, ignored) in [
+        (" 1 ALLOW_DISCARDS", " 1 allow_discards", false),
+        (" 1 Iv_Large_Sectors", " 1 iv_large_sectors", false),
+        (" 2 NO_READ_WORKQUEUE No_Write_Workqueue", " 2 no_read_workqueue no_write_workqueue", false),
+        (" 2 SAME_CPU_CRYPT SUBMIT_FROM_CRYPT_CPUS", " 2 same_cpu_crypt submit_from_crypt_cpus", false),
+        (" 2 HIGH_PRIORITY FORCE_INLINE", " 2 high_priority force_inline", false),
+        (" 1 integrity:16:NONE", " 1 integrity:16:none", false),
+        (" 2 allow_discards allow_discards", " 1 allow_discards", false),
+        (" 2 sector_size:4096 sector_size:512", "", false),
+        (" 2 sector_size:512 sector_size:4096", " 1 sector_size:4096", false),
+        (" 01 allow_discards", " 1 allow_discards", false),
+        (" 0", "", false),
+        (" 0 allow_discards", "", true),
+        (" 1 allow_discards iv_large_sectors nosuch", " 1 allow_discards", true),
+        (&format!(" 8 allow_discards {each}"), &format!(" 7 {each}"), false),
+    ] {
+        let line = format!("0 64 crypt aes-xts-plain64 {key} 0 1:0 0");
+        let table = Table::parse(&format!("{line}{options}")).unwrap_or_else(|e| panic!("{options}: {e}"));
+        assert_eq!(table.print(true), format!("{line}{printed}"), "{options}");
+        let warned = table.warnings().iter().any(|why| why.contains("ignored"));
+        assert_eq!(warned, ignored, "{options}: {:?}", table.warnings());
     }
 }
 

@@ -62,6 +62,74 @@ fn either_copy_is_repaired_from_the_other_with_a_fresh_salt() {
     }
 }
 
+/// What stands at byte 0 in place of the first copy, and what is done about it: `Some(true)` it is repaired, `Some(false)`
+/// the volume opens and nothing is written, `None` it is refused. cryptsetup refuses the same, and repairs all else.
+#[test]
+fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
+    let sound = luks2();
+    let put = |start: &[u8], parts: &[(usize, &[u8])]| {
+        let mut image = sound.clone();
+        image[..start.len()].copy_from_slice(start);
+        parts.iter().for_each(|(at, bytes)| image[*at..at + bytes.len()].copy_from_slice(bytes));
+        image
+    };
+    let zeros = [0; 4096];
+    // One partition of type 0x83, from sector 2048 on.
+    let dos: (usize, &[u8]) = (446, &[0x80, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0]);
+    let (end, label): ((usize, &[u8]), (usize, &[u8])) = ((510, b"\x55\xaa"), (440, b"\x12\x34\x56\x78"));
+    let ext4: [(usize, &[u8]); 3] = [(0x400, &[100, 0, 0, 0, 0, 16]), (0x438, b"\x53\xef"), (0x44c, &[1])];
+    for (name, image, want) in [
+        ("zeros", put(&zeros, &[]), Some(true)),
+        ("a DOS partition table", put(&zeros, &[dos, label, end]), None),
+        ("a boot sector's last bytes", put(&zeros, &[end]), None),
+        ("a DOS partition table in the header's sector", put(&[], &[(440, &[0; 72]), dos, label, end]), None),
+        ("ext4", put(&zeros, &ext4), None),
+        ("ext4 in the header's padding", put(&[], &ext4), None),
+        ("NTFS", put(&zeros, &[(3, b"NTFS    "), end]), None),
+        ("swap", put(&zeros, &[(1024, &[1, 0, 0, 0, 100]), (4086, b"SWAPSPACE2")]), None),
+        ("a byte that was flipped", put(&[], &[(100, b"!")]), Some(true)),
+        ("no magic", put(&[0; 6], &[]), Some(true)),
+        ("half a header", put(&[], &[(512, &[0x11; 3584])]), Some(true)),
+        ("one byte of something", put(&zeros, &[(100, b"!")]), Some(false)),
+        ("something", put(&[0x5a; 4096], &[]), Some(false)),
+    ] {
+        let scratch = Scratch::new();
+        let path = scratch.file("disk.img", &image);
+        let file = open(&path);
+        match (Header::read(&file, &path), want) {
+            (Err(e), None) => {
+                assert_eq!(e.kind(), ErrorKind::Ambiguous, "{name}: {e}");
+                assert!(e.to_string().contains("byte 16384"), "{name}: {e}");
+            }
+            (Ok(mut header), Some(repaired)) => {
+                assert!(header.damage().is_some(), "{name}");
+                activate(&path, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{name}: {e}"));
+                match header.repair(&file, &path) {
+                    Ok(()) => assert!(repaired, "{name}: it was overwritten"),
+                    Err(e) => assert!(!repaired && e.kind() == ErrorKind::Ambiguous, "{name}: {e}"),
+                }
+            }
+            (Err(e), Some(_)) => panic!("{name}: {e}"),
+            (Ok(_), None) => panic!("{name}: taken for a damaged header"),
+        }
+        let is = std::fs::read(&path).unwrap();
+        match want {
+            Some(true) => assert_eq!(outcome(&is), Outcome::Opens, "{name}"),
+            _ => assert!(is == image, "{name}: not a byte was changed"),
+        }
+        // The real one on the same image.
+        let path = scratch.file("theirs", &image);
+        let secret = scratch.passphrase();
+        let args =
+            ["open", "--test-passphrase", "--key-file", secret.to_str().unwrap(), path.to_str().unwrap()];
+        let theirs = std::process::Command::new("cryptsetup").args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&theirs.stderr);
+        assert_eq!(theirs.status.success(), want.is_some(), "{name}: {said}");
+        assert_eq!(said.contains("ambiguous signatures"), want.is_none(), "{name}: {said}");
+        assert!(want.is_some() || std::fs::read(&path).unwrap() == image, "{name}");
+    }
+}
+
 #[test]
 fn cryptsetup_repairs_the_same_damage_to_the_same_metadata() {
     let scratch = Scratch::new();

@@ -63,7 +63,7 @@ fn exercise(bytes: &[u8]) -> bool {
     let Ok(header) = Header::parse(bytes) else { return false };
     let info = header.info();
     assert!(!info.to_string().is_empty());
-    let limits = KdfLimits { memory_kib: 64, argon2_work_kib: 1024, lanes: 2, iterations: 1000 };
+    let limits = KdfLimits { memory_kib: 64, argon2_work_kib: 4096, lanes: 2, rounds: 10_000 };
     let options = UnlockOptions { limits, allow_null: true, ..UnlockOptions::default() };
     let passphrase = Key::new(b"x").unwrap();
     let _ = header.unlock_from(bytes, &passphrase, &options);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::{FormatOptions, Hash, PbkdfKind, UnlockOptions, format};
+use underseal_volume::{ErrorKind, FormatOptions, Hash, KdfLimits, PbkdfKind, UnlockOptions, format};
 
 use crate::support::*;
 
@@ -56,6 +56,7 @@ fn cryptsetup_opens_what_is_made_here_and_finds_the_same_volume_key() {
         ("luks1 sha1", FormatOptions { hash: Hash::Sha1, ..luks1() }),
         ("luks1 ripemd160", FormatOptions { hash: Hash::Ripemd160, ..luks1() }),
         ("luks1 sha512", FormatOptions { hash: Hash::Sha512, ..luks1() }),
+        ("luks1 sm3", FormatOptions { hash: Hash::Sm3, ..luks1() }),
         ("luks1 offset", FormatOptions { data_offset: Some(8 << 20), ..luks1() }),
         ("luks2 default", luks2()),
         ("luks2 argon2i", pbkdf(PbkdfKind::Argon2i)),
@@ -64,6 +65,7 @@ fn cryptsetup_opens_what_is_made_here_and_finds_the_same_volume_key() {
         ("luks2 whirlpool", FormatOptions { hash: Hash::Whirlpool, ..pbkdf(PbkdfKind::Pbkdf2) }),
         ("luks2 sha3", FormatOptions { hash: Hash::Sha3_256, ..pbkdf(PbkdfKind::Pbkdf2) }),
         ("luks2 blake2b", FormatOptions { hash: Hash::Blake2b512, ..pbkdf(PbkdfKind::Pbkdf2) }),
+        ("luks2 sm3", FormatOptions { hash: Hash::Sm3, ..pbkdf(PbkdfKind::Pbkdf2) }),
         ("luks2 cbc", FormatOptions { cipher: cipher("aes-cbc-essiv:sha256"), ..luks2() }),
         ("luks2 192", FormatOptions { key_size: Some(48), ..luks2() }),
         ("luks2 capi", FormatOptions { cipher: cipher("capi:xts(aes)-plain64"), ..luks2() }),
@@ -150,6 +152,41 @@ fn a_keyslot_that_cryptsetup_adds_opens_here() {
         reads_back(&image, b"another one", &plain);
         let refused = activate(&image, PASSPHRASE.as_bytes()).unwrap_err();
         assert_eq!(refused.kind(), underseal_volume::ErrorKind::WrongPassphrase);
+    }
+}
+
+/// Each keyslot is within its limits; that there are many does not make an unlock long.
+#[test]
+fn the_limits_are_those_of_all_keyslots_together() {
+    for options in [FormatOptions::luks1(), FormatOptions::luks2()] {
+        let scratch = Scratch::new();
+        let mut options = options;
+        options.pbkdf.kind = PbkdfKind::Pbkdf2;
+        let image = make(&scratch, options);
+        let secret = scratch.passphrase();
+        let cheap = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+        for slot in 1..8 {
+            let new = scratch.file("new", format!("passphrase {slot}").as_bytes());
+            let files =
+                ["--key-file", secret.to_str().unwrap(), image.to_str().unwrap(), new.to_str().unwrap()];
+            cryptsetup(&[&["luksAddKey"], &cheap[..], &files].concat());
+        }
+        let file = open(&image);
+        let header = underseal_volume::Header::read(&file, &image).unwrap();
+        let unlock = |rounds, slot, passphrase: &str| {
+            let limits = KdfLimits { rounds, ..KdfLimits::default() };
+            let options = UnlockOptions { slot, limits, ..UnlockOptions::default() };
+            header.unlock(&file, &image, &key(passphrase.as_bytes()), &options).map(|opened| opened.slot)
+        };
+        // A slot costs 2000 rounds for 64 bytes of key, and 1000 for the digest.
+        assert_eq!(unlock(3000, None, PASSPHRASE).unwrap(), 0);
+        assert_eq!(unlock(8 * 3000, None, "passphrase 7").unwrap(), 7);
+        assert_eq!(unlock(4 * 3000, None, "passphrase 3").unwrap(), 3);
+        let error = unlock(4 * 3000, None, "passphrase 7").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongPassphrase);
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("keyslot 4") && cause.contains("0 are allowed or left"), "{cause}");
+        assert_eq!(unlock(3000, Some(7), "passphrase 7").unwrap(), 7);
     }
 }
 

@@ -38,7 +38,7 @@ fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
     };
     let _ = (header.info().to_string(), header.flags(), header.uuid());
     // Low enough that a changed count of iterations does not keep the tests waiting.
-    let limits = KdfLimits { iterations: 1 << 20, ..KdfLimits::default() };
+    let limits = KdfLimits { rounds: 1 << 22, ..KdfLimits::default() };
     let options = UnlockOptions { limits, ..UnlockOptions::default() };
     let opened = match header.unlock_from(image, &key(PASSPHRASE.as_bytes()), &options) {
         Ok(opened) => opened,

@@ -14,6 +14,8 @@ fn what_cryptsetup_makes_opens_here_with_the_same_volume_key() {
         "--type luks1 --pbkdf-force-iterations 1000 --offset 8192 -h sha512".into(),
         format!("--type luks2 {pbkdf2}"),
         format!("--type luks2 {pbkdf2} -h sha512 -s 256"),
+        "--type luks1 --pbkdf-force-iterations 1000 -h sm3".into(),
+        format!("--type luks2 {pbkdf2} -h sm3"),
         format!("--type luks2 {pbkdf2} -h sha3-512"),
         format!("--type luks2 {pbkdf2} -h sha384 --sector-size 1024"),
         format!("--type luks2 {pbkdf2} --sector-size 512"),

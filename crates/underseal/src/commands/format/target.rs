@@ -6,28 +6,32 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use underseal_device::{Device, FileDevice, OpenOptions};
+use underseal_volume::{Header, NewHeader};
 
 use super::contents;
 use crate::error::{Error, Result};
 use crate::lower::{Lower, On, Remote, is_remote};
 use crate::size;
 
-/// A file or block device, locked, or an export, of the right size.
+/// A file or block device, locked, or an export. Until [`Target::settle`] it is as it was found.
 pub(super) struct Target {
     place: Place,
     path: PathBuf,
+    /// The size that it will have.
     size: u64,
-    /// It was not there before.
+    /// It was not there before, and was made.
     new: bool,
 }
 
 enum Place {
+    /// Nothing is there yet.
+    Absent,
     File(FileDevice),
     Remote(Box<Remote>),
 }
 
 impl Target {
-    /// The image: made if it does not exist, as large as asked for.
+    /// The image, of the size asked for.
     ///
     /// # Errors
     /// `Usage` when no size is given for a new one, or another than an existing one has; `InUse`; `Failed`.
@@ -35,22 +39,18 @@ impl Target {
         if size == Some(0) {
             return Err(Error::usage("an image of no bytes holds nothing").with_remedy("--size 10G"));
         }
-        if size.is_none() && !is_remote(path) && !path.exists() {
+        let mut this = Self::at(path)?;
+        if size.is_none() && matches!(this.place, Place::Absent) {
             return Err(Error::usage(format!("{}: does not exist", path.display()))
                 .with_remedy("--size 10G to make one of that size"));
         }
-        let mut this = Self::at(path)?;
         match size {
             Some(size) if size != this.size && is_remote(path) => {
                 let context =
                     format!("{}: has {}, which its server settles", path.display(), size::show(this.size));
                 return Err(Error::usage(context).with_remedy("without --size"));
             }
-            Some(size) if this.size == 0 || (force && size != this.size) => {
-                // Sparse: blocks are taken as they are written.
-                this.set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
-                this.size = size;
-            }
+            Some(size) if this.size == 0 || force => this.size = size,
             Some(size) if size != this.size => {
                 let context = format!("{}: is there already, of {}", path.display(), size::show(this.size));
                 return Err(Error::usage(context).with_remedy("without --size, or another image"));
@@ -63,7 +63,7 @@ impl Target {
         Ok(this)
     }
 
-    /// The file of a detached header: made if it does not exist; it grows as it is written.
+    /// The file of a detached header: it grows as it is written.
     ///
     /// # Errors
     /// `InUse`, `Failed`.
@@ -72,39 +72,61 @@ impl Target {
     }
 
     fn at(path: &Path) -> Result<Self> {
-        if is_remote(path) {
+        let (place, size) = if is_remote(path) {
             let device = Lower::open(path, OpenOptions::default())?.into_device();
-            let (place, size) = (Place::Remote(Box::new(Remote::new(&*device)?)), device.geometry().size);
-            return Ok(Self { place, path: path.into(), size, new: false });
-        }
-        // Read and write for its owner only: it is about to hold secrets.
-        let new = match File::options().write(true).create_new(true).mode(0o600).open(path) {
-            Ok(_) => true,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(e) => return Err(Error::io(path, "cannot create", e)),
+            (Place::Remote(Box::new(Remote::new(&*device)?)), device.geometry().size)
+        } else if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            // Now, and not when somebody has typed a passphrase twice.
+            fs::metadata(folder.unwrap_or(Path::new(".")))
+                .map_err(|e| Error::io(path, "cannot create", e))?;
+            (Place::Absent, 0)
+        } else {
+            let device = FileDevice::open(path, OpenOptions::default())?;
+            let size = device.geometry().size;
+            (Place::File(device), size)
         };
-        let device = FileDevice::open(path, OpenOptions::default())?;
-        let size = device.geometry().size;
-        Ok(Self { place: Place::File(device), path: path.into(), size, new })
+        Ok(Self { place, path: path.into(), size, new: false })
     }
 
-    fn set_len(&self, size: u64) -> io::Result<()> {
+    /// Makes what is not there, and gives it its size: the first change, when all else is decided.
+    ///
+    /// # Errors
+    /// `InUse`, `Failed`.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if let Place::Absent = self.place {
+            // Read and write for its owner only: it is about to hold secrets.
+            let made = File::options().write(true).create_new(true).mode(0o600).open(&self.path);
+            made.map_err(|e| Error::io(&self.path, "cannot create", e))?;
+            self.new = true;
+            self.place = Place::File(FileDevice::open(&self.path, OpenOptions::default())?);
+        }
         match &self.place {
-            Place::File(device) => device.file().set_len(size),
-            Place::Remote(_) => Err(io::ErrorKind::Unsupported.into()),
+            Place::File(device) if device.geometry().size != self.size => {
+                // Sparse: blocks are taken as they are written.
+                let cut = device.file().set_len(self.size);
+                cut.map_err(|e| Error::io(&self.path, "cannot set the size", e))
+            }
+            _ => Ok(()),
         }
     }
 
-    pub(super) fn place(&self) -> On<'_> {
+    /// Writes a header to it.
+    ///
+    /// # Errors
+    /// The header's.
+    pub(super) fn write(&self, new: &NewHeader) -> Result<Header> {
         match &self.place {
-            Place::File(device) => On::File(device.file()),
-            Place::Remote(remote) => On::Remote(remote),
+            Place::Absent => Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
+            Place::File(device) => On::File(device.file()).write(&self.path, new),
+            Place::Remote(remote) => On::Remote(remote).write(&self.path, new),
         }
     }
 
     /// What it holds; none where it begins with zeros.
     pub(super) fn contents(&self) -> io::Result<Option<&'static str>> {
         match &self.place {
+            Place::Absent => Ok(None),
             Place::File(device) => contents::of(device.file()),
             Place::Remote(remote) => contents::of(&**remote),
         }

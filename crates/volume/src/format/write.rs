@@ -1,0 +1,151 @@
+//! A new header on its way to the disk.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+use underseal_cipher::Key;
+
+use super::{FormatOptions, Version};
+use crate::lock::HeaderLock;
+use crate::storage::{self, Target};
+use crate::{Error, ErrorKind, Header, Result, VolumeKey, luks1, luks2};
+
+/// A new header that is ready to be written. It has been decided, derived and encrypted; from here on only reading and
+/// writing can fail, so nothing that stands on the disk is lost to an option that does not fit.
+pub struct NewHeader {
+    detached: bool,
+    key: VolumeKey,
+    parts: Parts,
+}
+
+/// What a format says of its new header.
+pub(crate) struct Parts {
+    /// Where keyslots may lie: filled with noise, so that those that were there before are gone.
+    pub(crate) keyslots: Range<u64>,
+    /// Where the data begins on its device.
+    pub(crate) data_offset: u64,
+    /// The one keyslot's area, encrypted, and its place.
+    pub(crate) area: (u64, Key),
+    pub(crate) copies: Copies,
+}
+
+/// The header itself.
+pub(crate) enum Copies {
+    /// One copy.
+    Luks1(Box<[u8; luks1::LEN]>),
+    /// Two copies.
+    Luks2(luks2::Copies),
+}
+
+impl NewHeader {
+    /// Decides all of the header for data on `data_size` bytes, and derives its keys. Nothing is written.
+    ///
+    /// # Errors
+    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit before the data's
+    /// end, `NullCipher`, `Memory`.
+    pub fn prepare(data_size: u64, passphrase: &Key, options: FormatOptions) -> Result<Self> {
+        let detached = options.detached;
+        let (parts, key) = match options.version {
+            Version::Luks1 => luks1::format(data_size, passphrase, options)?,
+            Version::Luks2 => luks2::format(data_size, passphrase, options)?,
+        };
+        Ok(Self { detached, key: VolumeKey { key, digest: 0 }, parts })
+    }
+
+    /// Writes the header, and reads it back.
+    ///
+    /// Whatever header was there before is gone; the data is left alone. A detached header's file is made as long as it
+    /// must be. A crash on the way leaves no header or a whole one: keyslots are on disk before the header is.
+    ///
+    /// # Errors
+    /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
+    pub fn write(&self, file: &File, name: &Path) -> Result<Header> {
+        let written = HeaderLock::exclusive(file).and_then(|_lock| self.write_on(file));
+        written.map_err(|e| e.in_file(name))
+    }
+
+    /// As [`NewHeader::write`], on what nobody else can lock: a device that is no file.
+    ///
+    /// # Errors
+    /// As [`NewHeader::write`], without the name.
+    pub fn write_on(&self, to: &impl Target) -> Result<Header> {
+        let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
+        self.make_room(to)?;
+        forget_old_headers(to, keyslots.end.max(*data_offset))?;
+        scrub(to, keyslots.clone())?;
+        storage::write(to, *place, area.as_bytes())?;
+        storage::sync(to)?;
+        match copies {
+            Copies::Luks1(bytes) => {
+                storage::write(to, 0, &bytes[..])?;
+                storage::sync(to)?;
+            }
+            Copies::Luks2(copies) => copies.write(to)?,
+        }
+        Header::parse(to)
+    }
+
+    /// The volume key.
+    pub fn into_key(self) -> VolumeKey {
+        self.key
+    }
+
+    fn make_room(&self, to: &impl Target) -> Result<()> {
+        let (size, end) = (storage::size(to)?, self.parts.keyslots.end);
+        if size < end && self.detached {
+            to.set_len(end).map_err(|e| {
+                let context = format!("{size} bytes cannot be made {end}, which the header needs");
+                Error::new(ErrorKind::TooSmall, context).with_source(e)
+            })
+        } else if size < end {
+            let context = format!("a header of {end} bytes does not fit {size}");
+            Err(Error::new(ErrorKind::TooSmall, context))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for NewHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { keyslots, data_offset, .. } = &self.parts;
+        f.debug_struct("NewHeader")
+            .field("keyslots", keyslots)
+            .field("data_offset", data_offset)
+            .field("detached", &self.detached)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
+fn forget_old_headers(target: &impl Target, end: u64) -> Result<()> {
+    let forget = |place| {
+        storage::write(target, place, &[0; luks2::BINARY_LEN])?;
+        storage::sync(target)
+    };
+    forget(0)?;
+    let end = end.min(storage::size(target)?);
+    for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {
+        let mut magic = [0; 6];
+        storage::read_into(target, place, &mut magic)?;
+        if magic == luks2::SECOND_MAGIC {
+            forget(place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Overwrites a range with random bytes.
+fn scrub(target: &impl Target, Range { start, end }: Range<u64>) -> Result<()> {
+    let mut noise = vec![0; 1 << 20];
+    let mut at = start;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(noise.len());
+        crate::random::fill(&mut noise[..left])?;
+        storage::write(target, at, &noise[..left])?;
+        at += left as u64;
+    }
+    Ok(())
+}
