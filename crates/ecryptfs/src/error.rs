@@ -27,6 +27,8 @@ pub enum ErrorKind {
     BadOption,
     /// Sound, but this build does not do it.
     Unsupported,
+    /// Another mount or tool has the folder or the file.
+    Busy,
     /// Reading or writing failed.
     Io,
     /// Memory could not be had.

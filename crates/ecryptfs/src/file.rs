@@ -6,7 +6,8 @@
 //!   OpenFile    one lower file, for all who have it open
 //!     |- create, open     the header, and whether it opens
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
-//!     +- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     |- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     +- sync             what fsync makes durable; Opener: one of those who have it open
 //! ```
 //!
 //! **Order.** Data comes first and the size after it, so a write that is cut off leaves a file as long as it was. A new
@@ -20,12 +21,14 @@ mod failure;
 mod open;
 mod read;
 mod resize;
+mod sync;
 mod view;
 mod write;
 
 pub use crypto::{Crypto, Policy};
 pub(crate) use failure::Failure;
-pub(crate) use open::{Held, OpenFile, size_of};
+pub(crate) use open::{Closing, Held, OpenFile, size_of};
+pub(crate) use sync::Opener;
 pub(crate) use view::View;
 pub use view::{Keys, Sealing};
 

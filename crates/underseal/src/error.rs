@@ -212,10 +212,16 @@ impl From<ecryptfs::Error> for Error {
             Kind::NoKey => (Exit::NoKey, "another passphrase, or another salt"),
             Kind::WrongPassphrase => (Exit::NoKey, "check the keyboard's layout and Caps Lock"),
             Kind::BadOption | Kind::NameTooLong => (Exit::Usage, ""),
-            Kind::NotEncrypted | Kind::BadHeader | Kind::BadName | Kind::BadFile | Kind::Cut => {
-                (Exit::BadHeader, "")
-            }
-            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::NotEncrypted
+            | Kind::BadHeader
+            | Kind::BadName
+            | Kind::BadFile
+            | Kind::Empty
+            | Kind::Cut => (Exit::BadHeader, ""),
+            Kind::Busy => (
+                Exit::InUse,
+                "`underseal ecryptfs umount` where it is mounted, or again when the other tool has ended",
+            ),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };

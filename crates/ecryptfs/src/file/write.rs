@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::open::{Sealed, State, write_most, write_size};
 use super::{EXTENT_BYTES, Failure, OpenFile, extents, to_usize};
-use crate::EXTENT;
+use crate::{EXTENT, Place};
 
 impl OpenFile {
     /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be there. `scratch` has
@@ -92,7 +92,11 @@ impl OpenFile {
     pub(super) fn set_size(&self, sealed: &mut Sealed, size: u64) -> Result<(), Failure> {
         let before = sealed.size();
         sealed.header.set_size(size);
-        write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))
+        write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))?;
+        if sealed.header.place() == Place::Xattr {
+            self.syncs().size_written();
+        }
+        Ok(())
     }
 }
 

@@ -74,7 +74,7 @@ impl Fs {
         }
         if change.sets(set::SIZE) {
             let file = match change.sets(set::HANDLE) {
-                true => self.handles.file(change.handle)?,
+                true => self.handles.file(change.handle)?.file().clone(),
                 false => self.open_file(&node, true)?,
             };
             file.set_len(change.size).map_err(|e| self.tell(&node, "truncate", &e))?;

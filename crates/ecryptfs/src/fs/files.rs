@@ -26,15 +26,18 @@ impl Fs {
         // One for all, so nobody else opens it meanwhile.
         let mut slot = locked(&node.file);
         if let Some(file) = slot.open.upgrade() {
-            drop(slot);
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
             }
             return Ok(file);
         }
-        let file = OpenFile::open(&self.view, &path, write).map_err(|e| self.tell(node, "open", &e))?;
-        let file = Arc::new(file);
-        slot.open = Arc::downgrade(&file);
+        let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
+        let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
+        if fstat(file.as_fd())?.st_nlink == 0 && self.nodes.was_replaced(node) {
+            // The kernel looks its name up again.
+            return Err(Errno::STALE);
+        }
+        slot.set_open(&file);
         Ok(file)
     }
 

@@ -17,6 +17,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::device::Device;
 use super::dispatch::Worker;
 use super::{Fs, LARGEST, Sealing, identity};
+use crate::lock::{Access, Claim};
 use crate::{Error, ErrorKind, Result};
 
 /// The type that the mount table shows, after "fuse.".
@@ -61,6 +62,8 @@ pub struct Mount {
     session: Session<Handshake>,
     path: PathBuf,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The lower folder is this mount's as long as it is served.
+    _claim: Option<Claim>,
 }
 
 /// Takes the mount away, from any thread.
@@ -73,16 +76,17 @@ impl Mount {
     /// Mounts `lower` at `at`; encrypted as `sealing` has it, else as it is. Requests are served from here on.
     ///
     /// # Errors
-    /// `Io` when there is no such folder, or the system refuses.
+    /// `Busy` when another mount or a tool has the lower folder; `Io` when there is no such folder, or the system refuses.
     pub fn new(lower: &Path, at: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Result<Self> {
         let failed = |what: &str, path: &Path, e: io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
         };
         let lower = fs::canonicalize(lower).map_err(|e| failed("open", lower, e))?;
         let at = fs::canonicalize(at).map_err(|e| failed("mount on", at, e))?;
+        let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
+        let claim = Claim::of(&lower, if read_only { Access::Shared } else { Access::Alone })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&lower, flags, Mode::empty()).map_err(|e| failed("open", &lower, e.into()))?;
-        let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
         let fs = Fs::new(root, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
@@ -101,7 +105,7 @@ impl Mount {
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, path: at, threads })
+        Ok(Self { session, path: at, threads, _claim: claim })
     }
 
     /// What takes it away again.

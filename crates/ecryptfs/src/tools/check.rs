@@ -65,7 +65,7 @@ impl Visit for Check<'_> {
                 keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
                 self.summary.others += 1;
             }
-            Kind::File => match Lower::open(found.lower, false) {
+            Kind::File => match Lower::open(found.lower) {
                 Ok(lower) => self.file(&lower, keys, watch)?,
                 Err(e) if e.kind() == ErrorKind::NotEncrypted => {
                     if found.about.len() > 0 {

@@ -90,7 +90,7 @@ impl Export<'_> {
         watch: &mut dyn Watch,
     ) -> Result<()> {
         let in_file = |e: Error| e.in_file(found.lower);
-        let size = match Lower::open(found.lower, false) {
+        let size = match Lower::open(found.lower) {
             Ok(lower) => {
                 let key = keys.unlock(&lower.header).map_err(in_file)?;
                 let size = lower.header.size();

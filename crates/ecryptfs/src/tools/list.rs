@@ -61,7 +61,7 @@ impl Visit for List<'_> {
                 self.summary.others += 1;
             }
             Kind::File => {
-                match Lower::open(found.lower, false) {
+                match Lower::open(found.lower) {
                     Ok(lower) => {
                         size = lower.header.size();
                         header = Some(lower.header);

@@ -92,7 +92,7 @@ impl Survey {
     }
 
     fn file(&mut self, lower: &Path) -> Result<()> {
-        let lower = match Lower::open(lower, false) {
+        let lower = match Lower::open(lower) {
             Err(e) if e.kind() == ErrorKind::NotEncrypted => {
                 self.plain += 1;
                 return Ok(());

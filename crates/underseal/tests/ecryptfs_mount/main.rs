@@ -8,6 +8,7 @@
 //!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
+//!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -18,6 +19,7 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod alone;
 mod contents;
 mod crash;
 mod damage;

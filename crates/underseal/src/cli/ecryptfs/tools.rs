@@ -143,7 +143,7 @@ pub(crate) struct TreeCheckArgs {
 /// Changes the passphrase of a lower folder: headers only, contents stay as they are
 ///
 /// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that was interrupted is taken up
-/// by the same again. Every header is replaced in one step.
+/// by the same again. Every header is replaced in one step. Nobody may have the folder mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rewrap ~/.Secret
@@ -208,6 +208,8 @@ pub(crate) struct TreeRenameArgs {
 }
 
 /// Moves headers from files into xattrs, or back
+///
+/// Contents are copied to new files. Nobody may have the folder mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs convert lower --header xattr")]

@@ -20,7 +20,7 @@ pub(super) fn info(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
     if args.lower.is_dir() {
         return survey(args, quiet);
     }
-    let lower = Lower::open(&args.lower, false)?;
+    let lower = Lower::open(&args.lower)?;
     let about = About::of(&lower.header);
     if args.json { print_json(&about) } else { print(&about.to_text()) }
 }
@@ -228,7 +228,7 @@ pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
         Some(plain) => find(&args.lower, plain, &mut access.keys)?,
         None => args.lower.clone(),
     };
-    let lower = Lower::open(&path, false)?;
+    let lower = Lower::open(&path)?;
     let key = access.keys.unlock(&lower.header).map_err(|e| e.in_file(&path))?;
     let mut reader = PlainReader::new(&lower, &key)?;
     let mut out = stdout().lock();
