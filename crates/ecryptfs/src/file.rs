@@ -39,8 +39,11 @@ const RUN: usize = 1 << 20;
 
 const EXTENT_BYTES: u64 = EXTENT as u64;
 
+/// Whether whoever asked for something that takes long waits for it no more.
+pub(crate) type IsOver<'a> = &'a dyn Fn() -> bool;
+
 /// The extents that a range lies in: the first, and the one after the last.
-fn extents(offset: u64, end: u64) -> (u64, u64) {
+fn around(offset: u64, end: u64) -> (u64, u64) {
     (offset / EXTENT_BYTES, end.div_ceil(EXTENT_BYTES))
 }
 

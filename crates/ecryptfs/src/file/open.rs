@@ -1,6 +1,7 @@
 //! A lower file that is open, and what it turned out to be.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rustix::fs::{
@@ -22,10 +23,15 @@ pub(crate) struct OpenFile {
     view: Arc<View>,
     /// Readers go together; whoever writes goes alone.
     state: RwLock<State>,
+    /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is the lower file's own.
+    told: AtomicU64,
     syncs: Syncs,
     /// The last field: when it is gone the descriptors are closed, and their lock is free.
     closing: Arc<Closing>,
 }
+
+/// No size at all.
+const LOWER: u64 = u64::MAX;
 
 /// Of a file that nobody has open any more: it is there until the lower file is closed.
 pub(crate) struct Closing;
@@ -130,6 +136,7 @@ impl OpenFile {
             first,
             writer: OnceLock::new(),
             view: view.clone(),
+            told: AtomicU64::new(state.size()),
             state: RwLock::new(state),
             syncs,
             closing: Arc::new(Closing),
@@ -159,6 +166,7 @@ impl OpenFile {
             }
             // Between the two somebody may have changed its header.
             *state = State::of(&self.view, writer.as_fd())?;
+            self.told.store(state.size(), Relaxed);
         }
         // One thread at a time: it is not set yet.
         let _ = self.writer.set(writer);
@@ -170,14 +178,23 @@ impl OpenFile {
         Arc::downgrade(&self.closing)
     }
 
-    /// The size of the plain file, of which this is the lower one.
+    /// The size of the plain file, of which this is the lower one. Nobody waits for a file to grow who only asks how long it is.
     pub(crate) fn size(&self, lower: &Stat) -> u64 {
-        match &*self.reading() {
-            State::Plain => lower_size(lower),
-            State::Unborn => 0,
-            State::Sealed(sealed) => sealed.size(),
-            State::Shown { len, .. } => *len,
+        match self.told.load(Relaxed) {
+            LOWER => lower_size(lower),
+            size => size,
         }
+    }
+
+    /// The size that goes with how the lower file looks now; none while somebody changes it.
+    pub(crate) fn settled_size(&self) -> Option<(Stat, u64)> {
+        let _still = self.state.try_read().ok()?;
+        let stat = fstat(self).ok()?;
+        Some((stat, self.size(&stat)))
+    }
+
+    pub(super) fn tell_size(&self, size: u64) {
+        self.told.store(size, Relaxed);
     }
 
     /// Takes away what a file may not keep that somebody else has changed.
@@ -341,6 +358,16 @@ pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<
 }
 
 impl State {
+    /// The size that is told of it, or [`LOWER`].
+    fn size(&self) -> u64 {
+        match self {
+            Self::Plain => LOWER,
+            Self::Unborn => 0,
+            Self::Sealed(sealed) => sealed.size(),
+            Self::Shown { len, .. } => *len,
+        }
+    }
+
     fn of(view: &View, fd: BorrowedFd<'_>) -> Result<Self, Failure> {
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use super::open::{Sealed, State, read_most};
-use super::{EXTENT_BYTES, Failure, OpenFile, extents, to_usize};
+use super::{EXTENT_BYTES, Failure, OpenFile, around, to_usize};
 use crate::EXTENT;
 
 impl OpenFile {
@@ -23,7 +23,7 @@ impl OpenFile {
                 if offset >= end {
                     return Ok(0..0);
                 }
-                let (first, last) = extents(offset, end);
+                let (first, last) = around(offset, end);
                 let run = &mut scratch[..to_usize((last - first) * EXTENT_BYTES)];
                 self.read_extents(sealed, first, run)?;
                 let skip = to_usize(offset % EXTENT_BYTES);

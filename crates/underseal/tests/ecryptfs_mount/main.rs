@@ -9,6 +9,7 @@
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
 //!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
+//!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -23,6 +24,7 @@ mod alone;
 mod contents;
 mod crash;
 mod damage;
+mod growth;
 mod long_names;
 mod mounted;
 mod options;
