@@ -6,6 +6,7 @@
 //!   OpenFile    one lower file, for all who have it open
 //!     |- create, open     the header, and whether it opens
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
+//!     |- extents, blank   what of a lower file is not there: for the tools, too
 //!     |- resize           growing in encrypted zeros, shrinking, the size in the header
 //!     +- sync             what fsync makes durable; Opener: one of those who have it open
 //! ```
@@ -15,8 +16,9 @@
 //! empty file, which gets its header with its first byte. Extents are whole pages of the lower file: each is the old or
 //! the new one.
 
-mod blank;
+pub(crate) mod blank;
 mod crypto;
+pub(crate) mod extents;
 mod failure;
 mod open;
 mod read;

@@ -37,7 +37,7 @@ use crate::Error;
 
 pub use check::{Finding, check};
 pub use convert::convert;
-pub use export::export;
+pub use export::{Export, export};
 pub use find::find;
 pub use import::{Import, import, import_tar};
 pub use keys::Keys;

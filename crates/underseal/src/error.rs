@@ -218,6 +218,11 @@ impl From<ecryptfs::Error> for Error {
             | Kind::BadFile
             | Kind::Empty
             | Kind::Cut => (Exit::BadHeader, ""),
+            Kind::Missing => (
+                Exit::BadHeader,
+                "restore the file from a backup; `cat` and `export` give zeros for what is missing with --no-strict",
+            ),
+            Kind::Unsupported => (Exit::Unsupported, ""),
             Kind::Busy => (
                 Exit::InUse,
                 "`underseal ecryptfs umount` where it is mounted, or again when the other tool has ended",

@@ -443,7 +443,8 @@ pub(crate) fn size_of(view: &View, path: &str, stat: &Stat) -> u64 {
     match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == Place::Xattr => Header::IN_FILE as u64 + lower,
-        Ok(None) => 0,
+        // As such a file is when it is open.
+        Ok(None) if !sealing.passthrough => 0,
         _ => lower,
     }
 }

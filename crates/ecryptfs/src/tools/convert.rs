@@ -72,7 +72,7 @@ impl Visit for Convert {
             return Ok(());
         }
         let lower = match lower {
-            Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+            Err(e) if e.has_no_header() => {
                 self.summary.unchanged += 1;
                 return Ok(());
             }

@@ -2,12 +2,14 @@
 
 use std::fs::{File, FileTimes};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
+use crate::file::blank::is_blank;
 use crate::lock::{Access, lock_for_tool};
 use crate::{EXTENT, Error, ErrorKind, Header, Place, Result, XATTR};
 
@@ -29,7 +31,7 @@ impl Lower {
     /// Opens a lower file and reads its header, in the file or else in the xattr.
     ///
     /// # Errors
-    /// As [`Header::read`]; `Io`. All name the path.
+    /// As [`Header::read`]; `Empty`; `Io`. All name the path.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(path, open(path, false)?)
     }
@@ -133,6 +135,10 @@ fn read_header(file: &File) -> Result<Header> {
     }
     match read_xattr(file).map_err(io)? {
         Some(bytes) => Header::read_xattr(&bytes),
+        None if is_blank(file.as_fd(), &start[..len]).map_err(|e| io(e.into()))? => {
+            let context = "there is no eCryptfs header, nor anything else: it is an empty file";
+            Err(Error::new(ErrorKind::Empty, context))
+        }
         None => Header::read(&start[..len]),
     }
 }

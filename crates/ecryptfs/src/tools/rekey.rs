@@ -50,7 +50,7 @@ impl Visit for Rekey<'_> {
                     watch.advance(Header::PARSED as u64);
                 }
             },
-            Err(e) if e.kind() == ErrorKind::NotEncrypted => self.summary.unchanged += 1,
+            Err(e) if e.has_no_header() => self.summary.unchanged += 1,
             Err(e) => return Err(e),
         }
         Ok(())
