@@ -58,7 +58,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use rustix::io::Errno;
 
 pub use crate::file::{Crypto, Keys, Policy, Sealing};
-pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+pub use mount::{Allow, Mount, MountConfig, Unmounter, mounted_at, unmount};
 
 use crate::file::View;
 use complaints::Complaints;

@@ -10,6 +10,7 @@
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
 //!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
 //!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
+//!   process.rs   what the process leaves: folders it was started in, its number, what is mounted elsewhere
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -29,5 +30,6 @@ mod long_names;
 mod mounted;
 mod options;
 mod posix;
+mod process;
 mod users;
 mod vectors;

@@ -34,7 +34,7 @@ pub(crate) struct MountArgs {
 
 /// Mounts ~/.Private as ecryptfs-utils has set it up in ~/.ecryptfs
 ///
-/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase.
+/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase. The home folder must be the caller's own.
 #[derive(Debug, Args)]
 #[command(after_help = PRIVATE_EXAMPLES)]
 pub(crate) struct MountPrivateArgs {
@@ -74,7 +74,7 @@ pub(crate) struct ServeMountArgs {
     pub(crate) log_file: Option<PathBuf>,
 }
 
-/// Unmounts a folder, as `fusermount3 -u`
+/// Unmounts what `mount` has mounted, as `fusermount3 -u`
 #[derive(Debug, Args)]
 #[command(after_help = UMOUNT_EXAMPLES)]
 pub(crate) struct UmountArgs {
