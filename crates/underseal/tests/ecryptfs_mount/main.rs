@@ -9,6 +9,7 @@
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
 //!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
+//!   typed.rs     passphrases that were mistyped, on a terminal and from files
 //!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
 //!   process.rs   what the process leaves: folders it was started in, its number, what is mounted elsewhere
 //!   crash.rs     killed in the middle of writes
@@ -31,5 +32,6 @@ mod mounted;
 mod options;
 mod posix;
 mod process;
+mod typed;
 mod users;
 mod vectors;

@@ -7,8 +7,9 @@ use clap::Args;
 /// Mounts the plain files of an encrypted folder, without root
 ///
 /// Runs until it is unmounted, or until SIGINT or SIGTERM, which unmount it. Passphrases are asked for on the terminal
-/// unless --passphrase-file or --passphrase-fd says where they are, or the option key=passphrase:.. does.
-/// Nobody else may write to the encrypted files meanwhile: a second mount, and tools that write, are refused.
+/// unless --passphrase-file or --passphrase-fd says where they are, or the option key=passphrase:.. does. One that opens none of the
+/// files that are there is refused, unless ecryptfs_sig names its key. Nobody else may write to the encrypted files meanwhile: a
+/// second mount, and tools that write, are refused.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
 pub(crate) struct MountArgs {

@@ -30,9 +30,8 @@ pub(super) struct MountOptions {
 
 pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
     let options = MountOptions::parse(&args.options)?;
-    serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, || {
-        keys::passphrases(args, &options.ecryptfs)
-    })
+    let sealing = || keys::sealing(args, &options, quiet);
+    serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, sealing)
 }
 
 pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
@@ -78,7 +77,7 @@ impl MountOptions {
         Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict, policy })
     }
 
-    fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
+    pub(super) fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
         let options = &self.ecryptfs;
         let (keys, names) = keys::keys(passphrases, options)?;
         Ok(Sealing {
@@ -102,7 +101,7 @@ pub(super) fn serve(
     mountpoint: &Path,
     options: &MountOptions,
     quiet: bool,
-    passphrases: impl FnOnce() -> Result<Vec<Key>>,
+    sealing: impl FnOnce() -> Result<Sealing>,
 ) -> Result<()> {
     for folder in [lower, mountpoint] {
         let about = std::fs::metadata(folder).map_err(|e| match Errno::from_io_error(&e) {
@@ -119,7 +118,7 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
-    let sealing = options.sealing(&passphrases()?)?;
+    let sealing = sealing()?;
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let config = MountConfig {

@@ -34,7 +34,8 @@ pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
     all.extend(args.options.iter().cloned());
     let options = MountOptions::parse(&all)?;
     serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, || {
-        Ok(vec![passphrase(args, &settings.join("wrapped-passphrase"))?])
+        // Private.sig says which keys are meant.
+        options.sealing(&[passphrase(args, &settings.join("wrapped-passphrase"))?])
     })
 }
 
