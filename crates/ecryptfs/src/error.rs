@@ -21,12 +21,18 @@ pub enum ErrorKind {
     NameTooLong,
     /// A wrapped passphrase, a signature file or a key payload that is damaged.
     BadFile,
+    /// The lower file is empty or all zeros: an empty file that has no header yet.
+    Empty,
     /// The lower file is shorter than its header says.
     Cut,
+    /// An extent of the lower file is all zeros: a hole, or what a power cut left unwritten.
+    Missing,
     /// An option, a passphrase or a key of the caller is out of range or does not fit the others.
     BadOption,
     /// Sound, but this build does not do it.
     Unsupported,
+    /// Another mount or tool has the folder or the file.
+    Busy,
     /// Reading or writing failed.
     Io,
     /// Memory could not be had.
@@ -65,6 +71,11 @@ impl Error {
     /// The same error, said of a lower file.
     pub fn in_file(self, path: &Path) -> Self {
         self.within(path.display())
+    }
+
+    /// Whether the file is sound and has no header: it is plain, or empty.
+    pub(crate) fn has_no_header(&self) -> bool {
+        matches!(self.kind, ErrorKind::NotEncrypted | ErrorKind::Empty)
     }
 
     /// The stable kind.

@@ -6,7 +6,9 @@
 //!   OpenFile    one lower file, for all who have it open
 //!     |- create, open     the header, and whether it opens
 //!     |- read, write      one crypto call and one lower read or write, whatever the size
-//!     +- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     |- extents, blank   what of a lower file is not there: for the tools, too
+//!     |- resize           growing in encrypted zeros, shrinking, the size in the header
+//!     +- sync             what fsync makes durable; Opener: one of those who have it open
 //! ```
 //!
 //! **Order.** Data comes first and the size after it, so a write that is cut off leaves a file as long as it was. A new
@@ -14,18 +16,21 @@
 //! empty file, which gets its header with its first byte. Extents are whole pages of the lower file: each is the old or
 //! the new one.
 
-mod blank;
+pub(crate) mod blank;
 mod crypto;
+pub(crate) mod extents;
 mod failure;
 mod open;
 mod read;
 mod resize;
+mod sync;
 mod view;
 mod write;
 
 pub use crypto::{Crypto, Policy};
 pub(crate) use failure::Failure;
-pub(crate) use open::{Held, OpenFile, size_of};
+pub(crate) use open::{Closing, Held, OpenFile, size_of};
+pub(crate) use sync::Opener;
 pub(crate) use view::View;
 pub use view::{Keys, Sealing};
 
@@ -36,8 +41,11 @@ const RUN: usize = 1 << 20;
 
 const EXTENT_BYTES: u64 = EXTENT as u64;
 
+/// Whether whoever asked for something that takes long waits for it no more.
+pub(crate) type IsOver<'a> = &'a dyn Fn() -> bool;
+
 /// The extents that a range lies in: the first, and the one after the last.
-fn extents(offset: u64, end: u64) -> (u64, u64) {
+fn around(offset: u64, end: u64) -> (u64, u64) {
     (offset / EXTENT_BYTES, end.div_ceil(EXTENT_BYTES))
 }
 

@@ -15,6 +15,7 @@
 //!     |- handles.rs     what is open
 //!     |- complaints.rs  what the operator is told
 //!     |- identity.rs    on whose behalf files are made
+//!     |- caller.rs      whether whoever asked is being killed
 //!     v
 //!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
 //! ```
@@ -30,6 +31,7 @@
 
 mod attributes;
 mod batch;
+mod caller;
 mod complaints;
 #[expect(unsafe_code, reason = "an ioctl")]
 mod device;
@@ -56,7 +58,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use rustix::io::Errno;
 
 pub use crate::file::{Crypto, Keys, Policy, Sealing};
-pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+pub use mount::{Allow, Mount, MountConfig, Unmounter, mounted_at, unmount};
 
 use crate::file::View;
 use complaints::Complaints;

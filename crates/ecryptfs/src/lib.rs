@@ -50,6 +50,7 @@ pub mod fs;
 mod header;
 pub mod kernel_keyring;
 mod keyring;
+mod lock;
 mod name;
 pub mod options;
 mod random;

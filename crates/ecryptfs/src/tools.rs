@@ -6,6 +6,7 @@
 //!     +-- rekey   headers in place            convert      headers to xattrs and back
 //!     +-- rename  names under another key
 //!   survey      what a tree's headers say together, without any key     find: a plain path below
+//!   fit         whether keys are a tree's own
 //!   import      a plain tree: folder | tar -> maker -> a lower one
 //!
 //!   below: keys (who opens what), lower (a file's header and its place), reader, writer, attributes
@@ -18,6 +19,7 @@ mod check;
 mod convert;
 mod export;
 mod find;
+mod fit;
 mod import;
 mod keys;
 mod list;
@@ -37,8 +39,9 @@ use crate::Error;
 
 pub use check::{Finding, check};
 pub use convert::convert;
-pub use export::export;
+pub use export::{Export, export};
 pub use find::find;
+pub use fit::{Fit, fit};
 pub use import::{Import, import, import_tar};
 pub use keys::Keys;
 pub use list::{Entry, list};

@@ -227,10 +227,21 @@ impl From<ecryptfs::Error> for Error {
             Kind::NoKey => (Exit::NoKey, "another passphrase, or another salt"),
             Kind::WrongPassphrase => (Exit::NoKey, "check the keyboard's layout and Caps Lock"),
             Kind::BadOption | Kind::NameTooLong => (Exit::Usage, ""),
-            Kind::NotEncrypted | Kind::BadHeader | Kind::BadName | Kind::BadFile | Kind::Cut => {
-                (Exit::BadHeader, "")
-            }
+            Kind::NotEncrypted
+            | Kind::BadHeader
+            | Kind::BadName
+            | Kind::BadFile
+            | Kind::Empty
+            | Kind::Cut => (Exit::BadHeader, ""),
+            Kind::Missing => (
+                Exit::BadHeader,
+                "restore the file from a backup; `cat` and `export` give zeros for what is missing with --no-strict",
+            ),
             Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::Busy => (
+                Exit::InUse,
+                "`underseal ecryptfs umount` where it is mounted, or again when the other tool has ended",
+            ),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };

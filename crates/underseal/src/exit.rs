@@ -10,7 +10,7 @@ pub(crate) enum Exit {
     Usage = 2,
     /// No keyslot opens with the passphrase, or there was none.
     NoKey = 3,
-    /// Another program uses the image or its header.
+    /// Another program uses the image, its header or the folder.
     InUse = 4,
     /// There is no header, it is damaged, or the image does not hold what it says.
     BadHeader = 5,
@@ -26,7 +26,7 @@ pub(crate) const STATUSES: [(u8, &str); 8] = [
     (Exit::Failed as u8, "The operation failed: reading, writing, memory, the network."),
     (Exit::Usage as u8, "An argument or an input was refused; nothing was changed."),
     (Exit::NoKey as u8, "Wrong passphrase or key, or no keyslot to try."),
-    (Exit::InUse as u8, "Another program uses the image or its header."),
+    (Exit::InUse as u8, "Another program uses the image, its header or the folder."),
     (Exit::BadHeader as u8, "No header, a damaged one, or an image that is cut short."),
     (Exit::Unsupported as u8, "A sound volume that this program cannot open, or refuses to."),
     (Exit::Partial as u8, "Of the files of a folder some failed, each with a line; the others are done."),

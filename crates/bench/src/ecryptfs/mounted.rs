@@ -1,5 +1,6 @@
 //! A mounted folder beside its peers, each over a folder of its own in memory.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,20 @@ use crate::rounds::interleaved;
 const OURS: &str = "underseal, aes-128, names";
 const BARE: &str = "underseal, no cipher";
 const GOCRYPTFS: &str = "gocryptfs";
+
+/// The programs that gocryptfs is made of, root's mounts included, and their packages.
+const NEEDED: [(&str, &str); 2] = [("gocryptfs", "gocryptfs"), ("fusermount3", "fuse3")];
+
+/// What is missing for it in these folders.
+fn to_install(path: &OsStr) -> String {
+    let is_there = |program: &str| std::env::split_paths(path).any(|folder| folder.join(program).exists());
+    let missing = NEEDED.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package);
+    match missing.collect::<Vec<_>>().as_slice() {
+        [] => String::new(),
+        [one] => format!(": install the package {one}"),
+        several => format!(": install the packages {}", several.join(" and ")),
+    }
+}
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
@@ -130,7 +145,10 @@ impl Place {
         let mut left_out = Vec::new();
         match self.gocryptfs() {
             Ok(mounted) => mounts.push(mounted),
-            Err(e) => left_out.push(format!("{GOCRYPTFS}: left out: {e}: install the package gocryptfs")),
+            Err(e) => {
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                left_out.push(format!("{GOCRYPTFS}: left out: {e}{}", to_install(&path)));
+            }
         }
         Ok((mounts, left_out))
     }
@@ -206,5 +224,26 @@ impl fmt::Display for MountReport {
         )?;
         beside::table(f, &self.rows)?;
         self.left_out.iter().try_for_each(|line| writeln!(f, "\n{line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packages_that_are_missing_are_named() {
+        let folder = std::env::temp_dir().join(format!("underseal-bench-test-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let named = |programs: &[&str]| {
+            for program in programs {
+                fs::write(folder.join(program), b"").unwrap();
+            }
+            to_install(folder.as_os_str())
+        };
+        assert_eq!(named(&[]), ": install the packages gocryptfs and fuse3");
+        assert_eq!(named(&["gocryptfs"]), ": install the package fuse3");
+        assert_eq!(named(&["fusermount3"]), "");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

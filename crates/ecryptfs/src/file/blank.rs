@@ -13,7 +13,7 @@ use rustix::io::{Errno, pread};
 const MOST: u64 = 64 << 20;
 
 /// Whether there is nothing in a lower file that begins with `head`.
-pub(super) fn is_blank(fd: BorrowedFd<'_>, head: &[u8]) -> Result<bool, Errno> {
+pub(crate) fn is_blank(fd: BorrowedFd<'_>, head: &[u8]) -> Result<bool, Errno> {
     if !is_zero(head) {
         return Ok(false);
     }

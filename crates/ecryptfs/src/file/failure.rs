@@ -19,9 +19,17 @@ impl Failure {
         Self { errno: Errno::IO, why: Some(why.into()) }
     }
 
+    /// Another mount or a tool has it.
+    pub(crate) fn busy(why: Error) -> Self {
+        Self { errno: Errno::BUSY, why: Some(why.to_string()) }
+    }
+
     /// Whether the operator should hear of it: the lower file is at fault, not the caller.
     pub(crate) fn is_serious(&self) -> bool {
-        matches!(self.errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM)
+        matches!(
+            self.errno,
+            Errno::IO | Errno::BUSY | Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM
+        )
     }
 }
 

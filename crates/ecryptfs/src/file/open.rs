@@ -1,7 +1,8 @@
 //! A lower file that is open, and what it turned out to be.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, Stat, XattrFlags, fchmod, fgetxattr, fsetxattr, fstat, openat,
@@ -9,7 +10,9 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 
 use super::blank::is_blank;
+use super::sync::Syncs;
 use super::{Failure, Sealing, View};
+use crate::lock::{self, Access};
 use crate::{Contents, ErrorKind, Header, Place, XATTR};
 
 /// A lower file, for all who have it open through this mount.
@@ -20,7 +23,18 @@ pub(crate) struct OpenFile {
     view: Arc<View>,
     /// Readers go together; whoever writes goes alone.
     state: RwLock<State>,
+    /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is the lower file's own.
+    told: AtomicU64,
+    syncs: Syncs,
+    /// The last field: when it is gone the descriptors are closed, and their lock is free.
+    closing: Arc<Closing>,
 }
+
+/// No size at all.
+const LOWER: u64 = u64::MAX;
+
+/// Of a file that nobody has open any more: it is there until the lower file is closed.
+pub(crate) struct Closing;
 
 /// What a file is.
 pub(super) enum State {
@@ -77,17 +91,23 @@ impl AsFd for OpenFile {
 }
 
 impl OpenFile {
-    /// Opens the lower file at `path`.
+    /// Opens the lower file at `path`. `before` is who had it open last, through this mount.
     ///
     /// # Errors
-    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it.
-    pub(crate) fn open(view: &Arc<View>, path: &str, write: bool) -> Result<Self, Failure> {
+    /// `EIO` when it is not encrypted, damaged, or no key at hand opens it; `EBUSY` when another mount or a tool has it.
+    pub(crate) fn open(
+        view: &Arc<View>,
+        path: &str,
+        write: bool,
+        before: &Weak<Closing>,
+    ) -> Result<Self, Failure> {
         if write && view.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         let first = open_lower(path, write)?;
+        take(&first, write, before)?;
         let state = State::of(view, first.as_fd())?;
-        Ok(Self { first, writer: OnceLock::new(), view: view.clone(), state: RwLock::new(state) })
+        Ok(Self::new(view, first, state))
     }
 
     /// Makes a lower file that was just made into an empty file of the mount.
@@ -95,49 +115,86 @@ impl OpenFile {
     /// # Errors
     /// When its header cannot be written.
     pub(crate) fn create(view: &Arc<View>, fd: OwnedFd) -> Result<Self, Failure> {
+        take(&fd, true, &Weak::new())?;
         let state = match &view.sealing {
             Some(sealing) => State::Sealed(born(sealing, fd.as_fd())?),
             None => State::Plain,
         };
-        Ok(Self { first: fd, writer: OnceLock::new(), view: view.clone(), state: RwLock::new(state) })
+        Ok(Self::new(view, fd, state))
     }
 
-    /// Makes sure that it can be written to.
+    fn new(view: &Arc<View>, first: OwnedFd, state: State) -> Self {
+        let syncs = Syncs::default();
+        match &state {
+            // Others see to it that they do not undo each other's work.
+            State::Plain => lock::unlock(&first),
+            // Whether the size that was found is durable nobody knows.
+            State::Sealed(sealed) if sealed.header.place() == Place::Xattr => syncs.size_written(),
+            _ => {}
+        }
+        Self {
+            first,
+            writer: OnceLock::new(),
+            view: view.clone(),
+            told: AtomicU64::new(state.size()),
+            state: RwLock::new(state),
+            syncs,
+            closing: Arc::new(Closing),
+        }
+    }
+
+    /// Makes sure that it can be written to. One thread at a time.
     ///
     /// # Errors
-    /// When the lower file may only be read.
+    /// When the lower file may only be read, or is in use elsewhere.
     pub(crate) fn make_writable(&self, path: &str) -> Result<(), Failure> {
         if self.view.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
-        if flags & OFlags::ACCMODE != OFlags::RDWR {
-            // Another thread may have been quicker.
-            let _ = self.writer.set(open_lower(path, true)?);
+        if flags & OFlags::ACCMODE == OFlags::RDWR {
+            return Ok(());
         }
+        let writer = open_lower(path, true)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*state, State::Plain) {
+            lock::unlock(&self.first);
+            if let Err(e) = take(&writer, true, &Weak::new()) {
+                // Whoever has it for writing now leaves this one with what it had read.
+                let _ = lock::lock(&self.first, Access::Shared);
+                return Err(e);
+            }
+            // Between the two somebody may have changed its header.
+            *state = State::of(&self.view, writer.as_fd())?;
+            self.told.store(state.size(), Relaxed);
+        }
+        // One thread at a time: it is not set yet.
+        let _ = self.writer.set(writer);
         Ok(())
     }
 
-    /// The size of the plain file, of which this is the lower one.
+    /// Says when this file is closed, to whom opens it next.
+    pub(crate) fn closing(&self) -> Weak<Closing> {
+        Arc::downgrade(&self.closing)
+    }
+
+    /// The size of the plain file, of which this is the lower one. Nobody waits for a file to grow who only asks how long it is.
     pub(crate) fn size(&self, lower: &Stat) -> u64 {
-        match &*self.reading() {
-            State::Plain => lower_size(lower),
-            State::Unborn => 0,
-            State::Sealed(sealed) => sealed.size(),
-            State::Shown { len, .. } => *len,
+        match self.told.load(Relaxed) {
+            LOWER => lower_size(lower),
+            size => size,
         }
     }
 
-    /// Makes all that was written survive a power cut.
-    ///
-    /// # Errors
-    /// What the lower file says.
-    pub(crate) fn sync(&self, data_only: bool) -> Result<(), Failure> {
-        match data_only {
-            true => rustix::fs::fdatasync(self)?,
-            false => rustix::fs::fsync(self)?,
-        }
-        Ok(())
+    /// The size that goes with how the lower file looks now; none while somebody changes it.
+    pub(crate) fn settled_size(&self) -> Option<(Stat, u64)> {
+        let _still = self.state.try_read().ok()?;
+        let stat = fstat(self).ok()?;
+        Some((stat, self.size(&stat)))
+    }
+
+    pub(super) fn tell_size(&self, size: u64) {
+        self.told.store(size, Relaxed);
     }
 
     /// Takes away what a file may not keep that somebody else has changed.
@@ -156,6 +213,10 @@ impl OpenFile {
 
     pub(super) fn view(&self) -> &View {
         &self.view
+    }
+
+    pub(super) fn syncs(&self) -> &Syncs {
+        &self.syncs
     }
 
     pub(super) fn encrypt(&self, sealed: &Sealed, first: u64, run: &mut [u8]) {
@@ -180,9 +241,28 @@ impl OpenFile {
     pub(super) fn writing(&self) -> Result<RwLockWriteGuard<'_, State>, Failure> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let (State::Unborn, Some(sealing)) = (&*state, &self.view.sealing) {
-            *state = State::Sealed(born(sealing, self.as_fd())?);
+            let sealed = born(sealing, self.as_fd())?;
+            if sealed.header.place() == Place::Xattr {
+                self.syncs.size_written();
+            }
+            *state = State::Sealed(sealed);
         }
         Ok(state)
+    }
+}
+
+/// Locks a lower file: alone to write to it.
+fn take(fd: &OwnedFd, write: bool, before: &Weak<Closing>) -> Result<(), Failure> {
+    let access = if write { Access::Alone } else { Access::Shared };
+    loop {
+        // Asked first: who is gone by then does not have it any more.
+        let closing = before.strong_count() > 0;
+        match lock::lock(fd, access) {
+            // Another thread is about to close it.
+            Err(Errno::WOULDBLOCK) if closing => std::thread::yield_now(),
+            Err(Errno::WOULDBLOCK) => return Err(Failure::busy(lock::busy(fd))),
+            done => return Ok(done?),
+        }
     }
 }
 
@@ -206,12 +286,30 @@ fn born(sealing: &Sealing, fd: BorrowedFd<'_>) -> Result<Sealed, Failure> {
 /// Writes the size into a header where it lies.
 pub(super) fn write_size(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
     match header.place() {
-        Place::File => write_all(fd, &header.size().to_be_bytes(), 0),
-        Place::Xattr => {
-            fsetxattr(fd, XATTR, &header.to_xattr(), XattrFlags::empty()).map_err(no_xattr)?;
-            Ok(())
-        }
+        Place::File => write_all(fd, &header.size_field(), 0),
+        Place::Xattr => write_size_to_xattr(fd, header),
     }
+}
+
+/// An xattr is written as a whole. What is in it beside the size stays: whoever looks for no lock may have changed the keys.
+fn write_size_to_xattr(fd: BorrowedFd<'_>, header: &Header) -> Result<(), Failure> {
+    let mut bytes = [0; 2 * Header::PARSED];
+    let found = match fgetxattr(fd, XATTR, &mut bytes[..]) {
+        Ok(len) => bytes.get_mut(..len),
+        Err(_) => None,
+    };
+    let whole;
+    let new = match found {
+        Some(found) if Header::is_marked(found) => {
+            found[..8].copy_from_slice(&header.size_field());
+            &*found
+        }
+        _ => {
+            whole = header.to_xattr();
+            &whole
+        }
+    };
+    fsetxattr(fd, XATTR, new, XattrFlags::empty()).map_err(no_xattr)
 }
 
 fn no_xattr(e: Errno) -> Failure {
@@ -260,6 +358,16 @@ pub(super) fn read_most(fd: BorrowedFd<'_>, data: &mut [u8], at: u64) -> Result<
 }
 
 impl State {
+    /// The size that is told of it, or [`LOWER`].
+    fn size(&self) -> u64 {
+        match self {
+            Self::Plain => LOWER,
+            Self::Unborn => 0,
+            Self::Sealed(sealed) => sealed.size(),
+            Self::Shown { len, .. } => *len,
+        }
+    }
+
     fn of(view: &View, fd: BorrowedFd<'_>) -> Result<Self, Failure> {
         let Some(sealing) = &view.sealing else { return Ok(Self::Plain) };
         let header = match header_of(sealing, fd) {
@@ -335,7 +443,8 @@ pub(crate) fn size_of(view: &View, path: &str, stat: &Stat) -> u64 {
     match header_of(sealing, fd.as_fd()) {
         Ok(Some(header)) if !sealing.encrypted_view => header.size(),
         Ok(Some(header)) if header.place() == Place::Xattr => Header::IN_FILE as u64 + lower,
-        Ok(None) => 0,
+        // As such a file is when it is open.
+        Ok(None) if !sealing.passthrough => 0,
         _ => lower,
     }
 }

@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use super::open::{Sealed, State, read_most};
-use super::{EXTENT_BYTES, Failure, OpenFile, extents, to_usize};
-use crate::EXTENT;
+use super::{EXTENT_BYTES, Failure, OpenFile, around, extents, to_usize};
 
 impl OpenFile {
     /// Reads into `scratch`, which has room for the request and two extents more, and says where in it the data are:
@@ -23,7 +22,7 @@ impl OpenFile {
                 if offset >= end {
                     return Ok(0..0);
                 }
-                let (first, last) = extents(offset, end);
+                let (first, last) = around(offset, end);
                 let run = &mut scratch[..to_usize((last - first) * EXTENT_BYTES)];
                 self.read_extents(sealed, first, run)?;
                 let skip = to_usize(offset % EXTENT_BYTES);
@@ -42,38 +41,8 @@ impl OpenFile {
 
     /// Reads and decrypts whole extents. All of them lie in the file.
     pub(super) fn read_extents(&self, sealed: &Sealed, first: u64, run: &mut [u8]) -> Result<(), Failure> {
-        let got = read_most(self.as_fd(), run, sealed.place_of(first)?)?;
-        let whole = got / EXTENT * EXTENT;
         let strict = self.view().sealing.as_ref().is_some_and(|sealing| sealing.strict);
-        // Cipher text is never all zeros: there is nothing there (a hole, or blocks that a power cut left unwritten).
-        let missing = |run: &[u8]| run.chunks_exact(EXTENT).position(is_zero);
-        if strict {
-            if whole < run.len() {
-                let extent = first + (whole / EXTENT) as u64;
-                return Err(Failure::unreadable(format!("the file is cut off at extent {extent}")));
-            }
-            if let Some(n) = missing(run) {
-                return Err(Failure::unreadable(format!("extent {} is missing", first + n as u64)));
-            }
-            self.decrypt(sealed, first, run);
-            return Ok(());
-        }
-        run[whole..].fill(0);
-        let gaps = missing(run).is_some();
-        if !gaps {
-            self.decrypt(sealed, first, run);
-            return Ok(());
-        }
-        for (n, extent) in (first..).zip(run.chunks_exact_mut(EXTENT)) {
-            if !is_zero(extent) {
-                sealed.contents.decrypt(n, extent);
-            }
-        }
-        Ok(())
+        let decrypt = |first, run: &mut [u8]| self.decrypt(sealed, first, run);
+        Ok(extents::read(self.as_fd(), sealed.place_of(first)?, first, run, strict, decrypt)?)
     }
-}
-
-fn is_zero(extent: &[u8]) -> bool {
-    // One look is enough for nearly every extent.
-    extent[..8] == [0; 8] && extent.iter().all(|&b| b == 0)
 }

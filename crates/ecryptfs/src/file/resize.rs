@@ -6,19 +6,22 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
 
 use super::open::{Sealed, State, lower_size, write_all};
-use super::{EXTENT_BYTES, Failure, OpenFile, RUN, extents, to_usize};
+use super::{EXTENT_BYTES, Failure, IsOver, OpenFile, RUN, around, to_usize};
 use crate::EXTENT;
+
+/// So many runs are written before it is asked whether somebody still waits: asking reads a file in /proc.
+const PATIENCE: u64 = 8;
 
 impl OpenFile {
     /// Cuts the file, or lets it grow in zeros.
     ///
     /// # Errors
-    /// What the lower file says. It is as long as it was, then.
-    pub(crate) fn set_len(&self, len: u64) -> Result<(), Failure> {
+    /// What the lower file says; `EINTR` when nobody waits any more. It is as long as it was, then.
+    pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
         let mut state = self.writing()?;
         match &mut *state {
             State::Plain => Ok(ftruncate(self, len)?),
-            State::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len),
+            State::Sealed(sealed) if len > sealed.size() => self.grow(sealed, len, is_over),
             State::Sealed(sealed) => self.cut(sealed, len),
             _ => Err(Errno::ROFS.into()),
         }
@@ -43,39 +46,49 @@ impl OpenFile {
             let times = rustix::fs::Timestamps { last_access: keep, last_modification: now };
             rustix::fs::futimens(self, &times)?;
         }
-        let (_, last) = extents(0, len);
+        let (_, last) = around(0, len);
         let lower = sealed.place_of(last)?;
-        if lower_size(&fstat(self)?) > lower {
+        // What was reserved behind the end goes, too.
+        if lower_size(&fstat(self)?) >= lower {
             ftruncate(self, lower)?;
         }
         Ok(())
     }
 
     /// Lets an encrypted file grow to `len` bytes.
-    pub(super) fn grow(&self, sealed: &mut Sealed, len: u64) -> Result<(), Failure> {
+    pub(super) fn grow(&self, sealed: &mut Sealed, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
         let old = sealed.size();
-        let before = sealed.place_of(extents(0, old).1)?;
-        let after = sealed.place_of(extents(0, len).1)?;
-        if after - before > RUN as u64 {
-            // What does not fit is better known before it is written.
-            let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
-            if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
-                return Err(e.into());
+        let before = sealed.place_of(around(0, old).1)?;
+        let after = sealed.place_of(around(0, len).1)?;
+        let reserve = || -> Result<(), Failure> {
+            if after - before > RUN as u64 {
+                // What does not fit is better known before it is written.
+                let reserved = fallocate(self, FallocateFlags::KEEP_SIZE, before, after - before);
+                if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                    return Err(e.into());
+                }
             }
-        }
-        self.zero(sealed, old, len).inspect_err(|_| {
-            // What was written lies behind the end: nobody sees it if this fails too.
+            Ok(())
+        };
+        let grown = reserve().and_then(|()| self.zero(sealed, old, len, is_over));
+        grown.and_then(|()| self.set_size(sealed, len)).inspect_err(|_| {
+            // What was written or reserved lies behind the end: nobody sees it if this fails too.
             let _ = ftruncate(self, before);
-        })?;
-        self.set_size(sealed, len)
+        })
     }
 
     /// Writes encrypted zeros over a range, which may lie behind the end.
-    fn zero(&self, sealed: &Sealed, from: u64, to: u64) -> Result<(), Failure> {
+    fn zero(&self, sealed: &Sealed, from: u64, to: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
         let size = sealed.size();
-        let (mut next, last) = extents(from, to);
+        let (mut next, last) = around(from, to);
         let mut run = vec![0; RUN.min(to_usize((last - next).min(RUN as u64) * EXTENT_BYTES))];
-        while next < last {
+        for turn in 1.. {
+            if next == last {
+                break;
+            }
+            if turn % PATIENCE == 0 && is_over() {
+                return Err(Errno::INTR.into());
+            }
             let count = to_usize((last - next).min((RUN / EXTENT) as u64));
             let run = &mut run[..count * EXTENT];
             run.fill(0);
@@ -103,8 +116,14 @@ impl OpenFile {
     /// fallocate(2): room reserved, or zeros written. There is nothing like a hole in an encrypted file.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for holes, and for what moves data.
-    pub(crate) fn allocate(&self, offset: u64, len: u64, mode: u32) -> Result<(), Failure> {
+    /// `EOPNOTSUPP` for holes, and for what moves data; `EINTR` when nobody waits any more.
+    pub(crate) fn allocate(
+        &self,
+        offset: u64,
+        len: u64,
+        mode: u32,
+        is_over: IsOver<'_>,
+    ) -> Result<(), Failure> {
         let flags = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
         let mut state = self.writing()?;
@@ -125,13 +144,13 @@ impl OpenFile {
                     other => Ok(other?),
                 }
             }
-            f if f.is_empty() && end > size => self.grow(sealed, end),
+            f if f.is_empty() && end > size => self.grow(sealed, end, is_over),
             f if f.is_empty() => Ok(()),
             FallocateFlags::ZERO_RANGE => {
                 if offset < size {
-                    self.zero(sealed, offset, end.min(size))?;
+                    self.zero(sealed, offset, end.min(size), is_over)?;
                 }
-                if end > size && !keep { self.grow(sealed, end) } else { Ok(()) }
+                if end > size && !keep { self.grow(sealed, end, is_over) } else { Ok(()) }
             }
             _ => Err(Errno::OPNOTSUPP.into()),
         }

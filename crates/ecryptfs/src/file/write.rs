@@ -5,21 +5,22 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 
 use super::open::{Sealed, State, write_most, write_size};
-use super::{EXTENT_BYTES, Failure, OpenFile, extents, to_usize};
-use crate::EXTENT;
+use super::{EXTENT_BYTES, Failure, IsOver, OpenFile, around, to_usize};
+use crate::{EXTENT, Place};
 
 impl OpenFile {
     /// Writes the first `len` bytes of `data`, which it spoils; an extent more than that must be there. `scratch` has
     /// room for the request and two extents more. Says how much was written: less when the lower filesystem is full.
     ///
     /// # Errors
-    /// What the lower file says.
+    /// What the lower file says; `EINTR` when nobody waits any more.
     pub(crate) fn write(
         &self,
         offset: u64,
         len: usize,
         data: &mut [u8],
         scratch: &mut [u8],
+        is_over: IsOver<'_>,
     ) -> Result<usize, Failure> {
         if len == 0 {
             return Ok(0);
@@ -34,11 +35,11 @@ impl OpenFile {
         let State::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
         let old = sealed.size();
         if offset > old {
-            self.grow(sealed, offset)?;
+            self.grow(sealed, offset, is_over)?;
         }
         let size = sealed.size();
         let skip = to_usize(offset % EXTENT_BYTES);
-        let (first, last) = extents(offset, end);
+        let (first, last) = around(offset, end);
         let run_len = to_usize((last - first) * EXTENT_BYTES);
         let rest = skip + len;
         let run = if skip == 0 && (rest == run_len || end >= size) {
@@ -92,7 +93,12 @@ impl OpenFile {
     pub(super) fn set_size(&self, sealed: &mut Sealed, size: u64) -> Result<(), Failure> {
         let before = sealed.size();
         sealed.header.set_size(size);
-        write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))
+        write_size(self.as_fd(), &sealed.header).inspect_err(|_| sealed.header.set_size(before))?;
+        self.tell_size(size);
+        if sealed.header.place() == Place::Xattr {
+            self.syncs().size_written();
+        }
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::nodes::{Look, Node};
 use super::wire::{Args, set};
 use super::{Answer, Fs, locked, proc_path};
-use crate::file;
+use crate::file::{self, IsOver};
 
 /// What a SETATTR asks for.
 pub(super) struct Change {
@@ -61,7 +61,7 @@ impl Fs {
         Ok(stat)
     }
 
-    pub(super) fn setattr(&self, node: u64, change: &Change) -> Answer<Stat> {
+    pub(super) fn setattr(&self, node: u64, change: &Change, is_over: IsOver<'_>) -> Answer<Stat> {
         let node = self.nodes.get(node)?;
         let fd = self.nodes.fd(&node)?;
         if change.sets(set::MODE) {
@@ -74,10 +74,10 @@ impl Fs {
         }
         if change.sets(set::SIZE) {
             let file = match change.sets(set::HANDLE) {
-                true => self.handles.file(change.handle)?,
+                true => self.handles.file(change.handle)?.file().clone(),
                 false => self.open_file(&node, true)?,
             };
-            file.set_len(change.size).map_err(|e| self.tell(&node, "truncate", &e))?;
+            file.set_len(change.size, is_over).map_err(|e| self.tell(&node, "truncate", &e))?;
             if change.sets(set::KILL_SUIDGID) {
                 file.kill_suid()?;
             }

@@ -12,7 +12,7 @@ use super::device::{Device, Inbox};
 use super::entries::{Found, Make};
 use super::reply::{Body, device_of};
 use super::wire::{self, Args, Header, op};
-use super::{Answer, Fs, LARGEST};
+use super::{Answer, Fs, LARGEST, caller};
 
 /// One thread.
 pub(super) struct Worker {
@@ -96,7 +96,8 @@ impl Worker {
         args.skip(16)?;
         args.take(size)?;
         let file = self.fs.handles.file(handle)?;
-        let written = file.write(offset, size, self.inbox.data(), &mut self.scratch);
+        let is_over = || caller::is_dying(header.pid);
+        let written = file.write(offset, size, self.inbox.data(), &mut self.scratch, &is_over);
         let written = match written {
             Ok(written) => written,
             Err(e) => return Err(self.fs.tell(&*self.fs.nodes.get(header.node)?, "write", &e)),
@@ -138,7 +139,7 @@ impl Worker {
                 Body(out).attributes(&fs.getattr(node)?);
             }
             op::SETATTR => {
-                let stat = fs.setattr(node, &Change::read(args)?)?;
+                let stat = fs.setattr(node, &Change::read(args)?, &|| caller::is_dying(header.pid))?;
                 Body(out).attributes(&stat);
             }
             op::READLINK => *out = fs.readlink(node)?,
@@ -232,7 +233,8 @@ impl Worker {
             op::REMOVEXATTR => fs.removexattr(node, args.name()?)?,
             op::FALLOCATE => {
                 let (handle, offset, size, mode) = (args.u64()?, args.u64()?, args.u64()?, args.u32()?);
-                let done = fs.handles.file(handle)?.allocate(offset, size, mode);
+                let is_over = || caller::is_dying(header.pid);
+                let done = fs.handles.file(handle)?.allocate(offset, size, mode, &is_over);
                 if let Err(e) = done {
                     return Err(fs.tell(&*fs.nodes.get(node)?, "fallocate", &e));
                 }
@@ -247,7 +249,7 @@ impl Worker {
                 let at = fs.handles.file(handle)?.seek(offset, hole).map_err(|e| e.errno)?;
                 Body(out).u64(at);
             }
-            // Nothing here waits for long but what must not be left half done.
+            // What takes long asks itself whether its caller is dying; other signals end nothing.
             op::INTERRUPT => return Ok(Reply::Nothing),
             op::DESTROY => {}
             _ => return Err(Errno::NOSYS),

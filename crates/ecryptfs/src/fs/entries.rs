@@ -142,7 +142,7 @@ impl Fs {
         })?);
         let stat = fstat(file.as_fd())?;
         let node = self.nodes.enter(&stat, link, None);
-        super::locked(&node.file).open = Arc::downgrade(&file);
+        super::locked(&node.file).set_open(&file);
         Ok((self.told(node, stat)?, file))
     }
 

@@ -26,15 +26,18 @@ impl Fs {
         // One for all, so nobody else opens it meanwhile.
         let mut slot = locked(&node.file);
         if let Some(file) = slot.open.upgrade() {
-            drop(slot);
             if write {
                 file.make_writable(&path).map_err(|e| self.tell(node, "open", &e))?;
             }
             return Ok(file);
         }
-        let file = OpenFile::open(&self.view, &path, write).map_err(|e| self.tell(node, "open", &e))?;
-        let file = Arc::new(file);
-        slot.open = Arc::downgrade(&file);
+        let opened = OpenFile::open(&self.view, &path, write, &slot.closing);
+        let file = Arc::new(opened.map_err(|e| self.tell(node, "open", &e))?);
+        if fstat(file.as_fd())?.st_nlink == 0 && self.nodes.was_replaced(node) {
+            // The kernel looks its name up again.
+            return Err(Errno::STALE);
+        }
+        slot.set_open(&file);
         Ok(file)
     }
 
@@ -45,7 +48,7 @@ impl Fs {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let file = self.open_file(&node, write)?;
         if flags.contains(OFlags::TRUNC) {
-            file.set_len(0).map_err(|e| self.tell(&node, "truncate", &e))?;
+            file.set_len(0, &|| false).map_err(|e| self.tell(&node, "truncate", &e))?;
             if kill_suid {
                 file.kill_suid()?;
             }
@@ -62,13 +65,10 @@ impl Fs {
 
     /// A handle goes. The pages that the kernel has are those of the file as it is now.
     pub(super) fn release(&self, node: u64, handle: u64) {
-        if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle))
-            && let Ok(stat) = fstat(file.as_fd())
-        {
+        if let (Ok(node), Ok(file)) = (self.nodes.get(node), self.handles.file(handle)) {
             let mut slot = locked(&node.file);
-            let look = Look::of(&stat);
-            slot.cached = Some(look);
-            slot.size = Some((look, file.size(&stat)));
+            let settled = file.settled_size().map(|(stat, size)| (Look::of(&stat), size));
+            (slot.cached, slot.size) = (settled.map(|(look, _)| look), settled);
         }
         self.handles.close(handle);
     }

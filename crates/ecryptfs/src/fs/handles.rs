@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::folder::Folder;
 use super::{Answer, reading, writing};
-use crate::file::OpenFile;
+use crate::file::{OpenFile, Opener};
 
 /// Open files and folders.
 #[derive(Default)]
@@ -18,13 +18,13 @@ pub(super) struct Handles {
 }
 
 enum Handle {
-    File(Arc<OpenFile>),
+    File(Arc<Opener>),
     Folder(Arc<Folder>),
 }
 
 impl Handles {
     pub(super) fn add_file(&self, file: Arc<OpenFile>) -> u64 {
-        self.add(Handle::File(file))
+        self.add(Handle::File(Arc::new(Opener::new(file))))
     }
 
     pub(super) fn add_folder(&self, folder: Folder) -> u64 {
@@ -37,7 +37,7 @@ impl Handles {
         number
     }
 
-    pub(super) fn file(&self, number: u64) -> Answer<Arc<OpenFile>> {
+    pub(super) fn file(&self, number: u64) -> Answer<Arc<Opener>> {
         match reading(&self.open).get(&number) {
             Some(Handle::File(file)) => Ok(file.clone()),
             _ => Err(Errno::BADF),

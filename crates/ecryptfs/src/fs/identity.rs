@@ -22,7 +22,8 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Gives this thread a umask of its own.
+/// Gives this thread a umask of its own, and keeps it out of the folder that the program was started in, which can then be
+/// unmounted: where the other threads go does not concern this one any more.
 ///
 /// # Errors
 /// When the system refuses.
@@ -30,6 +31,7 @@ pub(super) fn detach() -> io::Result<()> {
     // SAFETY: only the umask, the root and the working directory are no longer shared with the other threads, and no
     // code here relies on their being shared: paths of a mount are absolute, or relative to descriptors.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS)? };
+    rustix::process::chdir("/")?;
     CURRENT.set(Some((rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())));
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -17,10 +18,13 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use super::device::Device;
 use super::dispatch::Worker;
 use super::{Fs, LARGEST, Sealing, identity};
+use crate::lock::{Access, Claim};
 use crate::{Error, ErrorKind, Result};
 
 /// The type that the mount table shows, after "fuse.".
 const SUBTYPE: &str = "ecryptfs";
+/// All of it: what fusermount3 has mounted for a user; and what fuser mounts for root, which has no subtype.
+const TYPES: [&str; 2] = ["fuse.ecryptfs", "fuse"];
 
 /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
 const BACKGROUND: u16 = 64;
@@ -61,6 +65,8 @@ pub struct Mount {
     session: Session<Handshake>,
     path: PathBuf,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The lower folder is this mount's as long as it is served.
+    _claim: Option<Claim>,
 }
 
 /// Takes the mount away, from any thread.
@@ -73,16 +79,17 @@ impl Mount {
     /// Mounts `lower` at `at`; encrypted as `sealing` has it, else as it is. Requests are served from here on.
     ///
     /// # Errors
-    /// `Io` when there is no such folder, or the system refuses.
+    /// `Busy` when another mount or a tool has the lower folder; `Io` when there is no such folder, or the system refuses.
     pub fn new(lower: &Path, at: &Path, sealing: Option<Sealing>, config: &MountConfig) -> Result<Self> {
         let failed = |what: &str, path: &Path, e: io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
         };
         let lower = fs::canonicalize(lower).map_err(|e| failed("open", lower, e))?;
         let at = fs::canonicalize(at).map_err(|e| failed("mount on", at, e))?;
+        let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
+        let claim = Claim::of(&lower, if read_only { Access::Shared } else { Access::Alone })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(&lower, flags, Mode::empty()).map_err(|e| failed("open", &lower, e.into()))?;
-        let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
         let fs = Fs::new(root, &lower, sealing, config).map_err(|e| failed("open", &lower, e.into()))?;
         let fs = Arc::new(fs);
 
@@ -101,7 +108,7 @@ impl Mount {
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, path: at, threads })
+        Ok(Self { session, path: at, threads, _claim: claim })
     }
 
     /// What takes it away again.
@@ -139,11 +146,15 @@ impl Unmounter {
     }
 }
 
-/// Takes a mount away, as its user: fusermount3 -u.
+/// Takes a FUSE mount that may be of this kind away, as its user: fusermount3 -u.
 ///
 /// # Errors
-/// `EBUSY` when it is in use; what the system says otherwise.
+/// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
+    // root may unmount anything, and a path that was right may lead to something else by now.
+    if !mounted_at(path)?.is_some_and(|kind| TYPES.contains(&&*kind)) {
+        return Err(Errno::INVAL.into());
+    }
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         // Only root may do it without help.
@@ -158,6 +169,46 @@ pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
         text if text.contains("busy") => Err(Errno::BUSY.into()),
         text => Err(io::Error::other(text.to_owned())),
     }
+}
+
+/// The type of what is mounted on a path, as the mount table has it; nothing where nothing is.
+///
+/// # Errors
+/// When the path, up to its last name, leads nowhere; when the mount table cannot be read.
+pub fn mounted_at(path: &Path) -> io::Result<Option<String>> {
+    // Not the mount itself: its server may have ended, and nothing can be asked of it.
+    let at = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => fs::canonicalize(parent)?.join(name),
+        _ => fs::canonicalize(path)?,
+    };
+    Ok(last_mount(&fs::read("/proc/self/mountinfo")?, at.as_os_str().as_bytes()))
+}
+
+/// The one on top: the table has them in the order in which they were mounted.
+fn last_mount(table: &[u8], at: &[u8]) -> Option<String> {
+    let mount = |line: &[u8]| {
+        let mut words = line.split(|&byte| byte == b' ');
+        let is_there = unescaped(words.nth(4)?) == at;
+        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+        is_there.then(|| String::from_utf8_lossy(kind).into_owned())
+    };
+    table.split(|&byte| byte == b'\n').filter_map(mount).next_back()
+}
+
+/// Spaces, tabs, newlines and backslashes are three octal digits there.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.first_chunk::<3>().filter(|_| first == b'\\');
+        let byte = digits.and_then(|digits| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        });
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &after[3..] } else { after };
+    }
+    bytes
 }
 
 fn options(lower: &Path, read_only: bool, config: &MountConfig) -> fuser::Config {
@@ -241,5 +292,22 @@ impl Filesystem for Handshake {
         let _ = config.set_max_write(LARGEST);
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_on_top_counts_and_names_are_unescaped() {
+        let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
+            37 35 0:50 / /a\\040b\\134c rw - fuse.ecryptfs /lower rw,user_id=0\n\
+            38 35 0:51 / /mnt2 rw shared:7 - tmpfs tmpfs rw\n";
+        assert_eq!(last_mount(table, b"/mnt2").as_deref(), Some("tmpfs"));
+        assert_eq!(last_mount(table, b"/a b\\c").as_deref(), Some(TYPES[0]));
+        assert_eq!(last_mount(table, b"/mnt"), None);
+        assert_eq!(last_mount(b"", b"/"), None);
+        assert_eq!(format!("fuse.{SUBTYPE}"), TYPES[0]);
     }
 }

@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
 use super::sizes::Sizes;
 use super::{locked, reading, writing};
-use crate::file::{Held, OpenFile};
+use crate::file::{Closing, Held, OpenFile};
 
 /// The root's id, by the protocol.
 pub(super) const ROOT: u64 = 1;
@@ -55,10 +55,18 @@ pub(super) struct Node {
 #[derive(Default)]
 pub(super) struct FileSlot {
     pub(super) open: Weak<OpenFile>,
+    /// Of the last one that was open.
+    pub(super) closing: Weak<Closing>,
     /// The header's size, as long as the lower file looks like this.
     pub(super) size: Option<(Look, u64)>,
     /// How it looked when the kernel's pages of it were last known to be right.
     pub(super) cached: Option<Look>,
+}
+
+impl FileSlot {
+    pub(super) fn set_open(&mut self, file: &Arc<OpenFile>) {
+        (self.open, self.closing) = (Arc::downgrade(file), file.closing());
+    }
 }
 
 /// What changes when a lower file does.
@@ -286,6 +294,17 @@ impl Nodes {
         }
         let _still = reading(&self.names);
         self.reopen(node).map(Held::Path)
+    }
+
+    /// Whether another lower file has taken its name, or nothing has it, without this mount's doing.
+    pub(super) fn was_replaced(&self, node: &Node) -> bool {
+        let links: Vec<_> =
+            locked(&node.place).links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect();
+        let is_there = |(parent, name): &(Arc<Node>, Box<[u8]>)| {
+            let there = self.fd(parent).and_then(|fd| statat(fd, &**name, AtFlags::SYMLINK_NOFOLLOW));
+            there.is_ok_and(|stat| Key::of(&stat) == node.key)
+        };
+        !links.is_empty() && !links.iter().any(is_there)
     }
 
     fn reopen(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {

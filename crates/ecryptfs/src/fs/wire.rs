@@ -78,6 +78,8 @@ pub(super) struct Header {
     pub(super) node: u64,
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// The thread that waits; 0 for one of another PID namespace.
+    pub(super) pid: u32,
 }
 
 /// Takes a request apart: the header, and where its arguments begin.
@@ -93,9 +95,10 @@ pub(super) fn header(bytes: &[u8]) -> Result<(Header, Args<'_>), Errno> {
         node: args.u64()?,
         uid: args.u32()?,
         gid: args.u32()?,
+        pid: args.u32()?,
     };
-    // The caller's process, and what no request of ours has: extensions.
-    args.skip(8)?;
+    // What no request of ours has: extensions.
+    args.skip(4)?;
     if len as usize != bytes.len() {
         return Err(Errno::IO);
     }
@@ -157,7 +160,7 @@ mod tests {
         let bytes = lookup(b"file\0");
         let (header, mut args) = header(&bytes).unwrap();
         assert_eq!((header.opcode, header.unique, header.node), (op::LOOKUP, 7, 1));
-        assert_eq!((header.uid, header.gid), (1000, 100));
+        assert_eq!((header.uid, header.gid, header.pid), (1000, 100, 4242));
         assert_eq!(args.name().unwrap(), b"file");
         assert_eq!(args.u32().unwrap_err(), Errno::IO, "nothing is left");
     }

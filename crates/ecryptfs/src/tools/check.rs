@@ -9,6 +9,7 @@ use std::path::Path;
 use super::lower::read_up_to;
 use super::walk::{Found, Kind, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
+use crate::file::extents::is_missing;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 
 /// Something that is not an error and should be known.
@@ -16,6 +17,8 @@ use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 pub enum Finding {
     /// A file without a header.
     Plain,
+    /// Nothing but zeros: an empty file.
+    Zeros,
     /// More bytes than the header says: some that were written before the size, or were left behind.
     Longer {
         /// How many.
@@ -65,11 +68,12 @@ impl Visit for Check<'_> {
                 keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
                 self.summary.others += 1;
             }
-            Kind::File => match Lower::open(found.lower, false) {
+            Kind::File => match Lower::open(found.lower) {
                 Ok(lower) => self.file(&lower, keys, watch)?,
-                Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+                Err(e) if e.has_no_header() => {
+                    let is_empty = e.kind() == ErrorKind::Empty;
                     if found.about.len() > 0 {
-                        (self.tell)(found.lower, Finding::Plain);
+                        (self.tell)(found.lower, if is_empty { Finding::Zeros } else { Finding::Plain });
                     }
                     self.summary.unchanged += 1;
                 }
@@ -101,7 +105,7 @@ impl Check<'_> {
         }
         let failed = |e: std::io::Error| Error::io(&lower.path, "cannot be read", e);
         let (start, size) = (lower.header.data_offset(), lower.header.size());
-        let mut at = start;
+        let (mut at, mut missing) = (start, None);
         while at < expected {
             let want = usize::try_from(expected - at).map_or(BUFFER, |left| left.min(BUFFER));
             let got = read_up_to(&lower.file, &mut self.buffer[..want], at).map_err(failed)?;
@@ -109,16 +113,29 @@ impl Check<'_> {
                 return Err(Error::new(ErrorKind::Cut, "the file was cut meanwhile").in_file(&lower.path));
             }
             watch.advance(got as u64);
+            for (n, extent) in ((at - start) / EXTENT as u64..).zip(self.buffer[..got].chunks_exact(EXTENT)) {
+                if is_missing(extent) {
+                    let (_, count) = missing.get_or_insert((n, 0u64));
+                    *count += 1;
+                }
+            }
             at += got as u64;
             if at == expected {
                 // The last extent of the file is the last of the buffer.
                 let last = &mut self.buffer[got - EXTENT..got];
+                if is_missing(last) {
+                    break;
+                }
                 key.contents()?.decrypt((expected - start) / EXTENT as u64 - 1, last);
                 let used = usize::try_from(size % EXTENT as u64).unwrap_or(0);
                 if used > 0 && last[used..].iter().any(|&byte| byte != 0) {
                     (self.tell)(&lower.path, Finding::Tail);
                 }
             }
+        }
+        if let Some((first, count)) = missing {
+            let context = format!("{count} of its extents are missing, the first is extent {first}");
+            return Err(Error::new(ErrorKind::Missing, context).in_file(&lower.path));
         }
         self.summary.files += 1;
         self.summary.bytes += size;

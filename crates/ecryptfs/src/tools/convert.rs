@@ -4,7 +4,7 @@
 //! Further names of a file follow the first.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,15 @@ use super::attributes::{Attributes, keep_times};
 use super::lower::write_xattr;
 use super::walk::{Found, Kind, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
+use crate::lock::{Access, Claim};
 use crate::{Error, ErrorKind, Place, Result};
 
 /// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch) -> Result<Summary> {
+    let _claim = Claim::of(root, Access::Alone)?;
     let mut visit = Convert { place, linked: HashMap::new(), summary: Summary::default() };
     walk(root, keys, watch, &mut visit)?;
     Ok(visit.summary)
@@ -30,9 +32,23 @@ pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch
 
 struct Convert {
     place: Place,
-    /// Files with several names, by the inode that they had: where the new one is.
-    linked: HashMap<(u64, u64), PathBuf>,
+    /// Files with several names, by the inode that they had.
+    linked: HashMap<(u64, u64), Converted>,
     summary: Summary,
+}
+
+/// A file of which further names still lead to the old one.
+struct Converted {
+    /// Where the new one is.
+    new: PathBuf,
+    /// The old one's length and last change.
+    old: (u64, i64, i64),
+}
+
+impl Converted {
+    fn state(about: &Metadata) -> (u64, i64, i64) {
+        (about.len(), about.mtime(), about.mtime_nsec())
+    }
 }
 
 impl Visit for Convert {
@@ -43,14 +59,20 @@ impl Visit for Convert {
         let inode = (found.about.dev(), found.about.ino());
         let new = found.lower.with_file_name(format!(".underseal-{}", std::process::id()));
         let made = |e: io::Error| Error::io(&new, "cannot be made", e);
+        let lower = Lower::open_alone(found.lower, false);
         if let Some(first) = self.linked.get(&inode) {
-            fs::hard_link(first, &new).map_err(made)?;
+            let still = lower?.file.metadata().map(|about| Converted::state(&about));
+            if still.map_err(|e| Error::io(found.lower, "cannot be looked at", e))? != first.old {
+                let context = "it was changed while its other names were converted";
+                return Err(Error::new(ErrorKind::Busy, context).in_file(found.lower));
+            }
+            fs::hard_link(&first.new, &new).map_err(made)?;
             replace(&new, found.lower)?;
             self.summary.others += 1;
             return Ok(());
         }
-        let lower = match Lower::open(found.lower, false) {
-            Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+        let lower = match lower {
+            Err(e) if e.has_no_header() => {
                 self.summary.unchanged += 1;
                 return Ok(());
             }
@@ -73,7 +95,9 @@ impl Visit for Convert {
             return Err(error);
         }
         if found.about.nlink() > 1 {
-            self.linked.insert(inode, found.lower.into());
+            let old = lower.file.metadata().map_err(|e| Error::io(found.lower, "cannot be looked at", e))?;
+            let converted = Converted { new: found.lower.into(), old: Converted::state(&old) };
+            self.linked.insert(inode, converted);
         }
         self.summary.files += 1;
         self.summary.bytes += lower.header.size();

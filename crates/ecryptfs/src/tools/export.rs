@@ -12,31 +12,40 @@ use super::walk::{Found, Kind, Visit, walk};
 use super::{Keys, Lower, PlainReader, Sink, Summary, Watch};
 use crate::{Error, ErrorKind, Result};
 
-/// Decrypts a lower tree into a sink. With `passthrough` files without a header are taken as they are.
+/// How a tree is decrypted.
+#[derive(Debug, Clone, Copy)]
+pub struct Export {
+    /// Files without a header are taken as they are.
+    pub passthrough: bool,
+    /// An extent that is missing is an error, not zeros.
+    pub strict: bool,
+}
+
+/// Decrypts a lower tree into a sink.
 ///
 /// # Errors
 /// Only when there is no such tree; what fails in it is told to the watch.
 pub fn export(
     root: &Path,
     keys: &mut Keys,
-    passthrough: bool,
+    how: Export,
     sink: &mut dyn Sink,
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
-    let mut visit = Export { sink, passthrough, linked: HashMap::new(), summary: Summary::default() };
+    let mut visit = Run { sink, how, linked: HashMap::new(), summary: Summary::default() };
     walk(root, keys, watch, &mut visit)?;
     Ok(visit.summary)
 }
 
-struct Export<'s> {
+struct Run<'s> {
     sink: &'s mut dyn Sink,
-    passthrough: bool,
+    how: Export,
     /// Files with several names: where the first went.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
 }
 
-impl Visit for Export<'_> {
+impl Visit for Run<'_> {
     fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
         let attributes = Attributes::of(found.lower, found.about)?;
         let to_lower = |e: Error| e.in_file(found.lower);
@@ -81,7 +90,7 @@ impl Visit for Export<'_> {
     }
 }
 
-impl Export<'_> {
+impl Run<'_> {
     fn file(
         &mut self,
         found: &Found<'_>,
@@ -90,20 +99,20 @@ impl Export<'_> {
         watch: &mut dyn Watch,
     ) -> Result<()> {
         let in_file = |e: Error| e.in_file(found.lower);
-        let size = match Lower::open(found.lower, false) {
+        let size = match Lower::open(found.lower) {
             Ok(lower) => {
                 let key = keys.unlock(&lower.header).map_err(in_file)?;
                 let size = lower.header.size();
-                let mut plain = Watched { reader: PlainReader::new(&lower, &key)?, watch };
+                let mut plain = Watched { reader: PlainReader::new(&lower, &key, self.how.strict)?, watch };
                 self.sink.file(found.plain, attributes, size, &mut plain).map_err(in_file)?;
                 size
             }
             // The kernel makes such files before it writes their header.
-            Err(e) if e.kind() == ErrorKind::NotEncrypted && found.about.len() == 0 => {
+            Err(e) if e.kind() == ErrorKind::Empty && !self.how.passthrough => {
                 self.sink.file(found.plain, attributes, 0, &mut std::io::empty()).map_err(in_file)?;
                 0
             }
-            Err(e) if e.kind() == ErrorKind::NotEncrypted && self.passthrough => {
+            Err(e) if e.has_no_header() && self.how.passthrough => {
                 let file =
                     fs::File::open(found.lower).map_err(|e| Error::io(found.lower, "cannot open", e))?;
                 let mut plain = Watched { reader: file, watch };

@@ -15,6 +15,7 @@ use super::maker::placed;
 use super::sink::make_empty;
 use super::walk::{Kind, last};
 use super::{Summary, Watch};
+use crate::lock::{Access, Claim};
 use crate::{AuthToken, Cipher, Error, NameCipher, Place, Result};
 
 pub use tar::import_tar;
@@ -37,10 +38,11 @@ pub struct Import {
 /// Encrypts a plain folder into a lower one, which does not exist or is empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Io`. What fails in the tree is told to the watch.
+/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the tree is told to the watch.
 pub fn import(plain: &Path, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
     fs::read_dir(plain).map_err(|e| Error::io(plain, "cannot be listed", e))?;
     make_empty(lower)?;
+    let _claim = Claim::of(lower, Access::Alone)?;
     let mut run = Run { how, watch, linked: HashMap::new(), summary: Summary::default() };
     run.folder(plain, lower);
     Ok(run.summary)

@@ -25,23 +25,26 @@ pub struct Entry<'a> {
     pub target: Option<Vec<u8>>,
 }
 
-/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do.
+/// Tells of every entry of a tree. Contents need no key to be listed, encrypted names do. With `passthrough` a file of zeros is
+/// as long as it lies there.
 ///
 /// # Errors
 /// Only when there is no such tree; what fails in it is told to the watch.
 pub fn list(
     root: &Path,
     keys: &mut Keys,
+    passthrough: bool,
     watch: &mut dyn Watch,
     tell: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
 ) -> Result<Summary> {
-    let mut visit = List { tell, summary: Summary::default() };
+    let mut visit = List { tell, passthrough, summary: Summary::default() };
     walk(root, keys, watch, &mut visit)?;
     Ok(visit.summary)
 }
 
 struct List<'t> {
     tell: &'t mut dyn FnMut(&Entry<'_>) -> Result<()>,
+    passthrough: bool,
     summary: Summary,
 }
 
@@ -61,12 +64,13 @@ impl Visit for List<'_> {
                 self.summary.others += 1;
             }
             Kind::File => {
-                match Lower::open(found.lower, false) {
+                match Lower::open(found.lower) {
                     Ok(lower) => {
                         size = lower.header.size();
                         header = Some(lower.header);
                     }
-                    Err(e) if e.kind() == ErrorKind::NotEncrypted => size = found.about.len(),
+                    Err(e) if e.kind() == ErrorKind::Empty && !self.passthrough => {}
+                    Err(e) if e.has_no_header() => size = found.about.len(),
                     Err(e) => return Err(e),
                 }
                 self.summary.files += 1;

@@ -2,12 +2,15 @@
 
 use std::fs::{File, FileTimes};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
+use crate::file::blank::is_blank;
+use crate::lock::{Access, lock_for_tool};
 use crate::{EXTENT, Error, ErrorKind, Header, Place, Result, XATTR};
 
 /// An open lower file with its header.
@@ -28,12 +31,22 @@ impl Lower {
     /// Opens a lower file and reads its header, in the file or else in the xattr.
     ///
     /// # Errors
-    /// As [`Header::read`]; `Io`. All name the path.
-    pub fn open(path: &Path, writable: bool) -> Result<Self> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let flags = i32::try_from(flags.bits()).unwrap_or(0);
-        let file = File::options().read(true).write(writable).custom_flags(flags).open(path);
-        let file = file.map_err(|e| Error::io(path, "cannot open", e))?;
+    /// As [`Header::read`]; `Empty`; `Io`. All name the path.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::of(path, open(path, false)?)
+    }
+
+    /// The same to change it, while no mount has it open and no other tool changes it. The header is what it was locked with.
+    ///
+    /// # Errors
+    /// As [`Lower::open`]; `Busy`.
+    pub(super) fn open_alone(path: &Path, writable: bool) -> Result<Self> {
+        let file = open(path, writable)?;
+        lock_for_tool(&file, Access::Alone).map_err(|e| e.in_file(path))?;
+        Self::of(path, file)
+    }
+
+    fn of(path: &Path, file: File) -> Result<Self> {
         let header = read_header(&file).map_err(|e| e.in_file(path))?;
         Ok(Self { file, path: path.into(), header })
     }
@@ -67,16 +80,21 @@ impl Lower {
 
     /// Writes another header's packets in place of this one's, so that at any time the file opens with one of them.
     ///
-    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size in front of them, which
-    /// a mount may be changing, is not touched. File systems change an xattr whole or not at all.
+    /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size in front of them is not
+    /// touched. File systems change an xattr whole or not at all; the size that goes into it is the one that is there now.
+    /// A mount that looks for no lock may be changing either.
     ///
     /// # Errors
     /// `Unsupported` when it is longer than a sector; `Io`.
-    pub fn replace_packets(&mut self, new: Header) -> Result<()> {
+    pub(super) fn replace_packets(&mut self, mut new: Header) -> Result<()> {
         let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
         let about = self.file.metadata().map_err(failed)?;
         match self.header.place() {
-            Place::Xattr => write_xattr(&self.file, &new).map_err(failed)?,
+            Place::Xattr => {
+                let now = read_xattr(&self.file).map_err(failed)?.unwrap_or_default();
+                new.set_size(Header::read_xattr(&now).map_err(|e| e.in_file(&self.path))?.size());
+                write_xattr(&self.file, &new).map_err(failed)?;
+            }
             Place::File => {
                 let (mut bytes, old) = (new.to_xattr(), self.header.to_xattr().len());
                 // A zero ends the packets, and nothing of old ones stays behind it.
@@ -101,6 +119,13 @@ impl Lower {
     }
 }
 
+fn open(path: &Path, writable: bool) -> Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let file = File::options().read(true).write(writable).custom_flags(flags).open(path);
+    file.map_err(|e| Error::io(path, "cannot open", e))
+}
+
 fn read_header(file: &File) -> Result<Header> {
     let io = |e: io::Error| Error::new(ErrorKind::Io, "cannot read the header").with_source(e);
     let mut start = [0; Header::PARSED];
@@ -110,6 +135,10 @@ fn read_header(file: &File) -> Result<Header> {
     }
     match read_xattr(file).map_err(io)? {
         Some(bytes) => Header::read_xattr(&bytes),
+        None if is_blank(file.as_fd(), &start[..len]).map_err(|e| io(e.into()))? => {
+            let context = "there is no eCryptfs header, nor anything else: it is an empty file";
+            Err(Error::new(ErrorKind::Empty, context))
+        }
         None => Header::read(&start[..len]),
     }
 }
@@ -146,4 +175,39 @@ pub(super) fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<
         }
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AuthToken, Cipher, FileKey, Keyring};
+
+    #[test]
+    fn packets_that_are_replaced_leave_a_size_alone_that_changed_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let token = |text: &[u8]| AuthToken::from_passphrase(text, AuthToken::DEFAULT_SALT).unwrap();
+        let key = FileKey::random(Cipher::DEFAULT).unwrap();
+        for place in [Place::File, Place::Xattr] {
+            let mut header = Header::new(&key, &[&token(b"old")], place).unwrap();
+            header.set_size(10);
+            let file = File::create(&path).unwrap();
+            let write = |header: &Header| match place {
+                Place::File => file.write_all_at(&header.to_file(), 0).unwrap(),
+                Place::Xattr => write_xattr(&file, header).unwrap(),
+            };
+            write(&header);
+            let mut lower = Lower::open_alone(&path, true).unwrap();
+            // As a mount does that knows of no lock.
+            header.set_size(5000);
+            write(&header);
+            let mut new = lower.header.clone();
+            new.add(&key, &token(b"new")).unwrap();
+            lower.replace_packets(new).unwrap();
+            let found = Lower::open(&path).unwrap().header;
+            assert_eq!((found.place(), found.size(), found.packets().len()), (place, 5000, 2));
+            found.unlock(&Keyring::from(token(b"new"))).unwrap();
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
 }

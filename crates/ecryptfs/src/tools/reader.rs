@@ -1,14 +1,17 @@
 //! A file's plain bytes, from its start to its end.
 
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 
-use super::lower::{Lower, read_up_to};
-use crate::{Contents, EXTENT, FileKey, Result};
+use super::lower::Lower;
+use crate::file::extents;
+use crate::{Contents, EXTENT, Error, FileKey, Result};
 
 /// Reads a lower file's plain bytes through one buffer.
 pub struct PlainReader<'l> {
     lower: &'l Lower,
     contents: Contents,
+    strict: bool,
     /// Plain bytes, and how many of them were given.
     buffer: Vec<u8>,
     given: usize,
@@ -21,29 +24,30 @@ pub struct PlainReader<'l> {
 const BUFFER: usize = 1 << 20;
 
 impl<'l> PlainReader<'l> {
-    /// A reader of a file that is as long as it should be.
+    /// A reader of a file. Where it is not `strict` what is missing is zeros, as in a mount.
     ///
     /// # Errors
     /// `Cut`; `Memory`.
-    pub fn new(lower: &'l Lower, key: &FileKey) -> Result<Self> {
-        lower.check_len()?;
-        let contents = key.contents()?;
-        Ok(Self { lower, contents, buffer: Vec::new(), given: 0, extent: 0, left: lower.header.size() })
+    pub fn new(lower: &'l Lower, key: &FileKey, strict: bool) -> Result<Self> {
+        if strict {
+            lower.check_len()?;
+        }
+        let (contents, left) = (key.contents()?, lower.header.size());
+        Ok(Self { lower, contents, strict, buffer: Vec::new(), given: 0, extent: 0, left })
     }
 
     /// The next plain bytes; none at the end.
     ///
     /// # Errors
-    /// When the lower file cannot be read, or was cut meanwhile.
-    pub fn next_bytes(&mut self) -> io::Result<&[u8]> {
+    /// When the lower file cannot be read, was cut meanwhile, or lacks an extent.
+    pub fn next_bytes(&mut self) -> Result<&[u8]> {
         self.given = 0;
         let plain = usize::try_from(self.left).map_or(BUFFER, |left| left.min(BUFFER));
         self.buffer.resize(plain.next_multiple_of(EXTENT), 0);
         let at = self.lower.header.data_offset() + self.extent * EXTENT as u64;
-        if read_up_to(&self.lower.file, &mut self.buffer, at)? < self.buffer.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.contents.decrypt(self.extent, &mut self.buffer);
+        let decrypt = |first, run: &mut [u8]| self.contents.decrypt(first, run);
+        extents::read(self.lower.file.as_fd(), at, self.extent, &mut self.buffer, self.strict, decrypt)
+            .map_err(|unread| Error::from(unread).in_file(&self.lower.path))?;
         self.extent += (self.buffer.len() / EXTENT) as u64;
         self.left -= plain as u64;
         self.buffer.truncate(plain);
@@ -54,7 +58,7 @@ impl<'l> PlainReader<'l> {
 impl Read for PlainReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.given == self.buffer.len() {
-            self.next_bytes()?;
+            self.next_bytes().map_err(io::Error::other)?;
         }
         let count = out.len().min(self.buffer.len() - self.given);
         out[..count].copy_from_slice(&self.buffer[self.given..][..count]);

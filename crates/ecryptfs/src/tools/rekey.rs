@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::walk::{Found, Kind, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
+use crate::lock::{Access, Claim};
 use crate::{AuthToken, Error, ErrorKind, Header, Keyring, Result, Signature};
 
 /// What becomes of the headers.
@@ -22,8 +23,9 @@ pub enum Change {
 /// are as they should be stay so.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn rekey(root: &Path, keys: &mut Keys, change: &Change, watch: &mut dyn Watch) -> Result<Summary> {
+    let _claim = Claim::of(root, Access::Alone)?;
     let mut visit = Rekey { change, summary: Summary::default() };
     walk(root, keys, watch, &mut visit)?;
     Ok(visit.summary)
@@ -39,7 +41,7 @@ impl Visit for Rekey<'_> {
         if found.kind != Kind::File {
             return Ok(());
         }
-        match Lower::open(found.lower, true) {
+        match Lower::open_alone(found.lower, true) {
             Ok(mut lower) => match self.changed(&lower.header, keys).map_err(|e| e.in_file(found.lower))? {
                 None => self.summary.unchanged += 1,
                 Some(new) => {
@@ -48,7 +50,7 @@ impl Visit for Rekey<'_> {
                     watch.advance(Header::PARSED as u64);
                 }
             },
-            Err(e) if e.kind() == ErrorKind::NotEncrypted => self.summary.unchanged += 1,
+            Err(e) if e.has_no_header() => self.summary.unchanged += 1,
             Err(e) => return Err(e),
         }
         Ok(())

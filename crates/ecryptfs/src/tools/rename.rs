@@ -15,6 +15,7 @@ use super::attributes::{Attributes, keep_times};
 use super::maker::placed;
 use super::walk::{Kind, join, last};
 use super::{Keys, Summary, Watch};
+use crate::lock::{Access, Claim};
 use crate::name::long;
 use crate::{Error, LowerName, NameCipher, Result};
 
@@ -22,7 +23,7 @@ use crate::{Error, LowerName, NameCipher, Result};
 /// than 143 bytes only with `long_names`.
 ///
 /// # Errors
-/// Only when there is no such folder; what fails in it is told to the watch.
+/// Only when there is no such folder, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn rename(
     root: &Path,
     keys: &mut Keys,
@@ -31,6 +32,7 @@ pub fn rename(
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
     fs::read_dir(root).map_err(|e| Error::io(root, "cannot be listed", e))?;
+    let _claim = Claim::of(root, Access::Alone)?;
     let mut run = Run { keys, new, long_names, watch, summary: Summary::default() };
     run.folder(root);
     Ok(run.summary)

@@ -3,7 +3,7 @@
 mod folder;
 mod tar;
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 pub use folder::FolderSink;
@@ -11,7 +11,12 @@ pub(super) use folder::make_empty;
 pub use tar::TarSink;
 
 use super::attributes::Attributes;
-use crate::Result;
+use crate::{Error, Result};
+
+/// Why a file's bytes did not get through: what their reader says, or else what the sink does.
+fn why(e: io::Error, sink: impl FnOnce(io::Error) -> Error) -> Error {
+    e.downcast::<Error>().unwrap_or_else(sink)
+}
 
 /// Takes a tree in the order in which it is read: a folder before what is in it. All paths are from the tree's root, which is
 /// the empty one.

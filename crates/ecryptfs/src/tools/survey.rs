@@ -10,7 +10,7 @@ use rustix::fs::CWD;
 use super::walk::Kind;
 use super::{Lower, Watch};
 use crate::name::{self, long};
-use crate::{Error, ErrorKind, Place, Result, Signature};
+use crate::{Error, Place, Result, Signature};
 
 /// Counts of a tree.
 #[derive(Debug, Default)]
@@ -92,8 +92,8 @@ impl Survey {
     }
 
     fn file(&mut self, lower: &Path) -> Result<()> {
-        let lower = match Lower::open(lower, false) {
-            Err(e) if e.kind() == ErrorKind::NotEncrypted => {
+        let lower = match Lower::open(lower) {
+            Err(e) if e.has_no_header() => {
                 self.plain += 1;
                 return Ok(());
             }

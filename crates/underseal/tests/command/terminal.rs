@@ -1,85 +1,15 @@
-//! A passphrase typed on a pseudo-terminal, which script(1) makes.
-
-use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+//! A passphrase typed on a pseudo-terminal.
 
 use rustix::process::Signal;
 
-use crate::common::{CHEAP, PASSPHRASE, PATIENCE, Place, Server, eventually, is_running, server_signal};
-
-/// A shell command on a terminal of its own.
-struct Terminal {
-    child: Child,
-    keyboard: ChildStdin,
-    screen: Receiver<Vec<u8>>,
-    shown: String,
-    /// Up to where the screen was looked at.
-    seen: usize,
-}
-
-impl Terminal {
-    fn run(place: &Place, args: &[&str]) -> Self {
-        Self::shell(place, &format!("{} {}", env!("CARGO_BIN_EXE_underseal"), args.join(" ")))
-    }
-
-    fn shell(place: &Place, command: &str) -> Self {
-        let mut child = Command::new("script")
-            .args(["--quiet", "--return", "--command", command, "/dev/null"])
-            .env("SHELL", "/bin/sh")
-            .current_dir(place.path(""))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("script(1) is needed for the tests");
-        let (send, screen) = channel();
-        let mut output = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = output.read(&mut bytes) {
-                if send.send(bytes[..len].to_vec()).is_err() {
-                    return;
-                }
-            }
-        });
-        let keyboard = child.stdin.take().unwrap();
-        Self { child, keyboard, screen, shown: String::new(), seen: 0 }
-    }
-
-    /// Waits until the text appears after what was seen so far.
-    #[track_caller]
-    fn sees(&mut self, text: &str) -> &mut Self {
-        loop {
-            if let Some(at) = self.shown[self.seen..].find(text) {
-                self.seen += at + text.len();
-                return self;
-            }
-            match self.screen.recv_timeout(PATIENCE) {
-                Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(e) => panic!("{text:?} is not shown ({e}): {:?}", self.shown),
-            }
-        }
-    }
-
-    fn types(&mut self, keys: &str) -> &mut Self {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
-        self
-    }
-
-    /// Waits for the end; gives the exit status and everything that was shown.
-    fn ends(mut self) -> (Option<i32>, String) {
-        while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
-            self.shown.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        (self.child.wait().unwrap().code(), self.shown)
-    }
-}
+use crate::common::{CHEAP, PASSPHRASE, Place, Server, eventually, is_running, server_signal};
+use crate::support::terminal::Terminal;
 
 #[test]
 fn a_new_passphrase_is_typed_twice_and_never_shown() {
     let place = Place::new();
     let format = [&["format", "disk", "--size", "32M"], &CHEAP[..]].concat();
-    let mut terminal = Terminal::run(&place, &format);
+    let mut terminal = Terminal::run(&place.path(""), &format);
     terminal.sees("Passphrase for disk: ").types(&format!("{PASSPHRASE}\n"));
     terminal.sees("The same again: ").types(&format!("{PASSPHRASE}\n"));
     let (code, shown) = terminal.ends();
@@ -88,7 +18,7 @@ fn a_new_passphrase_is_typed_twice_and_never_shown() {
     place.unlock("read", "disk", &["-o", "out"]).succeeds();
 
     std::fs::remove_file(place.path("disk")).unwrap();
-    let mut terminal = Terminal::run(&place, &format);
+    let mut terminal = Terminal::run(&place.path(""), &format);
     terminal.sees("Passphrase for disk: ").types("one\n").sees("The same again: ").types("two\n");
     let (code, shown) = terminal.ends();
     assert_eq!(code, Some(2), "{shown}");
@@ -114,20 +44,20 @@ fn who_gives_up_at_the_question_has_lost_and_made_nothing() {
 fn a_wrong_passphrase_may_be_typed_again_twice() {
     let place = Place::with_volume();
     let read = ["read", "disk", "--length", "512", "-o", "out"];
-    let mut terminal = Terminal::run(&place, &read);
+    let mut terminal = Terminal::run(&place.path(""), &read);
     terminal.sees("Passphrase for disk: ").types("a\n").sees("No keyslot opens");
     terminal.sees("Passphrase for disk: ").types("b\n").sees("No keyslot opens");
     terminal.sees("Passphrase for disk: ").types(&format!("{PASSPHRASE}\n"));
     assert_eq!(terminal.ends().0, Some(0));
 
-    let mut terminal = Terminal::run(&place, &read);
+    let mut terminal = Terminal::run(&place.path(""), &read);
     for _ in 0..3 {
         terminal.sees("Passphrase for disk: ").types("a\n");
     }
     let (code, shown) = terminal.ends();
     assert_eq!(code, Some(3), "{shown}");
 
-    let mut terminal = Terminal::run(&place, &read);
+    let mut terminal = Terminal::run(&place.path(""), &read);
     terminal.sees("Passphrase for disk: ").types("\x04");
     let (code, shown) = terminal.ends();
     assert_eq!(code, Some(3), "{shown}");
@@ -141,9 +71,9 @@ fn the_terminal_shows_what_is_typed_again_after_a_signal() {
     for (signal, code) in [(None, 130), (Some(Signal::TERM), 143), (Some(Signal::HUP), 129)] {
         let underseal = env!("CARGO_BIN_EXE_underseal");
         let inner = format!("echo pid=$$; exec {underseal} read disk -o out");
-        let mut terminal = Terminal::shell(&place, &format!("trap : INT; sh -c '{inner}'; {after}"));
+        let mut terminal = Terminal::shell(&place.path(""), &format!("trap : INT; sh -c '{inner}'; {after}"));
         terminal.sees("pid=").sees("\n");
-        let line = terminal.shown[..terminal.seen].trim().to_owned();
+        let line = terminal.seen().trim().to_owned();
         let pid: u32 = line.rsplit_once('=').unwrap().1.parse().unwrap();
         terminal.sees("Passphrase for disk: ");
         match signal {
@@ -152,9 +82,9 @@ fn the_terminal_shows_what_is_typed_again_after_a_signal() {
         }
         terminal.sees(&format!("code={code}")).sees("end");
         assert!(
-            terminal.shown.contains("\necho\r") && !terminal.shown.contains("-echo"),
+            terminal.shown().contains("\necho\r") && !terminal.shown().contains("-echo"),
             "{:?}",
-            terminal.shown
+            terminal.shown()
         );
         terminal.ends();
     }
@@ -168,7 +98,7 @@ fn a_stopped_question_is_asked_again_when_it_is_continued() {
     let shell = format!(
         "set -m; {underseal} read disk --length 512 -o out; echo stopped; stty -a | tr ' ;' '\\n\\n' | grep -x -- '-*echo'; fg; echo code=$?"
     );
-    let mut terminal = Terminal::shell(&place, &shell);
+    let mut terminal = Terminal::shell(&place.path(""), &shell);
     terminal.sees("Passphrase for disk: ").types("half\x1a");
     terminal.sees("stopped").sees("\necho\r");
     terminal.sees("Passphrase for disk: ").types(&format!("{PASSPHRASE}\n")).sees("code=0");
@@ -180,7 +110,7 @@ fn a_stopped_question_is_asked_again_when_it_is_continued() {
 fn a_daemon_asks_before_it_leaves_the_terminal() {
     let place = Place::with_volume();
     let open = ["open", "disk", "--nbd", "unix:nbd", "--daemon", "--pid-file", "pid"];
-    let mut terminal = Terminal::run(&place, &open);
+    let mut terminal = Terminal::run(&place.path(""), &open);
     terminal.sees("Passphrase for disk: ").types("a\n").sees("Passphrase for disk: ");
     terminal.types(&format!("{PASSPHRASE}\n")).sees("disk is open");
     assert_eq!(terminal.ends().0, Some(0));
@@ -190,7 +120,7 @@ fn a_daemon_asks_before_it_leaves_the_terminal() {
     server_signal(pid, Signal::TERM);
     eventually("the daemon's end", || !is_running(pid));
 
-    let mut terminal = Terminal::run(&place, &open);
+    let mut terminal = Terminal::run(&place.path(""), &open);
     terminal.sees("Passphrase for disk: ").types("\x03");
     let (code, shown) = terminal.ends();
     assert_eq!(code, Some(130), "{shown}");
@@ -203,11 +133,11 @@ fn overwriting_is_confirmed_by_a_yes_in_capitals() {
     let format = [&["format", "disk", "--passphrase-file", "pass"], &CHEAP[..]].concat();
     let uuid = |place: &Place| place.tool("cryptsetup", &["luksUUID", "disk"]);
     let before = uuid(&place);
-    let mut terminal = Terminal::run(&place, &format);
+    let mut terminal = Terminal::run(&place.path(""), &format);
     terminal.sees("holds a LUKS2 volume").sees("YES in capitals").types("yes\n");
     assert_eq!(terminal.ends().0, Some(2));
     assert_eq!(uuid(&place), before);
-    let mut terminal = Terminal::run(&place, &format);
+    let mut terminal = Terminal::run(&place.path(""), &format);
     terminal.sees("YES in capitals").types("YES\n");
     assert_eq!(terminal.ends().0, Some(0));
     assert_ne!(uuid(&place), before);
@@ -217,18 +147,18 @@ fn overwriting_is_confirmed_by_a_yes_in_capitals() {
 fn plain_bytes_do_not_go_to_a_terminal_by_accident() {
     let place = Place::with_volume();
     let read = ["read", "disk", "--passphrase-file", "pass", "--length", "4096"];
-    let (code, shown) = Terminal::run(&place, &read).ends();
+    let (code, shown) = Terminal::run(&place.path(""), &read).ends();
     assert_eq!(code, Some(2), "{shown}");
     assert!(shown.contains("-o FILE"), "{shown}");
-    assert_eq!(Terminal::run(&place, &[&read[..], &["-o", "-"]].concat()).ends().0, Some(0));
+    assert_eq!(Terminal::run(&place.path(""), &[&read[..], &["-o", "-"]].concat()).ends().0, Some(0));
 }
 
 #[test]
 fn long_copies_show_a_bar_on_a_terminal_and_nothing_when_quiet() {
     let place = Place::with_volume();
     let read = ["read", "disk", "--passphrase-file", "pass", "-o", "out"];
-    let (_, shown) = Terminal::run(&place, &read).ends();
+    let (_, shown) = Terminal::run(&place.path(""), &read).ends();
     assert!(shown.contains("reading ["), "{shown:?}");
-    let (_, shown) = Terminal::run(&place, &[&read[..], &["-q"]].concat()).ends();
+    let (_, shown) = Terminal::run(&place.path(""), &[&read[..], &["-q"]].concat()).ends();
     assert_eq!(shown, "");
 }

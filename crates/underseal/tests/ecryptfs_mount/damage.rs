@@ -28,7 +28,12 @@ fn without_its_key_a_file_has_a_size_and_does_not_open() {
     fs::write(folder.at("file"), vec![7; 5000]).unwrap();
     mount.unmount();
     folder.scratch.file("wrong", b"not this one");
-    let mount = folder.mount_with("", &["wrong"]);
+    let wrong = underseal_ecryptfs::AuthToken::from_passphrase(
+        b"not this one",
+        underseal_ecryptfs::AuthToken::DEFAULT_SALT,
+    );
+    let meant = format!("ecryptfs_sig={}", wrong.unwrap().signature());
+    let mount = folder.mount_with(&meant, &["wrong"]);
     assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 5000);
     assert_eq!(errno(&folder.at("file")), IO);
     fs::write(folder.at("mine"), b"of the other key").unwrap();

@@ -8,6 +8,10 @@
 //!   options.rs   ciphers, names, headers in xattrs, several keys, plain files, the encrypted view
 //!   long_names.rs   names of 144 to 255 bytes, and what may be left over of them
 //!   damage.rs    keys that are missing, headers and extents that are damaged or gone, lower folders that change
+//!   alone.rs     one writer a tree: second mounts, tools, folders in a mounted one
+//!   typed.rs     passphrases that were mistyped, on a terminal and from files
+//!   growth.rs    files that grow long: a disk that is full, a program that is killed meanwhile
+//!   process.rs   what the process leaves: folders it was started in, its number, what is mounted elsewhere
 //!   crash.rs     killed in the middle of writes
 //!   users.rs     mounted by a user, by root for users; ecryptfs-utils's ~/.Private
 //! ```
@@ -18,12 +22,16 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod alone;
 mod contents;
 mod crash;
 mod damage;
+mod growth;
 mod long_names;
 mod mounted;
 mod options;
 mod posix;
+mod process;
+mod typed;
 mod users;
 mod vectors;

@@ -35,6 +35,19 @@ fn a_lower_file_of_nothing_but_zeros_is_an_empty_file() {
 }
 
 #[test]
+fn where_plain_files_are_passed_through_it_is_one_of_them() {
+    if unable("where_plain_files_are_passed_through_it_is_one_of_them") {
+        return;
+    }
+    let folder = Folder::new();
+    fs::write(folder.below("written"), vec![0; 30_000]).unwrap();
+    let mount = folder.mount("ecryptfs_passthrough");
+    assert_eq!(fs::metadata(folder.at("written")).unwrap().len(), 30_000);
+    assert_eq!(fs::read(folder.at("written")).unwrap(), vec![0; 30_000]);
+    mount.unmount();
+}
+
+#[test]
 fn a_lower_file_whose_header_alone_is_zeros_is_damaged() {
     if unable("a_lower_file_whose_header_alone_is_zeros_is_damaged") {
         return;

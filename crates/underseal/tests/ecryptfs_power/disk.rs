@@ -4,13 +4,14 @@
 //! itself: no order holds but that of flushes.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use underseal_cipher::{CipherSpec, Key, SectorSize, build};
 use underseal_datapath::Mapping;
-use underseal_device::{FaultControl, FaultDevice, RamDevice};
+use underseal_device::{Fault, FaultControl, FaultDevice, Kind, RamDevice, Rule};
 use underseal_export::fuse::{FuseConfig, FuseServer, FuseStopper, MountPoint};
 use underseal_volume::{Segment, Volume};
 
@@ -55,6 +56,16 @@ impl Disk {
     /// Blocks that a power cut would endanger.
     pub(crate) fn unflushed(&self) -> usize {
         self.control.unflushed()
+    }
+
+    /// Writes to these bytes fail from now on.
+    pub(crate) fn fail_writes(&self, range: Range<u64>) {
+        self.control.add(Rule::new(Fault::EIO).on(Kind::Write).within(range));
+    }
+
+    /// Nothing fails any more.
+    pub(crate) fn heal(&self) {
+        self.control.clear();
     }
 
     pub(crate) fn cut(&self) {

@@ -10,6 +10,7 @@
 //!     |                                                   fsynced is there, the rest is old or new, all files open
 //!   disk.rs: a file through FUSE, in this process, with a volatile cache that loses blocks at random
 //! ```
+//! durable.rs: fdatasync and sizes, on a disk that is looked at at once. losses.rs: a disk that fails to write.
 //! blank.rs: lower files of zeros, as ext4 leaves new ones that nobody fsynced.
 //!
 //! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
@@ -23,8 +24,10 @@ mod blank;
 mod check;
 mod cuts;
 mod disk;
+mod durable;
 mod expected;
 mod killed;
+mod losses;
 #[path = "../ecryptfs_mount/mounted.rs"]
 #[allow(dead_code, reason = "shared with the other tests of the mount, which use all of it together")]
 mod mounted;

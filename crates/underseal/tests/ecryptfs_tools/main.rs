@@ -5,6 +5,7 @@
 //!   archives.rs   tar archives go in, hostile ones nowhere else
 //!   long_names.rs names of 144 to 255 bytes: in, out, renamed, damaged
 //!   keys.rs       rewrap, add-key, remove-key, interrupted and repeated; passphrases' ways in; wrap and unwrap
+//!   holes.rs      extents that are missing, files of zeros
 //!   refusals.rs   damage, hostile names, missing keys: each entry on its own, with its lower path and the exit status
 //! ```
 
@@ -16,6 +17,7 @@ mod support;
 mod tree;
 
 mod archives;
+mod holes;
 mod keys;
 mod long_names;
 mod refusals;

@@ -7,6 +7,7 @@
 //!   server.rs   `underseal open`, waited for, stopped, killed
 //!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
 //!   trees.rs    folders full of files
+//!   terminal.rs a pseudo-terminal to type passphrases on
 //!   guest.rs    a real kernel (User Mode Linux) that runs shell scripts; guest.py is its first process
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
@@ -16,6 +17,7 @@ pub(crate) mod mounts;
 pub(crate) mod nbd;
 pub(crate) mod scratch;
 pub(crate) mod server;
+pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod trees;
 pub(crate) mod volume;

@@ -15,6 +15,7 @@ use tar::EntryType;
 
 use super::Import;
 use super::archive::{Archive, Member};
+use crate::lock::{Access, Claim};
 use crate::tools::attributes::Attributes;
 use crate::tools::maker::placed;
 use crate::tools::sink::make_empty;
@@ -25,10 +26,11 @@ use crate::{Error, ErrorKind, Result};
 /// Encrypts a tar archive into a lower folder, which does not exist or is empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Io`. What fails in the archive is told to the watch, with its path
-/// there.
+/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive is told to the watch, with
+/// its path there.
 pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
     make_empty(lower)?;
+    let _claim = Claim::of(lower, Access::Alone)?;
     let mut run = Run { how, root: lower, watch, folders: BTreeMap::new(), summary: Summary::default() };
     run.folders.insert(lower.into(), None);
     let mut archive = Archive::new(from);

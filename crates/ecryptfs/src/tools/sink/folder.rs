@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use super::Sink;
+use super::{Sink, why};
 use crate::tools::attributes::Attributes;
 use crate::{Error, ErrorKind, Result};
 
@@ -70,7 +70,7 @@ impl Sink for FolderSink {
         if let Err(e) = written {
             // Half a file looks like a whole one.
             let _ = fs::remove_file(&path);
-            return Err(Error::io(&path, "cannot be written", e));
+            return Err(why(e, |e| Error::io(&path, "cannot be written", e)));
         }
         attributes.apply(&path)
     }

@@ -1,16 +1,51 @@
 //! A tar archive with PAX records for what its headers have no room for.
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, major, minor};
 use tar::{Builder, EntryType, Header};
 
-use super::Sink;
+use super::{Sink, why};
 use crate::tools::attributes::Attributes;
 use crate::{Error, ErrorKind, Result};
+
+/// As many bytes as were promised: the archive's headers say where the next member begins. Where there are fewer, zeros follow,
+/// as in the archives of other programs.
+struct Exactly<'d> {
+    data: &'d mut dyn Read,
+    left: u64,
+    failed: Option<io::Error>,
+}
+
+impl Read for Exactly<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let want = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        let out = &mut out[..want];
+        let read = match &self.failed {
+            None => self.data.read(out),
+            Some(_) => Ok(0),
+        };
+        let read = match read {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Err(e),
+            Ok(0) if want > 0 => {
+                self.failed.get_or_insert_with(|| io::Error::other("it became shorter meanwhile"));
+                out.fill(0);
+                want
+            }
+            Ok(read) => read,
+            Err(e) => {
+                self.failed = Some(e);
+                out.fill(0);
+                want
+            }
+        };
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
 
 /// A tree as a tar archive.
 pub struct TarSink<W: Write> {
@@ -87,9 +122,13 @@ impl<W: Write> Sink for TarSink<W> {
 
     fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()> {
         let mut header = self.begin(EntryType::Regular, attributes, size)?;
-        let written = self.archive.append_data(&mut header, plain, data.take(size)).map_err(failed);
+        let mut data = Exactly { data, left: size, failed: None };
+        let written = self.archive.append_data(&mut header, plain, &mut data).map_err(failed);
         self.broken |= written.is_err();
-        written
+        written?;
+        let because = |e| Error::new(ErrorKind::Io, "the file cannot be read").with_source(e);
+        data.failed
+            .map_or(Ok(()), |e| Err(why(e, because).within("zeros are in the archive instead of its end")))
     }
 
     fn link(&mut self, plain: &Path, to: &Path, attributes: &Attributes) -> Result<()> {
@@ -113,5 +152,41 @@ impl<W: Write> Sink for TarSink<W> {
         header.set_device_major(major(attributes.device)).map_err(failed)?;
         header.set_device_minor(minor(attributes.device)).map_err(failed)?;
         self.archive.append_data(&mut header, plain, std::io::empty()).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_became_shorter_leaves_the_next_one_in_its_place() {
+        let about = Attributes {
+            mode: 0o100_644,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            accessed: (0, 0),
+            modified: (1, 0),
+            xattrs: Vec::new(),
+        };
+        let mut sink = TarSink::new(Vec::new());
+        sink.file(Path::new("whole"), &about, 3, &mut &b"one"[..]).unwrap();
+        let refused = sink.file(Path::new("short"), &about, 2000, &mut &b"two"[..]).unwrap_err();
+        assert!(refused.to_string().contains("zeros are in the archive"), "{refused}");
+        // One that grew goes as far as was promised.
+        sink.file(Path::new("long"), &about, 2, &mut &b"three"[..]).unwrap();
+        let archive = sink.finish().unwrap();
+        let mut found = Vec::new();
+        for entry in tar::Archive::new(&archive[..]).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).unwrap();
+            found.push((entry.path().unwrap().display().to_string(), bytes));
+        }
+        let mut short = b"two".to_vec();
+        short.resize(2000, 0);
+        let expected = [("whole", b"one".to_vec()), ("short", short), ("long", b"th".to_vec())];
+        assert_eq!(found, expected.map(|(name, bytes)| (name.to_owned(), bytes)));
     }
 }

@@ -7,7 +7,9 @@ use clap::Args;
 /// Mounts the plain files of an encrypted folder, without root
 ///
 /// Runs until it is unmounted, or until SIGINT or SIGTERM, which unmount it. Passphrases are asked for on the terminal
-/// unless --passphrase-file or --passphrase-fd says where they are, or the option key=passphrase:.. does.
+/// unless --passphrase-file or --passphrase-fd says where they are, or the option key=passphrase:.. does. One that opens none of the
+/// files that are there is refused, unless ecryptfs_sig names its key. Nobody else may write to the encrypted files meanwhile: a
+/// second mount, and tools that write, are refused.
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
 pub(crate) struct MountArgs {
@@ -33,7 +35,7 @@ pub(crate) struct MountArgs {
 
 /// Mounts ~/.Private as ecryptfs-utils has set it up in ~/.ecryptfs
 ///
-/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase.
+/// The passphrase is the login's, which opens ~/.ecryptfs/wrapped-passphrase. The home folder must be the caller's own.
 #[derive(Debug, Args)]
 #[command(after_help = PRIVATE_EXAMPLES)]
 pub(crate) struct MountPrivateArgs {
@@ -74,7 +76,7 @@ pub(crate) struct ServeMountArgs {
     pub(crate) log_file: Option<PathBuf>,
 }
 
-/// Unmounts a folder, as `fusermount3 -u`
+/// Unmounts what `mount` has mounted, as `fusermount3 -u`
 #[derive(Debug, Args)]
 #[command(after_help = UMOUNT_EXAMPLES)]
 pub(crate) struct UmountArgs {

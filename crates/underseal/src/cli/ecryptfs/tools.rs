@@ -65,6 +65,14 @@ pub(crate) struct TreeLsArgs {
     pub(crate) keys: TreeKeyArgs,
 }
 
+/// What is missing.
+#[derive(Debug, Args)]
+pub(crate) struct HolesArgs {
+    /// Give zeros for extents that are missing (holes, or what a power cut left unwritten) instead of an error
+    #[arg(long)]
+    pub(crate) no_strict: bool,
+}
+
 /// Writes a file's plain bytes to stdout
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -76,13 +84,15 @@ pub(crate) struct TreeCatArgs {
     /// The file's plain path in that folder
     pub(crate) path: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) holes: HolesArgs,
+    #[command(flatten)]
     pub(crate) keys: TreeKeyArgs,
 }
 
 /// Decrypts a lower folder into a folder or a tar archive
 ///
 /// Names, hard links, symlinks, modes, owners, times and xattrs are kept. What cannot be read is told of and skipped; the
-/// exit status says so.
+/// exit status says so. In an archive a file that turns out to be damaged half way ends in zeros.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs export ~/.Private recovered --wrapped ~/.ecryptfs/wrapped-passphrase
@@ -98,6 +108,8 @@ pub(crate) struct TreeExportArgs {
     /// For programs: what was done, as one JSON object on stdout
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) holes: HolesArgs,
     #[command(flatten)]
     pub(crate) keys: TreeKeyArgs,
 }
@@ -124,7 +136,7 @@ pub(crate) struct TreeImportArgs {
     pub(crate) keys: TreeKeyArgs,
 }
 
-/// Verifies names, headers, lengths and that every extent can be read
+/// Verifies names, headers, lengths and that every extent is there and can be read
 ///
 /// eCryptfs has no checksum of contents: an extent that was changed is noise, and no check can tell.
 #[derive(Debug, Args)]
@@ -143,7 +155,7 @@ pub(crate) struct TreeCheckArgs {
 /// Changes the passphrase of a lower folder: headers only, contents stay as they are
 ///
 /// Names are encrypted with a key of their own, which stays: `rename-tree` changes it. A run that was interrupted is taken up
-/// by the same again. Every header is replaced in one step.
+/// by the same again. Every header is replaced in one step. Nobody may have the folder mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs rewrap ~/.Secret
@@ -208,6 +220,8 @@ pub(crate) struct TreeRenameArgs {
 }
 
 /// Moves headers from files into xattrs, or back
+///
+/// Contents are copied to new files. Nobody may have the folder mounted meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ecryptfs convert lower --header xattr")]

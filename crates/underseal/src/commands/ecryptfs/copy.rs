@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use underseal_ecryptfs::tools::{
-    FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower, import_tar,
+    Export, FolderSink, Import, Sink, Summary, TarSink, export as to_sink, import as to_lower, import_tar,
 };
 use underseal_ecryptfs::{Cipher, Place};
 
@@ -52,7 +52,8 @@ fn archive(args: &TreeExportArgs, access: &mut Access, out: impl Write, told: &m
 }
 
 fn run(args: &TreeExportArgs, access: &mut Access, sink: &mut dyn Sink, told: &mut Told) -> Result<Summary> {
-    Ok(to_sink(&args.lower, &mut access.keys, access.options.passthrough, sink, told)?)
+    let how = Export { passthrough: access.options.passthrough, strict: !args.holes.no_strict };
+    Ok(to_sink(&args.lower, &mut access.keys, how, sink, told)?)
 }
 
 pub(super) fn import(args: &TreeImportArgs, quiet: bool) -> Result<()> {

@@ -1,19 +1,89 @@
 //! A mount's keys, out of passphrases.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::Keys;
+use underseal_ecryptfs::fs::{Keys, Sealing};
 use underseal_ecryptfs::options::{Options, PassphraseSource, passphrase_in_line};
+use underseal_ecryptfs::tools::{Fit, fit};
 use underseal_ecryptfs::{AuthToken, Cipher, Keyring, NameCipher, Signature};
 
+use super::mount::MountOptions;
 use crate::cli::MountArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file};
+use crate::output::print;
+use crate::passphrase::{ask_hidden, first_line_of_descriptor, first_line_of_file, tell};
+
+/// What a mount encrypts with: of passphrases that are its lower folder's, or meant.
+///
+/// # Errors
+/// `NoKey` when they open nothing that is there; `Usage` when two that should be the same differ; as for other passphrases.
+pub(super) fn sealing(args: &MountArgs, options: &MountOptions, quiet: bool) -> Result<Sealing> {
+    let of = options.ecryptfs.passphrase.as_ref().and_then(|option| option.source.as_ref());
+    let is_asked = args.passphrase_file.is_empty() && args.passphrase_fd.is_empty() && of.is_none();
+    let mut tries = if is_asked { 3 } else { 1 };
+    loop {
+        tries -= 1;
+        let passphrases = passphrases(args, &options.ecryptfs)?;
+        let sealing = options.sealing(&passphrases).and_then(|sealing| {
+            let is_known = compare(&args.lower, &sealing, &options.ecryptfs)?;
+            Ok((sealing, is_known))
+        });
+        match sealing {
+            Err(error) if error.exit() == Exit::NoKey && tries > 0 => tell(&error.what()),
+            Err(error) => return Err(error),
+            Ok((sealing, true)) => return Ok(sealing),
+            Ok((sealing, false)) => {
+                // Nothing says that it is not a typing error.
+                if is_asked && passphrases.first() != Some(&ask_hidden("The same again: ")?) {
+                    return Err(
+                        Error::usage("the two passphrases differ").with_remedy("again, typing slowly")
+                    );
+                }
+                if !quiet {
+                    let keys = sealing.keys.new_files.iter().map(|token| token.signature().to_string());
+                    print(&format!("new files are for the key {}\n", keys.collect::<Vec<_>>().join(", ")))?;
+                }
+                return Ok(sealing);
+            }
+        }
+    }
+}
+
+/// Whether a key opens something that is there; what names a key says that it is meant.
+///
+/// # Errors
+/// `NoKey` when there is something, and none opens any of it.
+fn compare(lower: &Path, sealing: &Sealing, options: &Options) -> Result<bool> {
+    if sealing.encrypted_view {
+        return Ok(true);
+    }
+    let names = sealing.names.as_ref().filter(|_| options.name_signature.is_none());
+    let (contents, of_names) = fit(lower, &sealing.keys.keyring, names);
+    let is_named = !options.signatures.is_empty();
+    if let (Fit::Other(signature), false) = (contents, is_named) {
+        let ours = sealing.keys.new_files.iter().map(|token| token.signature().to_string());
+        let ours = ours.collect::<Vec<_>>().join(", ");
+        let what = format!("{}: files there are for the key {signature}, not for {ours}", lower.display());
+        return Err(Error::new(Exit::NoKey, what).with_remedy(format!(
+            "the passphrase again; for new files with this one nevertheless: -o ecryptfs_sig={ours}",
+            ours = ours.replace(", ", ",ecryptfs_sig=")
+        )));
+    }
+    if let (Fit::Other(signature), Some(names)) = (of_names, names) {
+        let ours = names.token().signature();
+        let what = format!("{}: names there are for the key {signature}, not for {ours}", lower.display());
+        return Err(Error::new(Exit::NoKey, what).with_remedy(format!(
+            "-o ecryptfs_fnek_sig={signature} for the names that are there; for others nevertheless: -o ecryptfs_fnek_sig={ours}"
+        )));
+    }
+    Ok(is_named || contents == Fit::Opens || of_names == Fit::Opens)
+}
 
 /// The passphrases of a mount, in the order in which they were given; asked for when they were not.
-pub(super) fn passphrases(args: &MountArgs, options: &Options) -> Result<Vec<Key>> {
+fn passphrases(args: &MountArgs, options: &Options) -> Result<Vec<Key>> {
     let mut all = Vec::new();
     for path in &args.passphrase_file {
         all.push(first_line_of_file(path)?);

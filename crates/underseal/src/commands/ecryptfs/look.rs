@@ -7,7 +7,7 @@ use serde::Serialize;
 use underseal_ecryptfs::tools::{
     Entry, Finding, Kind, Lower, PlainReader, Survey, check as verify, find, list,
 };
-use underseal_ecryptfs::{Error as EcryptfsError, Header, KeyPacket, NameCipher, Place};
+use underseal_ecryptfs::{Error as EcryptfsError, ErrorKind, Header, KeyPacket, NameCipher, Place};
 
 use super::access::Access;
 use super::told::{Told, print_json};
@@ -20,7 +20,7 @@ pub(super) fn info(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
     if args.lower.is_dir() {
         return survey(args, quiet);
     }
-    let lower = Lower::open(&args.lower, false)?;
+    let lower = Lower::open(&args.lower)?;
     let about = About::of(&lower.header);
     if args.json { print_json(&about) } else { print(&about.to_text()) }
 }
@@ -172,7 +172,7 @@ pub(super) fn ls(args: &TreeLsArgs, quiet: bool) -> Result<()> {
         }
         Ok::<(), EcryptfsError>(())
     };
-    let summary = list(&args.lower, &mut access.keys, &mut told, &mut tell)?;
+    let summary = list(&args.lower, &mut access.keys, access.options.passthrough, &mut told, &mut tell)?;
     if let Some(e) = gone.or_else(|| out.flush().err()) {
         return Err(Error::new(Exit::Failed, "cannot write to stdout").because(&e));
     }
@@ -228,12 +228,16 @@ pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
         Some(plain) => find(&args.lower, plain, &mut access.keys)?,
         None => args.lower.clone(),
     };
-    let lower = Lower::open(&path, false)?;
+    let lower = match Lower::open(&path) {
+        // As in a mount.
+        Err(e) if e.kind() == ErrorKind::Empty => return Ok(()),
+        lower => lower?,
+    };
     let key = access.keys.unlock(&lower.header).map_err(|e| e.in_file(&path))?;
-    let mut reader = PlainReader::new(&lower, &key)?;
+    let mut reader = PlainReader::new(&lower, &key, !args.holes.no_strict)?;
     let mut out = stdout().lock();
     loop {
-        let bytes = reader.next_bytes().map_err(|e| Error::io(&path, "cannot be read", e))?;
+        let bytes = reader.next_bytes()?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -258,6 +262,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
     let mut tell = |path: &Path, finding: Finding| {
         let words = match finding {
             Finding::Plain => "it is not encrypted".into(),
+            Finding::Zeros => "it is nothing but zeros: an empty file".into(),
             Finding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
             Finding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
             Finding::LeftOver => "it holds the name of nothing: it is left over, and may be removed".into(),

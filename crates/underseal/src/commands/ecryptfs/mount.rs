@@ -1,6 +1,7 @@
 //! `underseal ecryptfs mount` and `umount`.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::io::Errno;
@@ -29,9 +30,8 @@ pub(super) struct MountOptions {
 
 pub(super) fn run(args: &MountArgs, quiet: bool) -> Result<()> {
     let options = MountOptions::parse(&args.options)?;
-    serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, || {
-        keys::passphrases(args, &options.ecryptfs)
-    })
+    let sealing = || keys::sealing(args, &options, quiet);
+    serve(&args.serve, &args.lower, &args.mountpoint, &options, quiet, sealing)
 }
 
 pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
@@ -41,12 +41,20 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
         let error = |exit| Error::new(exit, format!("cannot unmount {}", path.display())).because(&e);
         match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => error(Exit::InUse).with_remedy("`fuser -m PATH` tells who uses it; --lazy"),
-            Some(Errno::INVAL | Errno::NOENT) => {
-                error(Exit::Usage).with_remedy("the folder it is mounted on")
-            }
+            Some(Errno::INVAL | Errno::NOENT) => refused_there(&path),
             _ => error(Exit::Failed),
         }
     })
+}
+
+/// Why nothing was unmounted where no such mount is.
+fn refused_there(path: &Path) -> Error {
+    let what = match fs::mounted_at(path) {
+        Ok(Some(kind)) => format!("cannot unmount {}: a {kind} is mounted there", path.display()),
+        _ => format!("cannot unmount {}: nothing is mounted there", path.display()),
+    };
+    Error::usage(what)
+        .with_remedy("the folder that `underseal ecryptfs mount` mounted on; `umount` for others")
 }
 
 impl MountOptions {
@@ -69,7 +77,7 @@ impl MountOptions {
         Ok(Self { ecryptfs: Options::parse(&rest.join(","))?, allow, strict, policy })
     }
 
-    fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
+    pub(super) fn sealing(&self, passphrases: &[Key]) -> Result<Sealing> {
         let options = &self.ecryptfs;
         let (keys, names) = keys::keys(passphrases, options)?;
         Ok(Sealing {
@@ -93,7 +101,7 @@ pub(super) fn serve(
     mountpoint: &Path,
     options: &MountOptions,
     quiet: bool,
-    passphrases: impl FnOnce() -> Result<Vec<Key>>,
+    sealing: impl FnOnce() -> Result<Sealing>,
 ) -> Result<()> {
     for folder in [lower, mountpoint] {
         let about = std::fs::metadata(folder).map_err(|e| match Errno::from_io_error(&e) {
@@ -110,7 +118,7 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
-    let sealing = options.sealing(&passphrases()?)?;
+    let sealing = sealing()?;
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let config = MountConfig {
@@ -122,6 +130,7 @@ pub(super) fn serve(
     let mount = Mount::new(lower, mountpoint, Some(sealing), &config)?;
     let unmounter = mount.unmounter();
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let pid_file = Arc::new(Mutex::new(pid_file));
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
     }
@@ -132,21 +141,27 @@ pub(super) fn serve(
         child.detach()?;
     }
     // Ends with the process: nothing is left to do when the mount has gone.
+    let for_signals = pid_file.clone();
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             while let Ok(Woken::Signal(signal)) = taken.wait(None) {
-                stop(&unmounter, signal);
+                stop(&unmounter, signal, &for_signals);
             }
         })
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
-    mount.run()?;
-    drop(pid_file);
-    Ok(())
+    let ended = mount.run();
+    remove(&pid_file);
+    Ok(ended?)
+}
+
+/// It is removed by whichever thread ends the process.
+fn remove(pid_file: &Mutex<Option<PidFile>>) {
+    drop(pid_file.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
 /// Unmounts. Those who have files open may go on with them, and it ends when they do; a second signal ends it at once.
-fn stop(unmounter: &Unmounter, signal: i32) {
+fn stop(unmounter: &Unmounter, signal: i32, pid_file: &Mutex<Option<PidFile>>) {
     match unmounter.unmount(false) {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => {
             log::warn!("the mount is in use: it ends when its last file is closed, or with a second signal");
@@ -155,7 +170,10 @@ fn stop(unmounter: &Unmounter, signal: i32) {
             }
         }
         // It is unmounted already, and somebody wants it to end nevertheless.
-        Err(_) => std::process::exit(128 + signal),
+        Err(_) => {
+            remove(pid_file);
+            std::process::exit(128 + signal);
+        }
         Ok(()) => {}
     }
 }

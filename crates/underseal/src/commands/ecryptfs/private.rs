@@ -1,8 +1,10 @@
 //! `underseal ecryptfs mount-private`: what ecryptfs-utils has set up.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use underseal_cipher::Key;
 use underseal_ecryptfs::signatures::Signatures;
 use underseal_ecryptfs::{self as ecryptfs, wrapped};
@@ -18,6 +20,8 @@ pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
         .clone()
         .or_else(std::env::home_dir)
         .ok_or_else(|| Error::usage("there is no home folder").with_remedy("--home DIR"))?;
+    let about = fs::metadata(&home).map_err(|e| Error::io(&home, "cannot be looked at", e))?;
+    must_be_ours(&home, &about)?;
     let settings = home.join(".ecryptfs");
     let signatures = Signatures::read(&read(&settings.join("Private.sig"))?)?;
     let mountpoint = match &args.mountpoint {
@@ -30,7 +34,8 @@ pub(super) fn run(args: &MountPrivateArgs, quiet: bool) -> Result<()> {
     all.extend(args.options.iter().cloned());
     let options = MountOptions::parse(&all)?;
     serve(&args.serve, &home.join(".Private"), &mountpoint, &options, quiet, || {
-        Ok(vec![passphrase(args, &settings.join("wrapped-passphrase"))?])
+        // Private.sig says which keys are meant.
+        options.sealing(&[passphrase(args, &settings.join("wrapped-passphrase"))?])
     })
 }
 
@@ -69,10 +74,20 @@ fn private_mnt(file: &Path) -> Result<PathBuf> {
 fn read(path: &Path) -> Result<Vec<u8>> {
     use std::io::Read;
 
+    let failed = |e| Error::io(path, "cannot read what ecryptfs-utils has set up", e);
+    let file = fs::File::open(path).map_err(failed)?;
+    must_be_ours(path, &file.metadata().map_err(failed)?)?;
     let mut bytes = Vec::new();
     // None of these files is longer than a path.
-    fs::File::open(path)
-        .and_then(|file| file.take(8192).read_to_end(&mut bytes))
-        .map_err(|e| Error::io(path, "cannot read what ecryptfs-utils has set up", e))?;
+    file.take(8192).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
+}
+
+/// What somebody else has written there would be mounted where that one says, and by root for everybody.
+fn must_be_ours(path: &Path, about: &fs::Metadata) -> Result<()> {
+    if about.uid() == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{}: it belongs to another user (uid {})", path.display(), about.uid()))
+        .with_remedy("as that user: `sudo -u USER underseal ecryptfs mount-private`"))
 }

@@ -1,0 +1,79 @@
+//! Whole extents of a lower file, read and decrypted: for a mount and for the tools.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use super::Failure;
+use super::open::read_most;
+use crate::{EXTENT, Error, ErrorKind};
+
+/// Why extents cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// The lower file cannot be read.
+    Lower(Errno),
+    /// It ends before this extent does.
+    Cut(u64),
+    /// There is nothing where this extent should be.
+    Missing(u64),
+}
+
+/// Reads extents from `at` on, of which the first has this number, and decrypts them. What is missing is an error, or zeros
+/// where that is not `strict`.
+pub(crate) fn read(
+    fd: BorrowedFd<'_>,
+    at: u64,
+    first: u64,
+    run: &mut [u8],
+    strict: bool,
+    decrypt: impl Fn(u64, &mut [u8]),
+) -> Result<(), Unread> {
+    let got = read_most(fd, run, at).map_err(Unread::Lower)?;
+    let whole = got / EXTENT * EXTENT;
+    if strict && whole < run.len() {
+        return Err(Unread::Cut(first + (whole / EXTENT) as u64));
+    }
+    run[whole..].fill(0);
+    match run.chunks_exact(EXTENT).position(is_missing) {
+        None => decrypt(first, run),
+        Some(n) if strict => return Err(Unread::Missing(first + n as u64)),
+        Some(_) => {
+            for (n, extent) in (first..).zip(run.chunks_exact_mut(EXTENT)) {
+                if !is_missing(extent) {
+                    decrypt(n, extent);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Cipher text is never all zeros: there is nothing there (a hole, or blocks that a power cut left unwritten).
+pub(crate) fn is_missing(extent: &[u8]) -> bool {
+    // One look is enough for nearly every extent.
+    extent[..8] == [0; 8] && extent.iter().all(|&b| b == 0)
+}
+
+impl From<Unread> for Failure {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Lower(e) => e.into(),
+            other => Error::from(other).into(),
+        }
+    }
+}
+
+impl From<Unread> for Error {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Lower(e) => {
+                Self::new(ErrorKind::Io, "cannot be read").with_source(std::io::Error::from(e))
+            }
+            Unread::Cut(extent) => {
+                Self::new(ErrorKind::Cut, format!("the file is cut off at extent {extent}"))
+            }
+            Unread::Missing(extent) => Self::new(ErrorKind::Missing, format!("extent {extent} is missing")),
+        }
+    }
+}

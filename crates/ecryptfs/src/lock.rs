@@ -1,0 +1,152 @@
+//! Who may change a lower tree: flock(2), so that two who do not know of each other do not undo each other's work.
+//!
+//! ```text
+//!   the root    a mount, and a tool that writes, from its start to its end: alone, or readers together
+//!   one file    a mount, while somebody has it open; a tool, while it changes the file
+//! ```
+//! The root's lock says it before anything was done. The files' locks hold where roots differ: a tool on a folder or a file in
+//! a mounted tree, a mount of a parent, another path to the same files. A lower filesystem without locks has none of it,
+//! nor do the kernel's eCryptfs and others who look for no lock.
+
+use std::fmt::Write;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, major, minor, openat};
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, Result};
+
+/// What others may do meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Read.
+    Shared,
+    /// Nothing.
+    Alone,
+}
+
+/// A lower root that is in use, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _folder: OwnedFd,
+}
+
+impl Claim {
+    /// Takes a folder. Anything else has the lock of a file.
+    ///
+    /// # Errors
+    /// `Busy`, with who has it; `Io`.
+    pub(crate) fn of(root: &Path, access: Access) -> Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = match openat(CWD, root, flags, Mode::empty()) {
+            Err(Errno::NOTDIR) => return Ok(None),
+            folder => folder.map_err(|e| Error::io(root, "cannot be opened", e))?,
+        };
+        lock_for_tool(&folder, access).map_err(|e| e.in_file(root))?;
+        Ok(Some(Self { _folder: folder }))
+    }
+}
+
+/// Locks an open file or folder; waits for a moment, because a mount that was taken away, and a file that was closed there,
+/// are free only when the mount's process has heard of it.
+///
+/// # Errors
+/// `Busy`, with who has it; `Io`.
+pub(crate) fn lock_for_tool(fd: impl AsFd, access: Access) -> Result<()> {
+    let asked = Instant::now();
+    loop {
+        match lock(&fd, access) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if asked.elapsed() < PATIENCE => thread::sleep(PATIENCE / 100),
+            Err(Errno::WOULDBLOCK) => return Err(busy(fd)),
+            Err(e) => return Err(Error::new(ErrorKind::Io, "cannot be locked").with_source(e)),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Locks an open file or folder, or does nothing where there are no locks.
+///
+/// # Errors
+/// `EWOULDBLOCK` when somebody has it.
+pub(crate) fn lock(fd: impl AsFd, access: Access) -> std::result::Result<(), Errno> {
+    let operation = match access {
+        Access::Shared => FlockOperation::NonBlockingLockShared,
+        Access::Alone => FlockOperation::NonBlockingLockExclusive,
+    };
+    loop {
+        match flock(&fd, operation) {
+            Err(Errno::INTR) => {}
+            // EBADF: over NFS only who may write may lock others out.
+            Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::BADF) => return Ok(()),
+            done => return done,
+        }
+    }
+}
+
+/// Gives a lock back before its file is closed.
+pub(crate) fn unlock(fd: impl AsFd) {
+    // There is nothing to be done about a lock that stays.
+    let _ = flock(fd, FlockOperation::Unlock);
+}
+
+/// Says who has locked a file or folder.
+pub(crate) fn busy(fd: impl AsFd) -> Error {
+    let mut context = String::from("it is in use");
+    if let Some(process) = holder(fd) {
+        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let name = if name.is_empty() { "a program" } else { name.trim_end() };
+        // Writing to a string does not fail.
+        let _ = write!(context, " by {name} (process {process})");
+    }
+    Error::new(ErrorKind::Busy, context)
+}
+
+/// The process that has locked it, where the kernel tells.
+fn holder(fd: impl AsFd) -> Option<u32> {
+    let stat = fstat(fd).ok()?;
+    let file = format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, process, of) = (words.next()?, words.nth(2)?, words.next()?);
+        (kind == "FLOCK" && of == file).then(|| process.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_has_one_writer_or_many_readers_and_says_who() {
+        let folder = tempfile::tempdir().unwrap();
+        let claim = |access| Claim::of(folder.path(), access);
+        let readers = [claim(Access::Shared).unwrap(), claim(Access::Shared).unwrap()];
+        assert!(readers.iter().all(Option::is_some));
+        let refused = claim(Access::Alone).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
+        drop(readers);
+        let writer = claim(Access::Alone).unwrap();
+        assert_eq!(claim(Access::Shared).unwrap_err().kind(), ErrorKind::Busy);
+        drop(writer);
+        claim(Access::Shared).unwrap();
+    }
+
+    #[test]
+    fn a_root_is_one_whatever_leads_to_it_and_a_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, b"x").unwrap();
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(Claim::of(&file, Access::Alone).unwrap().is_none());
+        let _claim = Claim::of(&link, Access::Alone).unwrap();
+        assert_eq!(Claim::of(folder.path(), Access::Alone).unwrap_err().kind(), ErrorKind::Busy);
+    }
+}

@@ -1,0 +1,137 @@
+//! What the process of a mount holds on to and leaves behind, and what else is left alone.
+
+use std::fs::{self, File};
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::mounted::{Folder, unable, underseal};
+use crate::support::mounts::{Mount, cannot_mount, skip};
+use crate::support::output;
+use crate::support::tools::{PATIENCE, wait_until, within};
+
+#[test]
+fn no_thread_stays_in_the_folder_it_was_started_from() {
+    if unable("no_thread_stays_in_the_folder_it_was_started_from") {
+        return;
+    }
+    let folder = Folder::new();
+    let here = folder.scratch.path("here");
+    fs::create_dir(&here).unwrap();
+    // In the foreground the main thread stays there, and whoever serves does not.
+    let mut command = underseal();
+    command.current_dir(&here).args(["ecryptfs", "mount", "../lower", "../plain"]);
+    let mut server = command.args(["--passphrase-file", "../passphrase"]).spawn().unwrap();
+    let task = format!("/proc/{}/task", server.id());
+    let mut left = Vec::new();
+    let all_left = within(PATIENCE, || {
+        left = fs::read_dir(&task).unwrap().flatten().map(|task| task.path()).collect();
+        left.retain(|task| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ecryptfs-"))
+        });
+        left.len() == 2
+            && left.iter().all(|task| fs::read_link(task.join("cwd")).is_ok_and(|cwd| cwd == Path::new("/")))
+    });
+    unmount(&folder);
+    let ended = server.wait().unwrap();
+    assert!(all_left && ended.success(), "{left:?}");
+}
+
+fn unmount(folder: &Folder) {
+    wait_until("it is unmounted", PATIENCE, || {
+        output(underseal().args(["ecryptfs", "umount"]).arg(&folder.plain)).status.success()
+    });
+}
+
+#[test]
+fn a_second_signal_ends_it_and_its_number_goes() {
+    if unable("a_second_signal_ends_it_and_its_number_goes") {
+        return;
+    }
+    let folder = Folder::new();
+    let mut mount = folder.mount("");
+    let file = File::create(folder.at("file")).unwrap();
+    mount.signal(Signal::TERM);
+    wait_until("it is out of sight", PATIENCE, || !folder.at("file").exists());
+    assert!(folder.scratch.path("pid").exists(), "it still serves the file that is open");
+    mount.signal(Signal::TERM);
+    mount.wait();
+    assert!(!folder.scratch.path("pid").exists());
+    drop(file);
+}
+
+#[test]
+fn only_mounts_of_this_kind_are_unmounted() {
+    let test = "only_mounts_of_this_kind_are_unmounted";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    let folder = Folder::new();
+    let umount = |path: &Path, more: &[&str]| {
+        output(
+            underseal()
+                .current_dir(folder.scratch.folder())
+                .args(["ecryptfs", "umount"])
+                .args(more)
+                .arg(path),
+        )
+    };
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let other = Mount::tmpfs(&folder.scratch.path("a b\\c"), 1 << 20);
+    fs::write(other.directory().join("file"), b"x").unwrap();
+    for more in [&[][..], &["--lazy"]] {
+        let refused = umount(other.directory(), more);
+        assert!(
+            refused.status.code() == Some(2) && said(&refused).contains("a tmpfs is mounted there"),
+            "{refused:?}"
+        );
+        assert!(other.directory().join("file").exists());
+    }
+    let refused = umount(&folder.plain, &[]);
+    assert!(
+        refused.status.code() == Some(2) && said(&refused).contains("nothing is mounted there"),
+        "{refused:?}"
+    );
+    // By a path that is not the mount table's.
+    let mount = folder.mount("");
+    std::os::unix::fs::symlink(folder.scratch.folder(), folder.scratch.path("link")).unwrap();
+    wait_until("it is unmounted", PATIENCE, || umount(Path::new("link/plain"), &[]).status.success());
+    drop(mount);
+}
+
+#[test]
+fn root_does_not_believe_what_another_has_set_up() {
+    if unable("root_does_not_believe_what_another_has_set_up") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("root_does_not_believe_what_another_has_set_up", "giving files away needs root");
+    }
+    let folder = Folder::new();
+    let home = folder.scratch.path("home");
+    for name in ["", ".ecryptfs", ".Private", "victim"] {
+        fs::create_dir(home.join(name)).unwrap();
+    }
+    let wrapping =
+        underseal_ecryptfs::wrapped::wrap(&underseal_cipher::Key::new(b"test").unwrap(), b"login").unwrap();
+    fs::write(home.join(".ecryptfs/wrapped-passphrase"), wrapping).unwrap();
+    fs::write(home.join(".ecryptfs/Private.sig"), "d395309aaad4de06\n").unwrap();
+    fs::write(home.join(".ecryptfs/Private.mnt"), home.join("victim").to_str().unwrap()).unwrap();
+    folder.scratch.file("login", b"login\n");
+    let refused = || {
+        let mut command = underseal();
+        command.args(["ecryptfs", "mount-private", "--daemon", "--home"]).arg(&home);
+        let refused = output(command.arg("--passphrase-file").arg(folder.scratch.path("login")));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && said.contains("belongs to another user"), "{refused:?}");
+        let table = fs::read_to_string("/proc/mounts").unwrap();
+        assert!(!table.contains(home.to_str().unwrap()), "{table}");
+    };
+    chown(&home, Some(61_234), None).unwrap();
+    refused();
+    // Not even in a folder of root's own, where others may write.
+    chown(&home, Some(0), None).unwrap();
+    chown(home.join(".ecryptfs/Private.mnt"), Some(61_234), None).unwrap();
+    refused();
+}

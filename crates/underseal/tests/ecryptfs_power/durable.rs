@@ -1,0 +1,72 @@
+//! fdatasync makes sizes durable, wherever they are kept. Nothing is left to chance: the lower filesystem writes its metadata
+//! when it is told to and not before, and what the disk has been given is looked at at once.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use underseal_ecryptfs::tools::Lower;
+
+use crate::mounted::{Folder, unable};
+use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
+use crate::support::{run, tool};
+
+/// A change of the size, within the last extent or beyond it, and what it is then. The file has 100 bytes before.
+type Change = (&'static str, u64, fn(&File));
+
+const CHANGES: [Change; 5] = [
+    ("appended", 200, |file| file.write_all_at(&[2; 100], 100).unwrap()),
+    ("cut", 50, |file| file.set_len(50).unwrap()),
+    ("grown", 3000, |file| file.set_len(3000).unwrap()),
+    ("reserved", 4000, |file| fallocate(file, FallocateFlags::empty(), 0, 4000).unwrap()),
+    ("grown by an extent", 5000, |file| file.set_len(5000).unwrap()),
+];
+
+#[test]
+fn fdatasync_makes_sizes_durable() {
+    let test = "fdatasync_makes_sizes_durable";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    if unable(test) {
+        return;
+    }
+    for options in ["", "ecryptfs_xattr_metadata"] {
+        let mut folder = Folder::new();
+        let disk = folder.scratch.sparse("disk", 48 << 20);
+        let device = Loop::attach(&disk, &[]);
+        let lazy = "lazy_itable_init=0,lazy_journal_init=0";
+        run(tool("mkfs.ext4").args(["-q", "-E", lazy]).arg(device.device()));
+        let below = Mount::new(device.device(), &folder.scratch.path("below"), &["-o", "commit=300"]);
+        folder.lower = below.directory().join("lower");
+        fs::create_dir(&folder.lower).unwrap();
+        let mount = folder.mount(options);
+        for (name, size, change) in CHANGES {
+            for opened_again in [false, true] {
+                let name = format!("{name}{}", if opened_again { ", opened again" } else { "" });
+                let mut file = File::create_new(folder.at(&name)).unwrap();
+                file.write_all_at(&[1; 100], 0).unwrap();
+                file.sync_all().unwrap();
+                file.sync_data().unwrap();
+                change(&file);
+                if opened_again {
+                    drop(file);
+                    file = File::options().write(true).open(folder.at(&name)).unwrap();
+                }
+                file.sync_data().unwrap();
+                // What the disk has been given by now.
+                let copy = folder.scratch.path("copy");
+                run(tool("cp").arg("--sparse=always").arg(&disk).arg(&copy));
+                let device = Loop::attach(&copy, &[]);
+                let found = Mount::new(device.device(), &folder.scratch.path("found"), &[]);
+                let lower = Lower::open(&found.directory().join("lower").join(&name)).unwrap();
+                assert_eq!(lower.header.size(), size, "{name} {options}");
+                drop(lower);
+                drop((found, device));
+                fs::remove_file(&copy).unwrap();
+            }
+        }
+        mount.unmount();
+        drop((below, device));
+    }
+}
