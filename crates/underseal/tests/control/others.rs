@@ -1,12 +1,12 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use crate::operator::{Operator, Ran};
 use crate::support::mounts::skip;
 use crate::support::nbd::Client;
 use crate::support::tool;
+use crate::support::tools::{PATIENCE, wait_until};
 
 #[test]
 fn another_user_is_refused_and_the_volume_goes_on() {
@@ -60,7 +60,7 @@ fn nonsense_and_silence_harm_nobody() {
     let (_, server) = operator.open(&[]);
     let connect = || {
         let socket = UnixStream::connect(operator.directory().join("image.sock")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
     let long = vec![b'x'; 100_000];
@@ -88,9 +88,7 @@ fn nonsense_and_silence_harm_nobody() {
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
     drop(silent);
     drop(slow);
-    crate::support::tools::wait_until("the control socket has room", Duration::from_secs(60), || {
-        operator.run("status image").code == Some(0)
-    });
+    wait_until("the control socket has room", PATIENCE, || operator.run("status image").code == Some(0));
     drop(client);
     server.stop();
 }

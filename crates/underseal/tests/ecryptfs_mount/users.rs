@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::mounted::{Folder, PASSPHRASE, client, unable, underseal, unmount_stale};
 use crate::support::mounts::skip;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run};
 
 /// Two users that own nothing.
@@ -190,9 +191,7 @@ fn a_signal_unmounts_once_nobody_has_files_open() {
     let mut mount = folder.mount("");
     let file = fs::File::create(folder.at("file")).unwrap();
     mount.signal(Signal::TERM);
-    crate::support::tools::wait_until("it is out of sight", std::time::Duration::from_secs(60), || {
-        !folder.at("file").exists()
-    });
+    wait_until("it is out of sight", PATIENCE, || !folder.at("file").exists());
     std::io::Write::write_all(&mut &file, b"to the end").unwrap();
     drop(file);
     mount.wait();

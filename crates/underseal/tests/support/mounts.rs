@@ -1,11 +1,11 @@
 //! What only root may set up, or a machine may not have. It is undone in the reverse order, however a test ends.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::panicking;
+
+pub(crate) use underseal_testing::skip;
 
 use super::tools::{PATIENCE, missing, output, wait_until, within};
 use super::{run, tool};
@@ -25,15 +25,6 @@ pub(crate) fn cannot_mount() -> Option<&'static str> {
 pub(crate) fn cannot_fuse() -> Option<&'static str> {
     let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.is_err().then_some("/dev/fuse cannot be opened")
-}
-
-/// Says that a test, or a part of it, did not run, and why; and how many did not so far.
-pub(crate) fn skip(test: &str, reason: &str) {
-    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
-    let number = 1 + SKIPPED.fetch_add(1, Ordering::Relaxed);
-    // Not by a macro, whose words a test that passes does not show.
-    let line = format!("{test}: skipped: {reason} ({number} in this run)\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// An NBD export as a file.
