@@ -6,6 +6,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 use underseal_testing::{skip, wait_until};
 
@@ -180,10 +183,16 @@ pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
     wait_until(what, PATIENCE, holds);
 }
 
-/// Whether a process is there and not only waiting to be buried.
+/// Whether a process is there and not only waiting to be buried. As long as one of its threads is left it holds what it had
+/// open, an image's lock too, though /proc may call it a zombie: its first thread can end before the others.
 pub(crate) fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|status| !status.lines().any(|line| line.starts_with("State:") && line.contains('Z')))
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec::default())) == Ok(0),
+        // Buried already; newer kernels say INVAL while that is being done.
+        Err(Errno::SRCH | Errno::INVAL) => false,
+        Err(e) => panic!("process {pid}: {e}"),
+    }
 }
 
 pub(crate) fn exists(path: &Path) -> bool {
