@@ -7,7 +7,6 @@ pub(crate) use underseal_testing::{PATIENCE, wait_until, within};
 
 /// Programs and the Debian packages that they come in, for who runs the tests without `scripts/setup test`.
 const PACKAGES: &[(&str, &str)] = &[
-    ("/usr/bin/linux.uml", "user-mode-linux"),
     ("/usr/bin/python3", "python3 python3-libnbd"),
     ("blockdev", "util-linux"),
     ("btrfs", "btrfs-progs"),
