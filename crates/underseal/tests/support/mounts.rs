@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::panicking;
 
 pub(crate) use underseal_testing::skip;
 
 use super::tools::{PATIENCE, missing, output, wait_until, within};
-use super::{run, tool};
+use super::{Scratch, run, tool};
 
 /// Why a test that mounts things cannot run here, if it cannot.
 pub(crate) fn cannot_mount() -> Option<&'static str> {
@@ -25,6 +25,19 @@ pub(crate) fn cannot_mount() -> Option<&'static str> {
 pub(crate) fn cannot_fuse() -> Option<&'static str> {
     let opened = fs::File::options().read(true).write(true).open("/dev/fuse");
     opened.is_err().then_some("/dev/fuse cannot be opened")
+}
+
+/// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do that.
+pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
+    // On a filesystem of its own, since that of the folder may allow no devices.
+    let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
+mount --bind "$0/fuse" /dev/fuse; shift; exec "$@""#;
+    let mut command = tool("timeout");
+    command
+        .args(["--kill-after=5", "300", "unshare", "--mount", "sh", "-euc", script])
+        .arg(scratch.path("dev"))
+        .arg(mode);
+    command
 }
 
 /// An NBD export as a file.
