@@ -20,6 +20,8 @@
 //!   file::View, file::OpenFile     names and contents: encrypted, or as they are below
 //! ```
 //!
+//! `script` stands in the kernel's place, for fuzzing.
+//!
 //! fuser (0.18) makes and ends the mount, but does not carry the requests: it hands out the bytes to write as a slice
 //! that may not be changed, at no particular alignment, where here they are encrypted in place; and it does not tell
 //! what a mount with ACLs and without needless requests must know (umask and set-user-id at each write, O_TMPFILE).
@@ -47,6 +49,7 @@ mod long_names;
 mod mount;
 mod nodes;
 mod reply;
+pub mod script;
 mod sizes;
 mod wire;
 mod xattrs;

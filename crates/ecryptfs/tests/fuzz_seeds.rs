@@ -24,6 +24,16 @@ fn names() {
 }
 
 #[test]
+fn archives() {
+    replay("ecryptfs_import", exercise::archive::import);
+}
+
+#[test]
+fn requests() {
+    replay("ecryptfs_requests", exercise::mount::requests);
+}
+
+#[test]
 fn files() {
     replay("ecryptfs_files", exercise::files);
 }

@@ -11,6 +11,8 @@
 //!        |- protocol.rs   requests and replies as bytes
 //!        |- turns.rs      which of the idle threads listens
 //!        +- transport.rs  the descriptor: the part that FUSE over io_uring would replace
+//!
+//!   script         the kernel's side without a kernel, for fuzzing
 //! ```
 //!
 //! fuser (0.18) makes and ends the mount, but does not carry the requests: its loop sleeps in read(2) and hands each
@@ -24,6 +26,7 @@
 mod files;
 mod mount;
 mod protocol;
+pub mod script;
 mod server;
 mod transport;
 mod turns;

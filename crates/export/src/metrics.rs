@@ -117,6 +117,24 @@ fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> Vec<u8> {
     answer.into_bytes()
 }
 
+/// What a scraper is answered that says this, so many bytes at a time: for fuzzing.
+///
+/// # Errors
+/// None: bytes are always there to be read.
+#[doc(hidden)]
+pub fn answered(said: &[u8], portion: usize) -> io::Result<Vec<u8>> {
+    struct Portions<'b>(&'b [u8], usize);
+    impl Read for Portions<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let most = self.1.clamp(1, buffer.len());
+            self.0.read(&mut buffer[..most])
+        }
+    }
+    let head = head(&mut Portions(said, portion))?;
+    assert!(head.len() < MAX_HEAD + 1024, "{} bytes of a head are kept", head.len());
+    Ok(answer(&head, || "metric 1\n".into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -138,12 +138,8 @@ fn running_out_of_descriptors_hurts_only_those_who_come() {
     new.read_exact(&mut [0; 18]).unwrap();
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
+fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    underseal_testing::wait_until(what, PATIENCE, holds);
 }
 
 fn descriptors() -> usize {

@@ -12,16 +12,12 @@ mod requests;
 mod sharing;
 mod vanishing;
 
-use std::time::{Duration, Instant};
-
 use server::{Behaviour, Server};
 use underseal_device::nbd::Address;
 use underseal_device::{Error, NbdDevice};
+use underseal_testing::PATIENCE;
 
 const SIZE: usize = 1 << 20;
-
-/// How long to wait for what takes a moment on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(server: &Server, parameters: &str) -> NbdDevice {
     NbdDevice::open(address(&server.uri(parameters)), false).unwrap()
@@ -42,12 +38,8 @@ fn said(error: &Error) -> String {
 }
 
 #[track_caller]
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "waited until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    underseal_testing::wait_until(what, PATIENCE, holds);
 }
 
 fn plain() -> Behaviour {

@@ -31,6 +31,11 @@ impl Device {
         Ok(Self { fd })
     }
 
+    /// A descriptor that somebody else than the kernel is behind.
+    pub(super) fn over(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     /// Waits for a request. Nothing when the mount is gone.
     ///
     /// # Errors
@@ -38,6 +43,8 @@ impl Device {
     pub(super) fn receive(&self, inbox: &mut Inbox) -> io::Result<Option<usize>> {
         loop {
             match read(&self.fd, inbox.room()) {
+                // The end of a script.
+                Ok(0) => return Ok(None),
                 Ok(len) => return Ok(Some(len)),
                 // ENOENT: whoever asked was interrupted before the request was taken.
                 Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}

@@ -1,5 +1,8 @@
 //! What a fuzzer does with bytes. Shared between `fuzz/` and the test that replays its seeds and findings.
 
+pub(crate) mod archive;
+pub(crate) mod mount;
+
 use std::sync::Arc;
 
 use underseal_cipher::Key;

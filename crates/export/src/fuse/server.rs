@@ -73,6 +73,23 @@ struct State {
     stopping: Option<Instant>,
 }
 
+impl Shared {
+    pub(super) fn new(mapping: Arc<Mapping>, files: Files, cache: bool, path: PathBuf) -> io::Result<Self> {
+        Ok(Self {
+            mapping,
+            files,
+            cache,
+            turns: Turns::new()?,
+            patches: Mutex::new(()),
+            cut_off: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            path,
+            state: Mutex::new(State { threads: 0, stopping: None }),
+            changed: Condvar::new(),
+        })
+    }
+}
+
 impl FuseServer {
     /// Mounts the volume: over a file as that file, in a folder as a file for each segment. Requests are served from
     /// here on.
@@ -97,17 +114,8 @@ impl FuseServer {
         }
         let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
         let mounted = Mounted::new(point, mapping.read_only(), config.allow_root)?;
-        let shared = Arc::new(Shared {
-            mapping,
-            files,
-            cache: config.cache,
-            turns: Turns::new().map_err(no_thread)?,
-            cut_off: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            path: point.path().to_owned(),
-            state: Mutex::new(State { threads: 0, stopping: None }),
-            changed: Condvar::new(),
-        });
+        let path = point.path().to_owned();
+        let shared = Arc::new(Shared::new(mapping, files, config.cache, path).map_err(no_thread)?);
         // On the way out through an error the mount goes, and with it those threads that have begun.
         let (ready, begun) = mpsc::channel();
         for number in 0..config.threads.max(1) {

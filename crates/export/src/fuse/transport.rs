@@ -43,6 +43,11 @@ impl Transport {
         Ok(Self { device })
     }
 
+    /// A descriptor that somebody else than the kernel is behind, which does not wait.
+    pub(super) fn over(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
     /// Takes the next request, if there is one.
     ///
     /// # Errors
@@ -50,6 +55,8 @@ impl Transport {
     pub(super) fn receive(&self, head: &mut [u8; HEAD], payload: &mut [u8]) -> io::Result<Received> {
         loop {
             match readv(&self.device, &mut [IoSliceMut::new(head), IoSliceMut::new(payload)]) {
+                // The end of a script.
+                Ok(0) => return Ok(Received::Ended),
                 Ok(len) => return Ok(Received::Request(len)),
                 // ENOENT: whoever asked was interrupted before the request was taken.
                 Err(Errno::INTR | Errno::NOENT) => {}

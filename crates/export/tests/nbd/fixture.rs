@@ -8,7 +8,6 @@ use std::{
     process::Command as Process,
     sync::{Arc, Mutex},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -22,11 +21,9 @@ use underseal_export::nbd::{
     },
 };
 
-use crate::client::{Client, FLAGS};
+pub(crate) use underseal_testing::PATIENCE;
 
-/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
-/// waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::client::{Client, FLAGS};
 
 /// A running server; stopped and waited for at the end.
 pub(crate) struct Served {

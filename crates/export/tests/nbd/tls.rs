@@ -1,6 +1,6 @@
 //! STARTTLS, with a client of our own and with certificates made by openssl.
 
-use std::{io::Write, path::Path, sync::Arc, time::Duration};
+use std::{io::Write, path::Path, sync::Arc};
 
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
@@ -156,8 +156,7 @@ fn client_that_stalls_in_the_tls_handshake_is_closed_in_time() {
     let certificates = Certificates::new();
     let config = ServerConfig {
         tls: TlsMode::Required(certificates.server(false)),
-        // Enough for the options before TLS, also on a busy machine.
-        handshake_timeout: Duration::from_secs(3),
+        handshake_timeout: crate::limits::HANDSHAKE,
         ..config()
     };
     let served = Served::unix(config, MemoryDisk::default());

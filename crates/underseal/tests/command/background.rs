@@ -57,6 +57,24 @@ fn locked_kib(pid: u32) -> u64 {
 }
 
 #[test]
+fn a_process_runs_until_its_last_thread_has_ended() {
+    // The first thread ends by itself; the other one reads to the end of its input.
+    let script = "import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).syscall(60, 0)";
+    let mut python = std::process::Command::new("/usr/bin/python3");
+    let mut child = python.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    eventually("the first thread's end", || status().contains("State:\tZ"));
+    assert!(is_running(pid), "{}", status());
+    drop(child.stdin.take());
+    eventually("the last thread's end", || !is_running(pid));
+    child.wait().unwrap();
+    assert!(!is_running(pid));
+}
+
+#[test]
 fn what_goes_wrong_is_told_by_the_parent_and_nothing_stays() {
     let place = Place::with_volume();
     std::fs::write(place.path("nbd.txt"), "").unwrap();

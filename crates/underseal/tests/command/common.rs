@@ -5,20 +5,20 @@ mod server;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
+use underseal_testing::{skip, wait_until};
 
 pub(crate) use server::{Server, signal_to as server_signal};
+pub(crate) use underseal_testing::PATIENCE;
 
 /// Nobody else's passphrase: it is looked for in places where it must not be.
 pub(crate) const PASSPHRASE: &str = "hunter2-of-the-command-tests-0451";
 /// A key derivation that costs nothing.
 pub(crate) const CHEAP: [&str; 4] = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
-
-/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
-/// waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory of a test's own. `pass` holds the passphrase, `wrong` another one.
 pub(crate) struct Place(TempDir);
@@ -179,18 +179,20 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Ran {
 
 /// Waits for something that takes a moment.
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    wait_until(what, PATIENCE, holds);
 }
 
-/// Whether a process is there and not only waiting to be buried.
+/// Whether a process is there and not only waiting to be buried. As long as one of its threads is left it holds what it had
+/// open, an image's lock too, though /proc may call it a zombie: its first thread can end before the others.
 pub(crate) fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|status| !status.lines().any(|line| line.starts_with("State:") && line.contains('Z')))
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec::default())) == Ok(0),
+        // Buried already; newer kernels say INVAL while that is being done.
+        Err(Errno::SRCH | Errno::INVAL) => false,
+        Err(e) => panic!("process {pid}: {e}"),
+    }
 }
 
 pub(crate) fn exists(path: &Path) -> bool {
@@ -201,7 +203,7 @@ pub(crate) fn exists(path: &Path) -> bool {
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("skipped: only root may look into the process");
+        skip("a process", "only root may look into it");
     }
     root
 }

@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use serde_json::Value;
 
 use crate::common::{Place, Ran, Server, eventually, exists};
+use crate::support::mounts::skip;
 
 fn export_of(place: &Place, uri: &str) -> Value {
     let info: Value = serde_json::from_str(&place.tool("nbdinfo", &["--json", uri])).unwrap();
@@ -50,7 +51,7 @@ fn clients_read_back_what_others_wrote() {
     let noise = place.noise("noise", 16 << 20);
     for wheres in ["unix:nbd", "tcp:127.0.0.1:0", "tcp:[::1]:0"] {
         if wheres.contains("::1") && std::net::TcpListener::bind("[::1]:0").is_err() {
-            eprintln!("skipped: {wheres}: this machine has no IPv6");
+            skip(wheres, "this machine has no IPv6");
             continue;
         }
         let server = Server::start_command(&place, &["--nbd", wheres]);

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 use crate::operator::{Operator, Ran};
 use crate::support::Server;
 use crate::support::nbd::Client;
+use crate::support::tools::{PATIENCE, wait_until};
 
 fn address(server: &Server) -> String {
     let log = server.log();
@@ -15,7 +15,7 @@ fn address(server: &Server) -> String {
 
 fn get(address: &str, request: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
@@ -93,7 +93,7 @@ fn prometheus_reads_what_the_volume_did() {
     // Scrapers that say nothing keep nobody from the volume, nor for long from the metrics.
     let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     client.write(0, &[1; 4096]).unwrap();
-    crate::support::tools::wait_until("silent scrapers are sent away", Duration::from_secs(60), || {
+    wait_until("silent scrapers are sent away", PATIENCE, || {
         let mut socket = TcpStream::connect(&address).unwrap();
         let mut answer = String::new();
         socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").is_ok()

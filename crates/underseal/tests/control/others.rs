@@ -13,6 +13,7 @@ use crate::operator::{Operator, Ran};
 use crate::support::mounts::skip;
 use crate::support::nbd::Client;
 use crate::support::tool;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;
 
 /// Another user than the one who runs the tests, and than `nobody`.
@@ -75,7 +76,7 @@ fn nonsense_and_silence_harm_nobody() {
     let (_, server) = operator.open(&[]);
     let connect = || {
         let socket = UnixStream::connect(operator.directory().join("image.sock")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
     let long = vec![b'x'; 100_000];
@@ -103,9 +104,7 @@ fn nonsense_and_silence_harm_nobody() {
     assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
     drop(silent);
     drop(slow);
-    crate::support::tools::wait_until("the control socket has room", Duration::from_secs(60), || {
-        operator.run("status image").code == Some(0)
-    });
+    wait_until("the control socket has room", PATIENCE, || operator.run("status image").code == Some(0));
     drop(client);
     server.stop();
 }

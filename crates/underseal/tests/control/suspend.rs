@@ -4,6 +4,7 @@ use std::time::Duration;
 use crate::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
+use crate::support::tools::PATIENCE;
 use crate::support::{bytes, seed, tool};
 
 /// Long enough for a request that is not held back to be answered, on a busy machine too.
@@ -33,7 +34,7 @@ fn requests_wait_while_the_volume_is_suspended_and_go_on_afterwards() {
     let late = std::thread::spawn(move || Client::connect(&socket).unwrap().read(0, 4096));
     operator.does("resume image");
     operator.does("resume image");
-    client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(client.reply().unwrap(), (5, 0));
     assert_eq!(client.read(4096, 4096).unwrap(), [2; 4096]);
     assert_eq!(late.join().unwrap().unwrap(), [1; 4096]);

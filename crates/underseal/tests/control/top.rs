@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::tool;
+use crate::support::tools::PATIENCE;
 
 #[test]
 fn one_interval_is_printed_where_there_is_no_terminal() {
@@ -73,7 +74,7 @@ impl Terminal {
     #[track_caller]
     fn sees(&mut self, text: &str) {
         while !self.shown.contains(text) {
-            match self.screen.recv_timeout(Duration::from_secs(60)) {
+            match self.screen.recv_timeout(PATIENCE) {
                 Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
                 Err(e) => panic!("{text:?} is not shown ({e}): {:?}", self.shown),
             }
@@ -89,7 +90,7 @@ impl Terminal {
     fn ends(mut self, status: &str) {
         self.sees(status);
         self.child.wait().unwrap();
-        while let Ok(bytes) = self.screen.recv_timeout(Duration::from_secs(60)) {
+        while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
         }
         let (enters, leaves) = (self.shown.find(ENTERS), self.shown.rfind(LEAVES));

@@ -52,7 +52,7 @@ fn the_kernel_reads_and_writes_our_trees_and_we_its_own() {
             import(&plain, &lower, &keys, &options);
             pack(&lower, &scratch.path(&format!("{name}.ours.tar")));
             fs::remove_dir_all(&lower).unwrap();
-            guest.case(&name, &script(&name, &options));
+            guest.task(&name, &script(&name, &options));
             cases.push(name);
         }
     }

@@ -35,7 +35,7 @@ fn the_kernel_opens_trees_with_the_keys_that_they_were_given() {
         pack(&lower, &scratch.path(&format!("{name}.tar")));
     };
     let mut case = |name: &str, options: &str| {
-        guest.case(
+        guest.task(
             name,
             &format!(
                 "mkdir /run/disk/{name} /run/disk/{name}.mnt\n\

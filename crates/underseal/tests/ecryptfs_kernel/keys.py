@@ -9,7 +9,7 @@ import struct
 import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
-ADD_KEY = 248  # x86-64, as user-mode-linux is
+ADD_KEY = 248  # x86-64, as the guest is
 USER_KEYRING = -4
 SALTS = [bytes.fromhex("0011223344556677"), b"99887766"]
 

@@ -23,7 +23,7 @@ fn the_kernel_shows_what_it_knows_and_leaves_long_names_alone() {
     import(&plain, &lower, &keys, &format!("{options},long_names"));
     pack(&lower, &scratch.path("ours.tar"));
     let mut guest = guest(&scratch, &[&keys]);
-    guest.case(
+    guest.task(
         "long",
         &format!(
             "test=$PWD\n\

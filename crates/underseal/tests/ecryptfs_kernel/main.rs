@@ -1,4 +1,4 @@
-//! Trees that a real kernel's eCryptfs mounts, reads and writes, in User Mode Linux.
+//! Trees that a real kernel's eCryptfs mounts, reads and writes, in a machine with a full kernel (`../guest`).
 //!
 //! ```text
 //!   mounts.rs   how trees are made: every cipher, names plain or encrypted, headers in files or xattrs
@@ -10,6 +10,9 @@
 //!   keys.py     puts a passphrase's keys into the guest's keyring
 //! ```
 
+#[path = "../guest/guest.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
+mod guest;
 #[path = "../support/support.rs"]
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;

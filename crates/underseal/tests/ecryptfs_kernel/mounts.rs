@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::guest::Guest;
+use crate::guest::Guest;
 use crate::support::tools::tool;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, run};
@@ -42,8 +42,17 @@ pub(crate) fn compare(options: &str, plain: &str, mount: &str) -> String {
     )
 }
 
-/// The modules that are not there without asking.
-pub(crate) const MODULES: &[&str] = &["encrypted-keys", "ecryptfs"];
+/// What they are made of.
+const MODULES: [&str; 8] = [
+    "ecryptfs",
+    "ecb",
+    "cbc",
+    "des_generic",
+    "cast5_generic",
+    "blowfish_generic",
+    "twofish_generic",
+    "cast6_generic",
+];
 
 /// The passphrase's file, and its keys' signatures.
 pub(crate) struct Keys {
@@ -87,8 +96,9 @@ pub(crate) fn guest<'s>(scratch: &'s Scratch, keys: &[&Keys]) -> Guest<'s> {
     run(tool("mkfs.ext4").args(["-q", "-F", "-O", "^has_journal", text(&disk)]));
     let add = scratch.file("keys.py", include_bytes!("keys.py"));
     let files: Vec<_> = keys.iter().map(|keys| text(&keys.file)).collect();
-    let mut guest = Guest::with_modules(scratch, MODULES);
-    guest.case(
+    let mut guest = Guest::new(scratch);
+    guest.modules(&MODULES);
+    guest.task(
         "disk",
         &format!(
             "mkdir /run/disk\nmount -o loop {} /run/disk\npython3 {} {}\n",

@@ -48,7 +48,7 @@ fn the_kernel_reads_and_writes_what_was_written_through_a_mount() {
             run(tool("sh").arg("-eu").arg(&changes).arg(mount));
         });
         pack(&lower, &scratch.path(&format!("{name}.tar")));
-        guest.case(name, &script(name, &options));
+        guest.task(name, &script(name, &options));
     }
     // The same to a plain copy.
     let changed = scratch.path("changed");

@@ -3,13 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Scratch;
 use crate::support::mounts::{cannot_fuse, skip};
-use crate::support::tools::{output, tool, wait_until};
+use crate::support::tools::{PATIENCE, output, tool, wait_until};
 
 pub(crate) const PASSPHRASE: &str = "a passphrase of the tests";
 
@@ -123,7 +122,7 @@ impl Mounted<'_> {
     pub(crate) fn unmount_after_errors(mut self) -> String {
         let path = &self.folder.plain;
         // Whoever looked at the mount last may not have gone quite yet.
-        wait_until("it is unmounted", Duration::from_secs(60), || {
+        wait_until("it is unmounted", PATIENCE, || {
             output(underseal().args(["ecryptfs", "umount"]).arg(path)).status.success()
         });
         self.wait();
@@ -146,7 +145,7 @@ impl Mounted<'_> {
     pub(crate) fn wait(&mut self) {
         // It is nobody's child here: it is gone when its directory is, or what is left is dead.
         let status = format!("/proc/{}/status", self.pid.as_raw_nonzero());
-        wait_until("the server has ended", Duration::from_secs(120), || {
+        wait_until("the server has ended", PATIENCE, || {
             fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))
         });
         self.over = true;

@@ -7,7 +7,9 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::mounted::{Folder, PASSPHRASE, client, unable, underseal, unmount_stale};
-use crate::support::mounts::skip;
+use crate::support::Scratch;
+use crate::support::mounts::{skip, with_fuse_mode};
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run};
 
 /// Two users that own nothing.
@@ -82,9 +84,19 @@ fn a_user_mounts_what_others_do_not_see() {
     if unable_as_root("a_user_mounts_what_others_do_not_see") {
         return;
     }
-    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
-        return skip("a_user_mounts_what_others_do_not_see", "users may not use /dev/fuse here");
-    }
+    let scratch = Scratch::new();
+    let mut own = with_fuse_mode(&scratch, "666");
+    own.arg(std::env::current_exe().unwrap()).args([
+        "--exact",
+        "users::child_whose_user_mounts",
+        "--ignored",
+    ]);
+    run(&mut own);
+}
+
+#[test]
+#[ignore = "the child process of the test above, where users may use /dev/fuse"]
+fn child_whose_user_mounts() {
     let folder = Folder::new();
     fs::set_permissions(folder.scratch.folder(), fs::Permissions::from_mode(0o777)).unwrap();
     for path in [&folder.lower, &folder.plain, &folder.scratch.path("passphrase")] {
@@ -190,9 +202,7 @@ fn a_signal_unmounts_once_nobody_has_files_open() {
     let mut mount = folder.mount("");
     let file = fs::File::create(folder.at("file")).unwrap();
     mount.signal(Signal::TERM);
-    crate::support::tools::wait_until("it is out of sight", std::time::Duration::from_secs(60), || {
-        !folder.at("file").exists()
-    });
+    wait_until("it is out of sight", PATIENCE, || !folder.at("file").exists());
     std::io::Write::write_all(&mut &file, b"to the end").unwrap();
     drop(file);
     mount.wait();

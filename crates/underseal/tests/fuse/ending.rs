@@ -4,17 +4,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::mounted::{Mounted, client, is_mounted, unmount_stale};
 use crate::support::mounts::{cannot_fuse, skip};
-use crate::support::tools::wait_until;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output, run};
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn volume(scratch: &Scratch) -> Volume {
     Volume::luks2(scratch, "32M")
@@ -60,7 +57,7 @@ fn who_has_it_open_when_it_stops_may_finish() {
     let mut mounted = Mounted::start(&scratch, &volume, &[]);
     let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
     mounted.signal(Signal::TERM);
-    wait_until("it is out of sight", LONG, || !mounted.is_mounted());
+    wait_until("it is out of sight", PATIENCE, || !mounted.is_mounted());
     file.write_all_at(b"not lost", 0).unwrap();
     file.sync_all().unwrap();
     drop(file);
@@ -79,7 +76,7 @@ fn a_second_signal_waits_for_nobody() {
     let mut mounted = Mounted::start(&scratch, &volume, &[]);
     let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
     mounted.signal(Signal::TERM);
-    wait_until("it is out of sight", LONG, || !mounted.is_mounted());
+    wait_until("it is out of sight", PATIENCE, || !mounted.is_mounted());
     mounted.signal(Signal::TERM);
     assert_eq!(mounted.wait().code(), Some(1), "{}", mounted.log());
     let refused = file.write_at(&[0; 4096], 0).unwrap_err();
@@ -113,7 +110,7 @@ fn what_was_acknowledged_survives_a_killed_server() {
                 }
             });
             let enough = 500 * (u64::from(round) + 1);
-            wait_until("something is written", LONG, || acknowledged.load(Ordering::SeqCst) > enough);
+            wait_until("something is written", PATIENCE, || acknowledged.load(Ordering::SeqCst) > enough);
             mounted.kill();
             writer.join().unwrap();
         });
@@ -152,7 +149,7 @@ fn another_programs_dead_mount_is_left_alone() {
     let other =
         other.arg(folder.join("nbd")).args(["[", "nbdkit", "--exit-with-parent", "memory", "1M", "]"]);
     let mut other = other.spawn().unwrap();
-    wait_until("nbdfuse has mounted", LONG, || is_mounted(&folder));
+    wait_until("nbdfuse has mounted", PATIENCE, || is_mounted(&folder));
     other.kill().unwrap();
     assert_eq!(other.wait().unwrap().signal(), Some(9));
     let ran = output(volume.command("open").arg("--fuse").arg(&folder));

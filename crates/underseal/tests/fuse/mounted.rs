@@ -4,12 +4,11 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::scratch::Scratch;
-use crate::support::tools::wait_until;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{output, tool};
 
@@ -76,7 +75,7 @@ impl Mounted {
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let child = &mut self.child;
         let ended = &mut self.ended;
-        wait_until("the server has ended", Duration::from_secs(120), || {
+        wait_until("the server has ended", PATIENCE, || {
             *ended = ended.or_else(|| child.try_wait().unwrap());
             ended.is_some()
         });

@@ -14,7 +14,7 @@ use crate::support::{Scratch, run};
 const SCRIPT: &str = r#"
 set -eux
 cd "$1"
-mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+mkdir dev; mount -t tmpfs none dev; mknod -m 666 dev/fuse c 10 229; mount --bind dev/fuse /dev/fuse
 touch none; mount --bind none /etc/fuse.conf
 folder=$1
 user() { setpriv --reuid=65534 --regid=65534 --clear-groups env UNDERSEAL_RUNTIME_DIR="$folder/run" "$@"; }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use crate::support::guest::Guest;
+use crate::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, bytes, run, seed};
@@ -45,6 +45,25 @@ const CIPHERS: [(&str, &[usize]); 26] = [
 
 /// IV generators that the kernel has for sectors of 512 bytes only.
 const SMALL: [&str; 2] = ["lmk", "tcw"];
+
+/// What all of them are made of.
+const MODULES: [&str; 15] = [
+    "adiantum",
+    "blowfish_generic",
+    "camellia_generic",
+    "cast6_generic",
+    "cbc",
+    "chacha_generic",
+    "ctr",
+    "des_generic",
+    "ecb",
+    "lrw",
+    "nhpoly1305",
+    "pcbc",
+    "serpent_generic",
+    "twofish_generic",
+    "xts",
+];
 
 struct Case {
     name: String,
@@ -115,6 +134,7 @@ fn the_kernel_and_the_table_command_read_what_the_other_wrote() {
     let mut rng = Rng::with_seed(seed("lines"));
     let scratch = Scratch::new();
     let mut guest = Guest::new(&scratch);
+    guest.modules(&MODULES);
     let cases: Vec<Case> = (0..SAMPLE).map(|i| Case::random(&mut rng, i)).collect();
     for case in &cases {
         let Case { name, line, start, plain } = case;
@@ -128,7 +148,7 @@ fn the_kernel_and_the_table_command_read_what_the_other_wrote() {
         let reads = case.theirs(&ours, &format!("cmp {name}.plain /dev/mapper/{name}"));
         let write = format!("dd if={name}.plain of=/dev/mapper/{name} bs=64k conv=fsync status=none");
         let writes = case.theirs(&theirs, &write);
-        guest.case(name, &(reads + &writes));
+        guest.task(name, &(reads + &writes));
     }
     guest.boot();
     for case in &cases {

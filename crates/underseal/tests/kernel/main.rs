@@ -1,4 +1,5 @@
-//! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in User Mode Linux.
+//! Volumes that a real kernel's dm-crypt opens, reads and writes, and cryptsetup formats, in a machine with a
+//! full kernel (`../guest`).
 //!
 //! ```text
 //!   tables.rs  what volumes are made: some always, more at random
@@ -8,6 +9,9 @@
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
+#[path = "../guest/guest.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
+mod guest;
 #[path = "../support/support.rs"]
 #[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
 mod support;

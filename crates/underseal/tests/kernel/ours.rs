@@ -5,11 +5,10 @@ use std::fs;
 use fastrand::Rng;
 
 use crate::patches::Patches;
-use crate::support::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, bytes, run, seed};
-use crate::tables::{Kind, Table, tables};
+use crate::tables::{Kind, Table, guest, tables};
 
 /// The images' sizes: LUKS2's header takes 16 MiB. Volumes are filled to their ends.
 const LUKS2_IMAGE: u64 = 18 << 20;
@@ -28,13 +27,13 @@ fn the_kernel_reads_what_we_wrote_and_we_read_what_it_wrote_over_it() {
     let mut rng = Rng::with_seed(seed("ours"));
     let scratch = Scratch::new();
     scratch.file("pass", PASSPHRASE.as_bytes());
-    let mut guest = Guest::new(&scratch);
+    let mut guest = guest(&scratch);
     let cases: Vec<_> = tables(&mut rng, 4)
         .into_iter()
         .enumerate()
         .map(|(i, table)| {
             let case = make(&scratch, &mut rng, i, table);
-            guest.case(&case.name, &script(&scratch, &case));
+            guest.task(&case.name, &script(&scratch, &case));
             case
         })
         .collect();

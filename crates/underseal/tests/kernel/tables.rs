@@ -2,6 +2,8 @@
 
 use fastrand::Rng;
 
+use crate::guest::Guest;
+use crate::support::Scratch;
 use crate::support::volume::PASSPHRASE;
 
 /// How a volume is made. Both commands can be told.
@@ -44,6 +46,13 @@ const ALWAYS: [(Kind, &str, u32, u32, &str, &str); 8] = [
     (Kind::Plain { offset: 0, skip: 0 }, XTS, 256, 512, "sha256", ""),
     (Kind::Plain { offset: 2048, skip: 77 }, CBC, 256, 512, "ripemd160", ""),
 ];
+
+/// A machine with what these tables are made of.
+pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
+    let mut guest = Guest::new(scratch);
+    guest.modules(&["cbc"]);
+    guest
+}
 
 /// The fixed tables and so many random ones.
 pub(crate) fn tables(rng: &mut Rng, random: usize) -> Vec<Table> {
@@ -128,7 +137,7 @@ impl Table {
         options
     }
 
-    /// The guest's command that formats `device`; nothing for plain volumes.
+    /// cryptsetup's command that formats `device`; nothing for plain volumes.
     pub(crate) fn cryptsetup_format(&self, device: &str, header: &str) -> String {
         if self.is_plain() {
             return String::new();
@@ -160,10 +169,12 @@ impl Table {
                 "printf '%s\\n' '{PASSPHRASE}' | cryptsetup open --type plain --cipher {cipher} --key-size {key} \
                  --hash {hash} --sector-size {sector} --offset {offset} --skip {skip} {device} {name}\n"
             ),
-            _ => {
-                let header = self.header_option(header);
-                format!("cryptsetup open --type luks {header} --key-file pass {device} {name}\n")
-            }
+            // cryptsetup reads a header's file past the page cache, which the host's files do not allow in the guest.
+            _ if self.is_detached() => format!(
+                "cp {header} /run/header\n\
+                 cryptsetup open --type luks --header /run/header --key-file pass {device} {name}\n"
+            ),
+            _ => format!("cryptsetup open --type luks --key-file pass {device} {name}\n"),
         }
     }
 

@@ -6,12 +6,11 @@ use std::path::Path;
 use fastrand::Rng;
 
 use crate::patches::Patches;
-use crate::support::guest::Guest;
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::scratch::assert_same;
-use crate::support::volume::{PASSPHRASE, Volume, text};
+use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
-use crate::tables::{Table, tables};
+use crate::tables::{Table, guest, tables};
 
 /// The images' size: LUKS2's header takes 16 MiB of it.
 const IMAGE: u64 = 18 << 20;
@@ -37,13 +36,16 @@ fn we_read_what_the_kernel_wrote_and_it_reads_what_we_wrote_over_it() {
         .map(|(i, table)| make(&scratch, &mut rng, i, table))
         .collect();
 
-    let mut guest = Guest::new(&scratch);
+    let mut guest = guest(&scratch);
     for case in &cases {
-        guest.case(&case.name, &writing(case));
+        guest.task(&case.name, &writing(case));
     }
-    guest.boot();
-
-    let mut guest = Guest::new(&scratch);
+    guest.task("turns", "touch written; until [ -e rewritten ]; do sleep 0.1; done");
+    for Case { name, table, .. } in &cases {
+        guest.task(&format!("{name}b"), &reading(name, table));
+    }
+    let mut machine = guest.start();
+    machine.wait_for("written");
     for Case { name, table, volume, plain, patches } in &cases {
         let what = format!("{name}: {table:?}");
         assert_same(&volume.read(0, LEN), plain, &what);
@@ -53,9 +55,9 @@ fn we_read_what_the_kernel_wrote_and_it_reads_what_we_wrote_over_it() {
         }
         patches.apply(&mut patched);
         scratch.file(&format!("{name}.patched"), &patched);
-        guest.case(&format!("{name}b"), &reading(name, table));
     }
-    guest.boot();
+    scratch.file("rewritten", b"");
+    machine.finish();
 }
 
 fn make(scratch: &Scratch, rng: &mut Rng, number: usize, table: Table) -> Case {
@@ -66,6 +68,8 @@ fn make(scratch: &Scratch, rng: &mut Rng, number: usize, table: Table) -> Case {
         let header = scratch.sparse(&format!("{name}.hdr"), 16 << 20);
         volume = volume.with(["--header", text(&header)]);
     }
+    let format = table.cryptsetup_format(&format!("{name}.img"), &format!("{name}.hdr"));
+    run(tool("sh").args(["-eu", "-c", &format]).current_dir(scratch.folder()));
     let plain = bytes(rng.u64(..), LEN);
     scratch.file(&format!("{name}.plain"), &plain);
     let patches = Patches::random(rng, LEN);
@@ -76,12 +80,11 @@ fn writing(Case { name, table, .. }: &Case) -> String {
     let header = format!("{name}.hdr");
     format!(
         "loop=$(losetup --find --show {name}.img)\n\
-         {format}{open}\
+         {open}\
          dd if={name}.plain of=/dev/mapper/{name} bs=64k conv=fsync status=none\n\
          cryptsetup close {name}\n\
          losetup --detach $loop\n\
          sync\n",
-        format = table.cryptsetup_format("$loop", &header),
         open = table.cryptsetup_open("$loop", &header, name),
     )
 }
@@ -109,11 +112,13 @@ fn an_ext4_that_the_kernel_made_on_dm_crypt_is_read_through_our_server() {
         let len = rng.choice([0, 1, 511, 4096, 70_000, 300_001]).unwrap();
         fs::write(scratch.path("tree").join(format!("file{i}")), bytes(seed ^ i, len)).unwrap();
     }
-    let mut guest = Guest::new(&scratch);
-    guest.case(
+    let mut format = tool("cryptsetup");
+    format.args(["luksFormat", "-q", "--type", "luks2", "--key-file", "pass", "image"]).args(CHEAP_PBKDF2);
+    run(format.current_dir(scratch.folder()));
+    let mut guest = guest(&scratch);
+    guest.task(
         "ext4",
         "loop=$(losetup --find --show image)
-         cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --key-file pass $loop
          cryptsetup open --key-file pass $loop crypt
          mkfs.ext4 -q /dev/mapper/crypt
          mkdir /run/mnt

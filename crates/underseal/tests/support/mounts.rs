@@ -1,14 +1,14 @@
 //! What only root may set up, or a machine may not have. It is undone in the reverse order, however a test ends.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::panicking;
 
+pub(crate) use underseal_testing::skip;
+
 use super::tools::{PATIENCE, missing, output, wait_until, within};
-use super::{run, tool};
+use super::{Scratch, run, tool};
 
 /// Why a test that mounts things cannot run here, if it cannot.
 pub(crate) fn cannot_mount() -> Option<&'static str> {
@@ -27,13 +27,17 @@ pub(crate) fn cannot_fuse() -> Option<&'static str> {
     opened.is_err().then_some("/dev/fuse cannot be opened")
 }
 
-/// Says that a test, or a part of it, did not run, and why; and how many did not so far.
-pub(crate) fn skip(test: &str, reason: &str) {
-    static SKIPPED: AtomicUsize = AtomicUsize::new(0);
-    let number = 1 + SKIPPED.fetch_add(1, Ordering::Relaxed);
-    // Not by a macro, whose words a test that passes does not show.
-    let line = format!("{test}: skipped: {reason} ({number} in this run)\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+/// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do that.
+pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
+    // On a filesystem of its own, since that of the folder may allow no devices.
+    let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
+mount --bind "$0/fuse" /dev/fuse; shift; exec "$@""#;
+    let mut command = tool("timeout");
+    command
+        .args(["--kill-after=5", "300", "unshare", "--mount", "sh", "-euc", script])
+        .arg(scratch.path("dev"))
+        .arg(mode);
+    command
 }
 
 /// An NBD export as a file.

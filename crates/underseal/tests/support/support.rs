@@ -8,11 +8,9 @@
 //!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
 //!   trees.rs    folders full of files
 //!   terminal.rs a pseudo-terminal to type passphrases on
-//!   guest.rs    a real kernel (User Mode Linux) that runs shell scripts; guest.py is its first process
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 
-pub(crate) mod guest;
 pub(crate) mod mounts;
 pub(crate) mod nbd;
 pub(crate) mod scratch;

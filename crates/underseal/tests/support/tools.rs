@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+
+pub(crate) use underseal_testing::{PATIENCE, wait_until, within};
 
 /// Programs and the Debian packages that they come in, for who runs the tests without `scripts/setup test`.
 const PACKAGES: &[(&str, &str)] = &[
-    ("/usr/bin/linux.uml", "user-mode-linux"),
     ("/usr/bin/python3", "python3 python3-libnbd"),
     ("blockdev", "util-linux"),
     ("btrfs", "btrfs-progs"),
@@ -70,26 +70,4 @@ pub(crate) fn run(command: &mut Command) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
     out.into_owned()
-}
-
-/// How long to wait for what takes a moment, on a machine that is slow and busy with other things. Only a test that fails
-/// waits so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until it holds, and fails after so long.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, limit: Duration, holds: impl FnMut() -> bool) {
-    assert!(within(limit, holds), "waited {limit:?} until {what}");
-}
-
-/// Waits until it holds, at most so long. Says whether it does.
-pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
-    while !holds() {
-        if started.elapsed() > limit {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
 }

@@ -17,6 +17,7 @@ use crate::front::{
     AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, USED, WRITE, data,
     descriptor, guest, request,
 };
+use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, Server};
 
@@ -445,7 +446,7 @@ fn messages_that_make_no_sense() {
         let before = server.log().len();
         let mut front = Front::connect(&socket);
         assert!(breaks(&mut front), "{what}");
-        let told = crate::support::tools::within(crate::support::tools::PATIENCE, || {
+        let told = within(PATIENCE, || {
             let log = server.log();
             log[before..].contains("cut off") && log[before..].contains(why)
         });
@@ -465,7 +466,7 @@ fn stream(front: &Front) -> UnixStream {
     // SAFETY: the front end's socket is open for as long as `front` is.
     let fd = unsafe { BorrowedFd::borrow_raw(front.link.as_raw_fd()) };
     let stream = UnixStream::from(fd.try_clone_to_owned().unwrap());
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -499,7 +500,7 @@ fn memory_that_cannot_be_shared_is_refused() {
     };
     assert!(front.link.set_mem_table(&[region, overlapping]).is_err());
     let told = || server.log().contains("regions of guest memory");
-    crate::support::tools::wait_until("the log says why", crate::support::tools::PATIENCE, told);
+    wait_until("the log says why", PATIENCE, told);
     drop(front);
     still_serves(&server, &socket);
     server.stop();
@@ -527,7 +528,7 @@ fn memory_that_is_cut_short_stops_its_ring_and_nothing_else() {
         front.cut(left);
         front.kick.write(1).unwrap();
         let told = || server.log()[before..].contains("cut short");
-        crate::support::tools::wait_until("the ring is stopped", crate::support::tools::PATIENCE, told);
+        wait_until("the ring is stopped", PATIENCE, told);
         assert_eq!(nbd.read(0, 4096).unwrap(), [4; 4096], "what was not there was not written");
     }
     drop(nbd);

@@ -7,6 +7,7 @@ use crate::disk::serve;
 use crate::front::{FLUSH, Front, IN, OUT, SLOTS, data};
 use crate::operator::Operator;
 use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, bytes, seed};
 
@@ -31,7 +32,7 @@ fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
         front.ask(slot, OUT, 8 * slot as u64, 4096);
     }
     let taken = || operator.status("image")["in_flight"].as_u64().unwrap() == SLOTS as u64;
-    crate::support::tools::wait_until("all are taken", crate::support::tools::PATIENCE, taken);
+    wait_until("all are taken", PATIENCE, taken);
     server.kill();
     assert_eq!(front.take(), None);
 

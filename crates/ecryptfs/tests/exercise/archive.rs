@@ -1,0 +1,103 @@
+//! An archive that is imported, whoever made it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use underseal_ecryptfs::tools::{Import, Watch, import_tar};
+use underseal_ecryptfs::{Cipher, Error, NameCipher, Place};
+
+/// What the first byte says. Right checksums, so that the fuzzer need not guess them.
+const SEALED: u8 = 1;
+const NAMES: u8 = 2;
+const LONG_NAMES: u8 = 4;
+const XATTRS: u8 = 8;
+
+const BLOCK: usize = 512;
+const CHECKSUM: std::ops::Range<usize> = 148..156;
+
+/// Imports an archive into a folder; nothing beside that folder changes. True when something came out.
+pub(crate) fn import(bytes: &[u8]) -> bool {
+    let Some((&mode, archive)) = bytes.split_first() else { return false };
+    let mut archive = archive.to_vec();
+    if mode & SEALED != 0 {
+        seal(&mut archive);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path();
+    // What a path that goes up, or a link, could reach; one begins like the lower folder.
+    for name in ["beside", "lower2"] {
+        fs::create_dir(place.join(name)).expect("a folder");
+        fs::write(place.join(name).join("file"), b"untouched").expect("a file");
+    }
+    fs::write(place.join("file"), b"untouched").expect("a file");
+    let before = seen(place, &place.join("lower"));
+
+    let token = Arc::new(super::token());
+    let names =
+        (mode & NAMES != 0).then(|| NameCipher::new(token.clone(), Cipher::DEFAULT).expect("a cipher"));
+    let how = Import {
+        tokens: vec![token],
+        cipher: Cipher::DEFAULT,
+        place: if mode & XATTRS != 0 { Place::Xattr } else { Place::File },
+        names,
+        long_names: mode & LONG_NAMES != 0,
+    };
+    let mut told = Told(0);
+    let done =
+        import_tar(&mut archive.as_slice(), &place.join("lower"), &how, &mut told).expect("an empty folder");
+    assert_eq!(done.failed, told.0, "each failure is told");
+    assert_eq!(seen(place, &place.join("lower")), before, "nothing was written outside");
+    done.files + done.others > 0
+}
+
+/// Everything below a place but the lower folder: inode, links, mode, times of change, contents.
+fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (u64, u64, u32, i64, i64, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![place.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path == lower {
+                continue;
+            }
+            let about = path.symlink_metadata().expect("an entry");
+            if about.is_dir() {
+                folders.push(path.clone());
+            }
+            let contents = if about.is_file() { fs::read(&path).expect("a file") } else { Vec::new() };
+            let about =
+                (about.ino(), about.nlink(), about.mode(), about.ctime(), about.ctime_nsec(), contents);
+            all.insert(path, about);
+        }
+    }
+    all
+}
+
+struct Told(u64);
+
+impl Watch for Told {
+    fn advance(&mut self, _: u64) {}
+
+    fn failed(&mut self, _: &Path, error: Error) {
+        assert!(!error.to_string().is_empty());
+        self.0 += 1;
+    }
+}
+
+/// Makes the headers' checksums right: the first block's, and so on behind the bytes that each says it has.
+fn seal(archive: &mut [u8]) {
+    let mut at = 0;
+    while let Some(header) =
+        archive.get_mut(at..at + BLOCK).filter(|header| header.iter().any(|&byte| byte != 0))
+    {
+        header[CHECKSUM].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[CHECKSUM].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        let size = header[124..136].iter().take_while(|byte| (b'0'..=b'7').contains(byte));
+        let size = size.fold(0_usize, |size, digit| size << 3 | usize::from(digit - b'0'));
+        at += BLOCK + size.min(archive.len()).next_multiple_of(BLOCK);
+    }
+}
