@@ -80,7 +80,6 @@ impl Shared {
             files,
             cache,
             turns: Turns::new()?,
-            patches: Mutex::new(()),
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path,

@@ -31,7 +31,7 @@ fn who_gives_up_at_the_question_has_lost_and_made_nothing() {
     let before = place.read("disk");
     for (image, size) in [("disk", "20M"), ("new", "1G")] {
         let format = [&["format", image, "--force", "--size", size], &CHEAP[..]].concat();
-        let mut terminal = Terminal::run(&place, &format);
+        let mut terminal = Terminal::run(&place.path(""), &format);
         terminal.sees(&format!("Passphrase for {image}: ")).types("\x03");
         let (code, shown) = terminal.ends();
         assert_ne!(code, Some(0), "{shown}");
