@@ -43,6 +43,7 @@ const MODULES: [&str; 8] =
 /// A machine that is put together: its tasks, its modules, its hardware.
 pub(crate) struct Guest<'s> {
     scratch: &'s Scratch,
+    kernel: PathBuf,
     tasks: Vec<(String, Duration)>,
     modules: Vec<String>,
     hardware: Vec<String>,
@@ -51,7 +52,13 @@ pub(crate) struct Guest<'s> {
 impl<'s> Guest<'s> {
     pub(crate) fn new(scratch: &'s Scratch) -> Self {
         let modules = MODULES.map(String::from).into();
-        Self { scratch, tasks: Vec::new(), modules, hardware: Vec::new() }
+        Self { scratch, kernel: kernel(""), tasks: Vec::new(), modules, hardware: Vec::new() }
+    }
+
+    /// Boots another Debian release's kernel.
+    pub(crate) fn under(mut self, release: &str) -> Self {
+        self.kernel = kernel(release);
+        self
     }
 
     /// Adds a script for `sh -eux`, run in the folder: every command in it must succeed.
@@ -100,7 +107,7 @@ impl<'s> Guest<'s> {
     }
 
     fn command(&self) -> Command {
-        let (folder, kernel) = (text(self.scratch.folder()), kernel());
+        let (folder, kernel) = (text(self.scratch.folder()), &self.kernel);
         let share = |id, path, options| {
             let files = format!("local,id={id},path={path},security_model=none,multidevs=remap{options}");
             ["-fsdev".into(), files, "-device".into(), format!("virtio-9p-pci,fsdev={id},mount_tag={id}")]
@@ -116,7 +123,7 @@ impl<'s> Guest<'s> {
             .arg("-append")
             .arg(format!(
                 "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off FOLDER={folder} KERNEL={}",
-                text(&kernel)
+                text(kernel)
             ))
             .args(share("host", "/", ",readonly=on"))
             .args(share("folder", folder, ""))
@@ -125,17 +132,21 @@ impl<'s> Guest<'s> {
     }
 }
 
-/// Where `scripts/guest-kernel` put it.
-fn kernel() -> PathBuf {
+/// Where `scripts/guest-kernel` put it, by its release, or without.
+fn kernel(release: &str) -> PathBuf {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = || {
         let home = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
         home.map(|home| home.join("underseal/guest-kernel"))
     };
-    let folder = set("UNDERSEAL_GUEST_KERNEL").or_else(cache).unwrap_or_default();
+    let mut folder = set("UNDERSEAL_GUEST_KERNEL").or_else(cache).unwrap_or_default().into_os_string();
+    if !release.is_empty() {
+        folder.push(format!("-{release}"));
+    }
+    let folder = PathBuf::from(folder);
     assert!(
         folder.join("initrd").exists(),
-        "the guest's kernel is missing in {}: run scripts/setup test, or scripts/guest-kernel",
+        "the guest's kernel is missing in {}: run scripts/setup test, or scripts/guest-kernel {release}",
         folder.display()
     );
     folder

@@ -7,6 +7,7 @@
 //!   bench.rs     `underseal bench ublk`, when asked for
 //!   absent.rs    machines without ublk
 //!   disk.rs      the block device is what the volume is
+//!   older.rs     what an older kernel does otherwise
 //!   zoned.rs     volumes on zoned disks have zones
 //!   recovery.rs  servers that are killed, stopped, replaced
 //! ```
@@ -22,6 +23,7 @@ mod absent;
 mod bench;
 mod disk;
 mod machine;
+mod older;
 mod recovery;
 mod tasks;
 mod zoned;
