@@ -8,7 +8,7 @@ mod zones;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -127,7 +127,11 @@ impl Device for FileDevice {
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(FileChannel::new(self.shared.clone(), depth)))
+        let shared = self.shared.clone();
+        let cannot =
+            |e| Error::new(ErrorKind::Open, format!("cannot open {} again", shared.name)).with_source(e);
+        let file = reopen(&shared.file, self.geometry.read_only, shared.way).map_err(cannot)?;
+        Ok(Box::new(FileChannel::new(shared, file, depth)))
     }
 
     fn name(&self) -> &str {
@@ -186,6 +190,16 @@ fn discards(file: &File) -> bool {
     let most = file.metadata().ok().and_then(|of| sysfs::queue(of.rdev(), "discard_max_bytes"));
     // Where sysfs cannot be asked, the device is.
     most.is_none_or(|most| most != "0")
+}
+
+/// The same file once more, for a channel: whoever flushes first takes the error of a write-back that failed from its open file,
+/// so with one for all a flush could be told yes before the thread of the failed one has noted the failure. Where
+/// it cannot be opened any more (no /proc, no permission since) the channels share it.
+fn reopen(file: &File, read_only: bool, way: Way) -> std::io::Result<File> {
+    let direct = if way == Way::Direct { libc::O_DIRECT } else { 0 };
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(!read_only).custom_flags(direct).open(path);
+    again.or_else(|_| file.try_clone())
 }
 
 /// The error for a block device that somebody has claimed.

@@ -184,6 +184,30 @@ fn a_flush_that_was_under_way_when_another_failed_fails_too() {
 }
 
 #[test]
+fn each_channel_has_an_open_file_of_its_own() {
+    let open_files = |path: &PathBuf| {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        links.filter(|fd| std::fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|to| to == *path)).count()
+    };
+    for options in [OpenOptions::default(), OpenOptions { direct: true, ..Default::default() }] {
+        let f = Fixture::new(4096);
+        let path = f.path.canonicalize().unwrap();
+        let device = f.open(options);
+        let _channels: Vec<_> = (0..2).map(|_| device.channel(1).unwrap()).collect();
+        assert_eq!(open_files(&path), 3);
+        // Positions belong to open files: were they copies of one, all would be there.
+        std::io::Seek::seek(&mut device.file(), std::io::SeekFrom::Start(77)).unwrap();
+        let there = (0..).take(256).filter(|fd| {
+            let of = format!("/proc/self/fd/{fd}");
+            let is_it = std::fs::read_link(of).is_ok_and(|to| to == path);
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+            is_it && info.lines().next() == Some("pos:\t77")
+        });
+        assert_eq!(there.count(), 1);
+    }
+}
+
+#[test]
 fn a_durable_write_that_could_not_be_flushed_counts_as_a_flush() {
     let mut f = Fixture::new(1 << 20);
     let device = f.open(OpenOptions::default());

@@ -1,5 +1,6 @@
 //! One queue's way to a file.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
     shared: Arc<Shared>,
+    /// Opened for this channel: the kernel tells each open file once of a write-back that failed.
+    file: File,
     /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
     nowait_reads: bool,
     nowait_writes: bool,
@@ -41,9 +44,9 @@ struct Flight {
 }
 
 impl FileChannel {
-    pub(super) fn new(shared: Arc<Shared>, depth: u32) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, file: File, depth: u32) -> Self {
         let in_flight = (0..depth).map(|_| None).collect();
-        Self { shared, nowait_reads: true, nowait_writes: true, in_flight, trimmer: None }
+        Self { shared, file, nowait_reads: true, nowait_writes: true, in_flight, trimmer: None }
     }
 
     /// The blocks of a discard that lie within it: what is left of others stays.
@@ -71,7 +74,7 @@ impl FileChannel {
             return polled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY));
         }
         let entry = flight
-            .entry(types::Fd(self.shared.file.as_raw_fd()), self.shared.discard_unit.is_some())
+            .entry(types::Fd(self.file.as_raw_fd()), self.shared.discard_unit.is_some())
             .user_data(Token::lower(slot).bits());
         let entry = if flight.retries > 0 { entry.flags(squeue::Flags::ASYNC) } else { entry };
         // SAFETY: the memory is the buffer that `flight` owns; it is neither touched nor freed before `finish` has seen
@@ -88,7 +91,7 @@ impl Channel for FileChannel {
         let mut done = 0;
         while done < data.len() {
             let rest = &mut [IoSliceMut::new(&mut data[done..])];
-            match preadv2(&self.shared.file, rest, offset + done as u64, self.flags()) {
+            match preadv2(&self.file, rest, offset + done as u64, self.flags()) {
                 Ok(0) => return Now::Failed(ends_early(offset + done as u64)),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -110,7 +113,7 @@ impl Channel for FileChannel {
         let mut done = 0;
         while done < data.len() {
             let rest = &[IoSlice::new(&data[done..])];
-            match pwritev2(&self.shared.file, rest, offset + done as u64, self.flags()) {
+            match pwritev2(&self.file, rest, offset + done as u64, self.flags()) {
                 Ok(0) | Err(Errno::AGAIN) => return Now::Blocked(done),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
