@@ -60,7 +60,7 @@ impl Error {
     }
 
     /// The same, where nothing was changed and other arguments would do.
-    pub(crate) fn as_usage(mut self) -> Self {
+    pub(crate) fn into_usage(mut self) -> Self {
         self.exit = Exit::Usage;
         self
     }

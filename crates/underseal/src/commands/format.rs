@@ -141,8 +141,8 @@ fn refused(e: underseal_volume::Error, image: &Path) -> Error {
     let kind = e.kind();
     let error = Error::from(e).within(image.display());
     match kind {
-        ErrorKind::TooSmall if is_remote(image) => error.as_usage().with_remedy("a larger export"),
-        ErrorKind::TooSmall => error.as_usage().with_remedy("a larger --size"),
+        ErrorKind::TooSmall if is_remote(image) => error.into_usage().with_remedy("a larger export"),
+        ErrorKind::TooSmall => error.into_usage().with_remedy("a larger --size"),
         _ => error,
     }
 }

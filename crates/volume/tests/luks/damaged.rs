@@ -76,7 +76,8 @@ fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
     let zeros = [0; 4096];
     // One partition of type 0x83, from sector 2048 on.
     let dos: (usize, &[u8]) = (446, &[0x80, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0]);
-    let (end, label): ((usize, &[u8]), (usize, &[u8])) = ((510, b"\x55\xaa"), (440, b"\x12\x34\x56\x78"));
+    let label: (usize, &[u8]) = (440, b"\x12\x34\x56\x78");
+    let end: (usize, &[u8]) = (510, b"\x55\xaa");
     let ext4: [(usize, &[u8]); 3] = [(0x400, &[100, 0, 0, 0, 0, 16]), (0x438, b"\x53\xef"), (0x44c, &[1])];
     for (name, image, want) in [
         ("zeros", put(&zeros, &[]), Some(true)),
