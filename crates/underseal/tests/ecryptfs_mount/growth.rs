@@ -74,7 +74,7 @@ fn growth_that_does_not_fit_gives_the_room_back() {
     }
 }
 
-/// Lets a file grow in another process, to more than is written in minutes.
+/// Lets a file grow in another process, to much more than is written by the time somebody looks.
 struct Growing(Child);
 
 impl Growing {
@@ -105,7 +105,7 @@ fn a_program_that_is_killed_stops_what_it_let_grow() {
     if unable(test) {
         return;
     }
-    let disk = Ext4::new(128 << 30);
+    let disk = Ext4::new(8 << 30);
     let folder = &disk.folder;
     let mount = folder.mount("");
     fs::write(folder.at("file"), b"ab").unwrap();
@@ -113,10 +113,10 @@ fn a_program_that_is_killed_stops_what_it_let_grow() {
     let below: PathBuf = folder.below("file");
     let has_begun = || fs::metadata(&below).unwrap().len() > 64 << 20;
     for (command, signal) in [
-        ("truncate -s 100G", Signal::KILL),
-        ("truncate -s 100G", Signal::TERM),
-        ("fallocate -l 100G", Signal::INT),
-        ("dd if=/dev/zero bs=1 count=1 conv=notrunc seek=100000000000 of=/dev/stdout 1<>", Signal::KILL),
+        ("truncate -s 6G", Signal::KILL),
+        ("truncate -s 6G", Signal::TERM),
+        ("fallocate -l 6G", Signal::INT),
+        ("dd if=/dev/zero bs=1 count=1 conv=notrunc seek=6000000000 of=/dev/stdout 1<>", Signal::KILL),
     ] {
         let mut growing = Growing::start(folder, command);
         wait_until("it grows", PATIENCE, has_begun);
