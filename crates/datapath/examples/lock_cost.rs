@@ -72,7 +72,13 @@ fn cost(mapping: &Arc<Mapping>, threads: u64, len: usize, writes: bool, time: Du
                         } else {
                             queue.submit(0, Request::Read { offset, len }).expect("it is empty");
                         }
-                        let over = queue.next_completion().expect("memory answers at once");
+                        // Memory answers at once, unless another thread has the sector.
+                        let over = loop {
+                            match queue.next_completion() {
+                                Some(over) => break over,
+                                None => queue.wait().expect("the ring waits"),
+                            }
+                        };
                         over.result.expect("nothing fails");
                         over.buffer.into_iter().for_each(|buffer| queue.free(buffer));
                         done += 1;
