@@ -1,4 +1,4 @@
-//! What the sectors' lock costs: requests a second with it and without it, in turns.
+//! What the sectors' lock costs: processor time a request with it and without it, in turns.
 //!
 //! `cargo run --release -p underseal-datapath --example lock_cost -- [THREADS [SECONDS]]`
 
@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::RamDevice;
@@ -40,19 +41,26 @@ impl SectorCipher for Says {
     }
 }
 
-/// Requests a second.
-fn rate(mapping: &Arc<Mapping>, threads: u64, len: usize, writes: bool, time: Duration) -> f64 {
-    let (stop, sum) = (AtomicBool::new(false), AtomicU64::new(0));
-    let begun = Instant::now();
+/// Nanoseconds of the calling thread: others on the machine do not count.
+fn spent() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
+}
+
+/// Nanoseconds a request.
+fn cost(mapping: &Arc<Mapping>, threads: u64, len: usize, writes: bool, time: Duration) -> f64 {
+    let stop = AtomicBool::new(false);
+    let (requests, nanos) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for number in 0..threads {
-            let (stop, sum) = (&stop, &sum);
+            let (stop, requests, nanos) = (&stop, &requests, &nanos);
             scope.spawn(move || {
                 let mut queue =
                     Queue::open(mapping.clone(), QueueOptions { depth: 32, max_request: 1 << 20 })
                         .expect("the system has what a queue needs");
                 let mut data = vec![0; len];
                 let (mut dice, mut done) = (number + 1, 0);
+                let begun = spent();
                 while !stop.load(SeqCst) {
                     for _ in 0..64 {
                         dice = dice
@@ -64,28 +72,35 @@ fn rate(mapping: &Arc<Mapping>, threads: u64, len: usize, writes: bool, time: Du
                         } else {
                             queue.submit(0, Request::Read { offset, len }).expect("it is empty");
                         }
-                        let over = queue.next_completion().expect("memory answers at once");
+                        // Memory answers at once, unless another thread has the sector.
+                        let over = loop {
+                            match queue.next_completion() {
+                                Some(over) => break over,
+                                None => queue.wait().expect("the ring waits"),
+                            }
+                        };
                         over.result.expect("nothing fails");
                         over.buffer.into_iter().for_each(|buffer| queue.free(buffer));
                         done += 1;
                     }
                 }
-                sum.fetch_add(done, SeqCst);
+                nanos.fetch_add(spent() - begun, SeqCst);
+                requests.fetch_add(done, SeqCst);
             });
         }
         thread::sleep(time);
         stop.store(true, SeqCst);
     });
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let sum = sum.load(SeqCst) as f64;
-    sum / begun.elapsed().as_secs_f64()
+    #[expect(clippy::cast_precision_loss, reason = "a mean")]
+    let mean = nanos.load(SeqCst) as f64 / requests.load(SeqCst).max(1) as f64;
+    mean
 }
 
 fn main() {
     let mut words = std::env::args().skip(1).filter_map(|word| word.parse::<u64>().ok());
     let (threads, seconds) = (words.next().unwrap_or(1), words.next().unwrap_or(4));
-    let time = Duration::from_millis(100);
-    println!("{threads} threads; requests a second without the lock, with it, and the median of the ratios");
+    let time = Duration::from_millis(20);
+    println!("{threads} threads; median nanoseconds a request without the lock and with it, and the ratio");
     for (spec, key) in [
         ("aes-xts-plain64", 64),
         ("aes-hctr2-plain64", 32),
@@ -107,22 +122,19 @@ fn main() {
             ("64k read", 65536, false),
             ("64k write", 65536, true),
         ] {
-            let rounds = (seconds * 1000 / 200).max(3);
-            let mut ratios = Vec::new();
-            let mut sums = [0.0; 2];
+            let rounds = (seconds * 1000 / 40).max(3);
+            let mut costs = [Vec::new(), Vec::new()];
             for round in 0..rounds {
                 // Neither always comes first.
-                let mut rates = [0.0; 2];
                 for n in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-                    rates[n] = rate(&mappings[n], threads, len, writes, time);
-                    sums[n] += rates[n];
+                    costs[n].push(cost(&mappings[n], threads, len, writes, time));
                 }
-                ratios.push(rates[1] / rates[0]);
             }
-            ratios.sort_by(f64::total_cmp);
-            #[expect(clippy::cast_precision_loss, reason = "a mean")]
-            let mean = sums.map(|sum| sum / rounds as f64);
-            println!("{spec:32} {what:9} {:9.0} {:9.0}  {:.3}", mean[0], mean[1], ratios[ratios.len() / 2]);
+            let [without, with] = costs.map(|mut costs| {
+                costs.sort_by(f64::total_cmp);
+                costs[costs.len() / 2]
+            });
+            println!("{spec:32} {what:9} {without:9.0} {with:9.0}  {:.3}", with / without);
         }
     }
 }
