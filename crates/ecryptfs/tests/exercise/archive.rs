@@ -53,8 +53,11 @@ pub(crate) fn import(bytes: &[u8]) -> bool {
     done.files + done.others > 0
 }
 
-/// Everything below a place but the lower folder: inode, links, mode, times of change, contents.
-fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (u64, u64, u32, i64, i64, Vec<u8>)> {
+/// Inode, links, mode, and when it changed last.
+type About = (u64, u64, u32, (i64, i64));
+
+/// Everything below a place but the lower folder, with files' contents.
+fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (About, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![place.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -68,9 +71,8 @@ fn seen(place: &Path, lower: &Path) -> BTreeMap<PathBuf, (u64, u64, u32, i64, i6
                 folders.push(path.clone());
             }
             let contents = if about.is_file() { fs::read(&path).expect("a file") } else { Vec::new() };
-            let about =
-                (about.ino(), about.nlink(), about.mode(), about.ctime(), about.ctime_nsec(), contents);
-            all.insert(path, about);
+            let changed = (about.ctime(), about.ctime_nsec());
+            all.insert(path, ((about.ino(), about.nlink(), about.mode(), changed), contents));
         }
     }
     all

@@ -110,10 +110,9 @@ pub(crate) fn sequence(bytes: &[u8]) -> bool {
                 }
             }
             4 => {
-                if !ring.listen(&ram).expect("the driver makes sense") {
-                    assert!(driver.order.is_empty(), "what was offered is overlooked");
-                    listening = true;
-                }
+                let more = ring.listen(&ram).expect("the driver makes sense");
+                assert!(more || driver.order.is_empty(), "what was offered is overlooked");
+                listening |= !more;
             }
             5 => {
                 done += driver.collect();

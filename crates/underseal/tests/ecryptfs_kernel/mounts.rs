@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::guest::Guest;
+use crate::guest::{Guest, ONE_PROCESSOR};
 use crate::support::tools::tool;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, run};
@@ -90,21 +90,24 @@ impl Keys {
 }
 
 /// A guest with an empty ext4 at /run/disk, and keys in its keyring. The host's file system of the test's folder has no
-/// xattrs there, so trees come and go as archives.
+/// xattrs there, so trees come and go as archives. What takes time is done here, where nothing is emulated.
 pub(crate) fn guest<'s>(scratch: &'s Scratch, keys: &[&Keys]) -> Guest<'s> {
     let disk = scratch.sparse("disk", 512 << 20);
     run(tool("mkfs.ext4").args(["-q", "-F", "-O", "^has_journal", text(&disk)]));
     let add = scratch.file("keys.py", include_bytes!("keys.py"));
-    let files: Vec<_> = keys.iter().map(|keys| text(&keys.file)).collect();
+    let files = keys.iter().map(|keys| &keys.file);
+    let payloads = run(tool("/usr/bin/python3").arg(&add).arg("make").args(files));
+    let payloads = scratch.file("keys", payloads.as_bytes());
     let mut guest = Guest::new(scratch);
     guest.modules(&MODULES);
+    guest.hardware(&ONE_PROCESSOR);
     guest.task(
         "disk",
         &format!(
-            "mkdir /run/disk\nmount -o loop {} /run/disk\npython3 {} {}\n",
+            "mkdir /run/disk\nmount -o loop {} /run/disk\npython3 -I -S {} add {}\n",
             text(&disk),
             text(&add),
-            files.join(" ")
+            text(&payloads)
         ),
     );
     guest

@@ -13,7 +13,7 @@
 #[allow(dead_code, reason = "shared with other tests, which use all of it together")]
 mod guest;
 #[path = "../support/support.rs"]
-#[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
 mod lines;

@@ -9,7 +9,7 @@
 //! ```
 
 #[path = "../support/support.rs"]
-#[allow(dead_code, reason = "shared with the other tests, which use all of it together")]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
 mod backing;
