@@ -45,7 +45,7 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("format new --size 32M --passphrase-file pass --cipher cipher_null-ecb", 6, "encrypts nothing"),
         ("format new --size 32M --passphrase-fd 99", 2, "descriptor 99 is not open"),
         ("format new --size 32M", 2, "no terminal"),
-        ("format new --size 1M --passphrase-file pass", 5, "leave no data"),
+        ("format new --size 1M --passphrase-file pass", 2, "leave no data"),
         ("format new --size 32M --type plain --header h", 2, "no header"),
         ("format no/such/dir --size 32M --passphrase-file pass", 1, "No such file"),
         ("open disk --passphrase-file pass", 2, "where is the volume to be served"),
