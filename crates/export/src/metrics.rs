@@ -73,8 +73,10 @@ fn head(from: &mut impl Read) -> io::Result<Vec<u8>> {
     loop {
         let mut piece = [0; 1024];
         let read = from.read(&mut piece)?;
+        // The end may have begun in the piece before.
+        let looked_at = head.len().saturating_sub(3);
         head.extend(&piece[..read]);
-        if read == 0 || head.len() >= MAX_HEAD || head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if read == 0 || head.len() >= MAX_HEAD || head[looked_at..].windows(4).any(|end| end == b"\r\n\r\n") {
             return Ok(head);
         }
     }
