@@ -37,7 +37,7 @@
 //! stable storage when it is acknowledged, and so is what an earlier flush covers; where nothing else was written, nothing
 //! fails. Once is enough here: what is read afterwards is what the server still has, so whoever was told can look.
 //!
-//! A flush that the server itself answers with an error is another matter: from then on all fail ([`Losses`] says why).
+//! A flush that the server itself answers with an error is another matter: from then on all fail (`losses.rs` says why).
 //!
 //! A connection that another thread has not used since the server ended is looked at before a flush is acknowledged. What is
 //! not seen is a server's end that TCP has not told of yet.

@@ -1,5 +1,6 @@
 //! In place of ublk where it was left out of the build: the same names, and nothing that exists.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +9,13 @@ use underseal_datapath::Mapping;
 use super::UblkConfig;
 use crate::{Error, ErrorKind, Result};
 
-/// A volume that is served as a block device: there is none.
+/// A volume that is served as a block device: there is none. (Private, so that code which serves one compiles without warnings.)
 #[derive(Debug)]
-pub enum UblkServer {}
+pub struct UblkServer(Infallible);
 
 /// What stops it.
 #[derive(Debug, Clone)]
-pub enum UblkStopper {}
+pub struct UblkStopper(Infallible);
 
 /// Whether there is ublk.
 ///
@@ -36,17 +37,17 @@ impl UblkServer {
 
     /// The device.
     pub fn device(&self) -> &Path {
-        match *self {}
+        match self.0 {}
     }
 
     /// The link to the device.
     pub fn link(&self) -> Option<&Path> {
-        match *self {}
+        match self.0 {}
     }
 
     /// What stops this server.
     pub fn stopper(&self) -> UblkStopper {
-        match *self {}
+        match self.0 {}
     }
 
     /// Waits until it has ended.
@@ -54,13 +55,13 @@ impl UblkServer {
     /// # Errors
     /// None.
     pub fn run(self) -> Result<()> {
-        match self {}
+        match self.0 {}
     }
 }
 
 impl UblkStopper {
     /// Stops it.
     pub fn stop(&self) {
-        match *self {}
+        match self.0 {}
     }
 }
