@@ -47,13 +47,14 @@ const CIPHERS: [(&str, &[usize]); 26] = [
 const SMALL: [&str; 2] = ["lmk", "tcw"];
 
 /// What all of them are made of.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "adiantum",
     "blowfish_generic",
     "camellia_generic",
     "cast6_generic",
     "cbc",
     "chacha_generic",
+    "crc32_generic",
     "ctr",
     "des_generic",
     "ecb",
