@@ -67,16 +67,19 @@ enum Asked {
     Nonsense,
 }
 
-/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends one.
+/// Reads to the end of the headers. A body would follow them; nobody who asks for metrics sends one. Empty lines before a request
+/// are none of it (RFC 9112, 2.2), whatever portions they come in.
 fn head(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut from = from.take(MAX_HEAD as u64);
     let mut head = Vec::new();
     loop {
         let mut piece = [0; 1024];
         let read = from.read(&mut piece)?;
         // The end may have begun in the piece before.
         let looked_at = head.len().saturating_sub(3);
-        head.extend(&piece[..read]);
-        if read == 0 || head.len() >= MAX_HEAD || head[looked_at..].windows(4).any(|end| end == b"\r\n\r\n") {
+        let is_empty = head.is_empty();
+        head.extend(piece[..read].iter().skip_while(|byte| is_empty && matches!(byte, b'\r' | b'\n')));
+        if read == 0 || head[looked_at..].windows(4).any(|end| end == b"\r\n\r\n") {
             return Ok(head);
         }
     }
