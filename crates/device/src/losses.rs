@@ -2,11 +2,11 @@
 //!
 //! # A flush that failed
 //! Linux tells of bytes that it could not write back once on each open file, and takes them for written from then on: they are read
-//! from its memory as if all were well, and the next flush succeeds without them. All channels share one open file, so the first
-//! to flush would be told, and nobody else; and a client that tries the same flush again (QEMU does, when it goes on after
-//! an error) would be told that all is there. So once a flush has failed, **every** flush fails, on every channel, until the device
-//! is opened again: then whoever uses it begins anew, and looks. QEMU keeps it so for its own files. A durable write still
-//! speaks for itself only.
+//! from its memory as if all were well, and the next flush succeeds without them. So each channel of a file has an open file of its
+//! own, else the first to flush would be told and nobody else. But a client that tries the same flush again (QEMU does, when it
+//! goes on after an error) would still be told that all is there. So once a flush has failed, **every** flush fails, on every
+//! channel, until the device is opened again: then whoever uses it begins anew, and looks. QEMU keeps it so for its own
+//! files. A durable write still speaks for itself only.
 //!
 //! # A server that went away
 //! What it had acknowledged and not flushed is told of once on each channel: the head of [`nbd`](crate::nbd) says why.
