@@ -147,6 +147,8 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 x", "Invalid number of feature args"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 99 allow_discards", "Invalid number of feature args"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 nosuch", "Invalid feature arguments"),
+        ("0 8 crypt aes-hctr2-plain64 KEY 0 dev 0 1 iv_large_sectors", "Invalid feature arguments"),
+        ("0 8 crypt capi:hctr2(aes)-plain64 KEY 0 dev 0 1 iv_large_sectors", "Invalid feature arguments"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 integrity:0:none", "Invalid integrity arguments"),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 integrity:481:none", "Invalid integrity arguments"),
         ("0 8 crypt aes-cbc KEY 0 dev 0", "IV mechanism required"),
