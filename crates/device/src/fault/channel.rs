@@ -158,12 +158,16 @@ impl FaultChannel {
             Stage::Save { at, end } => {
                 let buffer = done.buffer?;
                 let len = (end - at).min(SAVED as u64);
-                if let (Ok(()), Some(write), Some(cache)) =
-                    (&done.result, flight.write, &mut self.control.state().cache)
+                // After a power cut it is what the block held before the cut put back what was lost.
+                let mut state = self.control.state();
+                let is_on = state.power == flight.power;
+                if let (Ok(()), true, Some(write), Some(cache)) =
+                    (&done.result, is_on, flight.write, &mut state.cache)
                 {
                     #[expect(clippy::cast_possible_truncation, reason = "at most SAVED")]
                     cache.save(write, at, &buffer[..len as usize]);
                 }
+                drop(state);
                 flight.stage = Stage::Save { at: at + len, end };
                 if let Some(arena) = &mut self.arena {
                     arena.free(buffer);

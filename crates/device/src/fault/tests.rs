@@ -186,3 +186,63 @@ fn a_power_cut_loses_some_blocks_and_keeps_others() {
     let new = back.chunks(512).filter(|block| block[0] == 1).count();
     assert!((32..96).contains(&new), "{new} of 128");
 }
+
+/// Memory that cuts the power of the device above while it is read.
+struct CutWhileRead(RamDevice, Arc<std::sync::OnceLock<Arc<FaultControl>>>);
+
+struct CutWhileReadChannel(Box<dyn Channel>, Arc<std::sync::OnceLock<Arc<FaultControl>>>);
+
+impl Device for CutWhileRead {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(CutWhileReadChannel(self.0.channel(depth)?, self.1.clone())))
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+impl Channel for CutWhileReadChannel {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        self.0.read_now(offset, data)
+    }
+
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        self.0.write_now(offset, data)
+    }
+
+    fn start(&mut self, ring: &mut crate::Ring, slot: u32, io: crate::Io) -> crate::Started {
+        let is_read = matches!(io, crate::Io::Read { .. });
+        let started = self.0.start(ring, slot, io);
+        if let Some(control) = self.1.get().filter(|_| is_read) {
+            control.power_cut().unwrap();
+        }
+        started
+    }
+
+    fn finish(
+        &mut self,
+        ring: &mut crate::Ring,
+        token: crate::Token,
+        result: i32,
+    ) -> Option<crate::Finished> {
+        self.0.finish(ring, token, result)
+    }
+}
+
+#[test]
+fn what_a_write_saw_before_the_power_was_cut_does_not_come_back_with_the_next_cut() {
+    let cuts = Arc::new(std::sync::OnceLock::new());
+    let device = Arc::new(CutWhileRead(RamDevice::new(SIZE), cuts.clone()));
+    let device = FaultDevice::with_volatile_cache(device, 1, 512);
+    let control = device.control();
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(0, &[1; BLOCK], true).unwrap();
+    cuts.set(control.clone()).unwrap_or_else(|_| panic!("set once"));
+    assert_eq!(errno(io.write(0, &[2; BLOCK], false)), Some(libc::EIO));
+    assert_eq!(control.unflushed(), 0);
+}
