@@ -62,7 +62,8 @@ impl Script {
     #[doc(hidden)]
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         let mut reply = vec![0; LONGEST];
-        let len = rustix::io::read(&self.kernel, &mut reply)?;
+        // The fuzzer has an alarm.
+        let len = rustix::io::retry_on_intr(|| rustix::io::read(&self.kernel, &mut reply))?;
         reply.truncate(len);
         Ok(reply)
     }
