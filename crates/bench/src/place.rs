@@ -127,6 +127,12 @@ impl Drop for Place {
     }
 }
 
+/// The program that calls this, for the servers without a cipher that it plays.
+pub(crate) fn this_program() -> Result<Command, BenchError> {
+    let path = std::env::current_exe();
+    Ok(Command::new(path.map_err(|e| BenchError::because("this program's own file is not to be found", e))?))
+}
+
 pub(crate) fn cannot_make(path: &Path, e: std::io::Error) -> BenchError {
     BenchError::because(format!("cannot make {}", path.display()), e)
 }

@@ -10,12 +10,12 @@ use crate::{Error, Result};
 pub(crate) struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// So many of `program`, which calls [`spin`] when it is asked to `lab spin`.
+    /// So many of `program`, which calls [`spin`] when it is asked to `spin`.
     pub(crate) fn start(program: &Path, count: usize) -> Result<Self> {
         let mut hogs = Self(Vec::with_capacity(count));
         for _ in 0..count {
             let mut command = Command::new(program);
-            command.args(["lab", "spin"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            command.args(["spin"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut hog = command.spawn().map_err(Error::system("a busy process cannot be started"))?;
             let mut stdout = hog.stdout.take();
             hogs.0.push(hog);

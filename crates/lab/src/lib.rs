@@ -50,7 +50,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// What experiments run with.
 pub struct Lab<'a> {
-    /// This program: it calls [`spin`] when it is run with `lab spin`.
+    /// The laboratory's program: it calls [`spin`] when it is run with `spin`.
     pub program: PathBuf,
     /// How often everything is measured; none: as often as each experiment wants.
     pub rounds: Option<usize>,

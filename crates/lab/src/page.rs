@@ -230,9 +230,9 @@ fn footer(xml: &mut Xml) {
             "Dots and bars are medians, whiskers run from the least to the most of all rounds, diamonds are what was \
              published. Made by ",
         );
-        xml.line("code", &[], "underseal lab run");
+        xml.line("code", &[], "underseal-lab run");
         xml.text(" and ");
-        xml.line("code", &[], "underseal lab report");
+        xml.line("code", &[], "underseal-lab report");
         xml.text(".");
     });
 }

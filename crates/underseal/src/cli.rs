@@ -1,10 +1,8 @@
 //! What the command takes. The help and the manual pages come out of these types.
 
-mod bench;
 mod control;
 mod ecryptfs;
 mod format;
-mod lab;
 mod open;
 mod secret;
 mod table;
@@ -15,7 +13,6 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-pub(crate) use bench::{Bench, BenchArgs};
 pub(crate) use control::{
     CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
 };
@@ -26,7 +23,6 @@ pub(crate) use ecryptfs::{
     TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
-pub(crate) use lab::{Lab, LabArgs, LabListArgs, LabReportArgs, LabRunArgs};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
@@ -61,8 +57,6 @@ pub(crate) enum Command {
     Ecryptfs(EcryptfsArgs),
     #[command(flatten)]
     Control(Control),
-    Bench(BenchArgs),
-    Lab(LabArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }

@@ -1,12 +1,10 @@
 //! What each command does.
 
-mod bench;
 mod completions;
 mod control;
 mod ecryptfs;
 mod format;
 mod info;
-mod lab;
 mod man;
 mod open;
 mod read;
@@ -34,8 +32,6 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Table(args) => table::run(&args, quiet),
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
         Command::Control(command) => control::run(command),
-        Command::Bench(args) => bench::run(args, quiet),
-        Command::Lab(args) => lab::run(&args, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   cli/         arguments and their help      man, completions: out of the same definition
 //!     |
-//!   commands/    format  open  info  read  write  table  bench  lab
+//!   commands/    format  open  info  read  write  table
 //!     |             |      |           |               control/  list  status  policy  suspend  message  close  top
 //!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
 //!     |          volume       image and key -> a mapping that is ready for requests

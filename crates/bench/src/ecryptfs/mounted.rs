@@ -14,6 +14,7 @@ use super::work::{Work, pack};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::nbd::{NbdError as BenchError, process_time};
+use crate::place::this_program;
 use crate::rounds::interleaved;
 
 const OURS: &str = "underseal, aes-128, names";
@@ -137,9 +138,9 @@ impl Place {
             .arg(self.0.join("passphrase"));
         let mut mounts = vec![Mounted::start(OURS, ours, plain)?];
 
-        let mut bare = Command::new(&options.underseal);
+        let mut bare = this_program()?;
         let (lower, plain) = (self.folder("bare.lower")?, self.folder("bare")?);
-        bare.args(["bench", "serve-bare-mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
+        bare.args(["serve-bare-mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
         mounts.push(Mounted::start(BARE, bare, plain)?);
 
         let mut left_out = Vec::new();

@@ -14,7 +14,7 @@ use underseal_volume::{Segment, Volume};
 
 use super::{BenchError, FuseOptions};
 use crate::nbd::{missing, process_time};
-use crate::place::{Place, cannot_make};
+use crate::place::{Place, cannot_make, this_program};
 
 /// Ours with the cipher: what the others are compared with.
 pub(super) const OURS: &str = "underseal, 4 KiB sectors";
@@ -97,8 +97,8 @@ impl Mounts<'_> {
 
     fn memory(&self, name: &'static str, verb: &str) -> Result<Server, BenchError> {
         let file = self.file(verb)?;
-        let mut serve = self.place.underseal();
-        serve.args(["bench", verb, "--size", &self.options.size.to_string(), "--fuse"]).arg(&file);
+        let mut serve = this_program()?;
+        serve.args([verb, "--size", &self.options.size.to_string(), "--fuse"]).arg(&file);
         serve.args(["--threads", &self.options.threads.to_string()]);
         self.serve(name, vec![serve], file.clone(), file, Vec::new())
     }

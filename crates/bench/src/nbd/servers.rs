@@ -15,7 +15,7 @@ use underseal_export::nbd::{
 use underseal_volume::{Segment, Volume};
 
 use super::{NbdError, NbdOptions};
-use crate::place::{Place, SocketServer};
+use crate::place::{Place, SocketServer, this_program};
 
 /// Ours with the cipher: the first, with which the others are compared.
 const OURS: &str = "underseal, 4 KiB sectors";
@@ -94,8 +94,8 @@ fn null(place: &Place) -> Result<Server, NbdError> {
 
 fn memory(place: &Place) -> Result<Server, NbdError> {
     let socket = place.path("memory.sock");
-    let mut serve = place.underseal();
-    serve.args(["bench", "serve-memory", "--size", &place.size().to_string(), "--nbd"]);
+    let mut serve = this_program()?;
+    serve.args(["serve-memory", "--size", &place.size().to_string(), "--nbd"]);
     Server::start(OURS_MEMORY, serve.arg(unix(&socket)), socket, Vec::new())
 }
 

@@ -21,7 +21,7 @@ const STATUS: &str = include_str!("man/status.roff");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut top = Cli::command();
-    // Gives every command its whole name: "underseal bench cipher".
+    // Gives every command its whole name: "underseal table check".
     top.build();
     let pages = pages(&top);
     for (command, path) in &pages {

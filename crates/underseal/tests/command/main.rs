@@ -9,7 +9,6 @@ mod background;
 mod common;
 mod errors;
 mod format;
-mod lab;
 mod pages;
 mod secrecy;
 mod serve;

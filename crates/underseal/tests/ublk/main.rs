@@ -4,7 +4,7 @@
 //!   ../guest/    boots the machine
 //!   machine.rs   the machine itself: tasks, waiting, the plug
 //!   tasks.rs     what tasks share; serve.sh is its half in the guest
-//!   bench.rs     `underseal bench ublk`, when asked for
+//!   bench.rs     `underseal-lab bench ublk`, when asked for
 //!   absent.rs    machines without ublk
 //!   disk.rs      the block device is what the volume is
 //!   older.rs     what an older kernel does otherwise

@@ -1,15 +1,55 @@
-//! `underseal lab`: what it says and keeps. Never how fast anything is.
+//! The program: what it says and keeps. Never how fast anything is.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::common::Place;
+/// A directory that the program runs in.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_underseal-lab"));
+        Ran(command.args(args).current_dir(self.0.path()).stdin(Stdio::null()).output().unwrap())
+    }
+}
+
+struct Ran(Output);
+
+impl Ran {
+    fn succeeds(self) -> String {
+        let stderr = String::from_utf8_lossy(&self.0.stderr);
+        assert!(self.0.status.success(), "{}: {stderr}", self.0.status);
+        String::from_utf8(self.0.stdout).unwrap()
+    }
+
+    fn fails(self, status: i32, with: &str) {
+        let stderr = String::from_utf8_lossy(&self.0.stderr);
+        assert_eq!(self.0.status.code(), Some(status), "{stderr}");
+        assert!(stderr.starts_with("underseal-lab: ") && stderr.contains(with), "{stderr}");
+    }
+}
 
 #[test]
 fn experiments_are_listed_with_their_questions() {
     let place = Place::new();
-    let text = place.run(&["lab", "list"]).succeeds();
-    let json: Value = serde_json::from_str(&place.run(&["lab", "list", "--json"]).succeeds()).unwrap();
-    let listed = json.as_array().unwrap();
+    let text = place.run(&["list"]).succeeds();
+    let json: Value = serde_json::from_str(&place.run(&["list", "--json"]).succeeds()).unwrap();
+    let listed = json["experiments"].as_array().unwrap();
     assert_eq!(text.lines().count(), listed.len());
     for (line, experiment) in text.lines().zip(listed) {
         let field = |name: &str| experiment[name].as_str().unwrap();
@@ -23,8 +63,10 @@ fn experiments_are_listed_with_their_questions() {
 #[test]
 fn what_is_run_is_kept_and_reported() {
     let place = Place::new();
-    let json = place.run(&["lab", "run", "zoned", "inline", "--quick", "--rounds", "1", "--json", "-"]);
-    let outcomes: Value = serde_json::from_str(&json.succeeds()).unwrap();
+    let json = place.run(&["run", "zoned", "inline", "--quick", "--rounds", "1", "--json", "-"]);
+    let all: Value = serde_json::from_str(&json.succeeds()).unwrap();
+    assert_eq!(all["version"], 1);
+    let outcomes = &all["outcomes"];
     let names: Vec<_> = outcomes.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["zoned", "inline"]);
     for outcome in outcomes.as_array().unwrap() {
@@ -39,8 +81,8 @@ fn what_is_run_is_kept_and_reported() {
         assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), *outcome);
     }
 
-    let page = place.run(&["lab", "report"]).succeeds();
-    place.run(&["lab", "report", "-o", "lab.html"]).succeeds();
+    let page = place.run(&["report"]).succeeds();
+    place.run(&["report", "-o", "lab.html"]).succeeds();
     assert_eq!(place.read("lab.html"), page.as_bytes());
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     for outcome in outcomes.as_array().unwrap() {
@@ -54,31 +96,36 @@ fn what_is_run_is_kept_and_reported() {
 #[test]
 fn results_go_where_they_are_wanted() {
     let place = Place::new();
-    let args = ["lab", "run", "zoned", "--quick", "--rounds", "1", "--results", "kept", "--json", "all.json"];
+    let args = ["run", "zoned", "--quick", "--rounds", "1", "--results", "kept", "--json", "all.json"];
     let text = place.run(&args).succeeds();
     for word in ["published", "measured", "spread", "goal", "zoned: "] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let all: Value = serde_json::from_slice(&place.read("all.json")).unwrap();
     let kept: Value = serde_json::from_slice(&place.read("kept/zoned.json")).unwrap();
-    assert_eq!(all[0], kept);
-    place.run(&["lab", "report", "--from", "kept", "-o", "lab.html"]).succeeds();
+    assert_eq!(all["outcomes"][0], kept);
+    place.run(&["report", "--from", "kept", "-o", "lab.html"]).succeeds();
 }
 
 #[test]
 fn what_cannot_be_done_is_told() {
     let place = Place::new();
-    place.run(&["lab", "run", "alchemy"]).fails(2, "no experiment \"alchemy\"");
-    place.run(&["lab", "report"]).fails(1, "there are no results");
+    place.run(&["run", "alchemy"]).fails(2, "no experiment \"alchemy\"");
+    place.run(&["report"]).fails(1, "there are no results");
     std::fs::create_dir(place.path("bad")).unwrap();
     std::fs::write(place.path("bad/tail.json"), "{\"name\": 1}").unwrap();
-    place.run(&["lab", "report", "--from", "bad"]).fails(1, "bad/tail.json");
-    place.run(&["lab", "run", "zoned", "--quick", "--results", "pass"]).fails(1, "pass");
+    place.run(&["report", "--from", "bad"]).fails(1, "bad/tail.json");
+    std::fs::write(place.path("file"), "").unwrap();
+    place.run(&["run", "zoned", "--quick", "--results", "file"]).fails(1, "file");
+    let path = |name| place.path(name).display().to_string();
+    let (nothing, folder) = (path("nothing"), path(""));
+    let args = ["bench", "nbd", "--underseal", &nothing, "--size", "8M", "--directory", &folder];
+    place.run(&args).fails(1, "nothing");
 }
 
 #[test]
 fn a_busy_process_ends_with_the_one_that_started_it() {
     let place = Place::new();
     // Its stdin is at its end: nobody is there.
-    place.run(&["lab", "spin"]).succeeds();
+    place.run(&["spin"]).succeeds();
 }

@@ -1,5 +1,6 @@
-//! `underseal bench`.
+//! `underseal-lab bench`.
 
+use std::env;
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,32 +8,22 @@ use std::time::Duration;
 use serde::Serialize;
 use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, UblkOptions, VhostUserOptions};
 use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, vhost_user};
-use underseal_bench::{serve_bare_mount, serve_fuse_memory, serve_memory, serve_null_memory};
 
 use crate::cli::{Bench, BenchArgs};
-use crate::error::{Error, Result};
-use crate::exit::Exit;
-use crate::output::print;
+use crate::failure::{Failure, Result};
+use crate::{json, print};
 
-pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
-    let failed = |e: &dyn std::error::Error| {
-        let error = Error::new(Exit::Failed, e.to_string());
-        e.source().map_or(error, |cause| Error::new(Exit::Failed, e.to_string()).because(cause))
-    };
-    let progress = |text: &str| {
-        if !quiet {
-            log::warn!("{text}");
-        }
-    };
-    let json = args.json;
+pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn(&str)) -> Result<()> {
+    let shown = args.json;
+    let underseal = || underseal.map_or_else(measured, Ok);
     match args.what {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            show(&cipher(effort).map_err(|e| failed(&e))?, json)
+            show(&cipher(effort)?, shown)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
-                underseal: this_program()?,
+                underseal: underseal()?,
                 directory: args.directory,
                 size: args.size,
                 rounds: args.effort.rounds.into(),
@@ -40,11 +31,11 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 only: args.effort.only,
                 over_nbd: args.over_nbd,
             };
-            show(&nbd(&options, progress).map_err(|e| failed(&e))?, json)
+            show(&nbd(&options, progress)?, shown)
         }
         Bench::Fuse(args) => {
             let options = FuseOptions {
-                underseal: this_program()?,
+                underseal: underseal()?,
                 directory: args.directory,
                 size: args.size,
                 threads: args.threads,
@@ -52,44 +43,38 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 runtime: Duration::from_secs(args.effort.runtime.into()),
                 only: args.effort.only,
             };
-            show(&fuse(&options, progress).map_err(|e| failed(&e))?, json)
+            show(&fuse(&options, progress)?, shown)
         }
         Bench::Ublk(args) => {
             let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();
             let options = UblkOptions {
-                underseal: this_program()?,
+                underseal: underseal()?,
                 devices: if args.devices.is_empty() { by_default() } else { args.devices },
                 rounds: args.effort.rounds.into(),
                 runtime: Duration::from_secs(args.effort.runtime.into()),
                 only: args.effort.only,
             };
-            show(&ublk(&options, progress).map_err(|e| failed(&e))?, json)
+            show(&ublk(&options, progress)?, shown)
         }
         Bench::VhostUser(args) => {
             let options = VhostUserOptions {
-                underseal: this_program()?,
+                underseal: underseal()?,
                 directory: args.directory,
                 size: args.size,
                 rounds: args.effort.rounds.into(),
                 runtime: Duration::from_secs(args.effort.runtime.into()),
                 only: args.effort.only,
             };
-            show(&vhost_user(&options, progress).map_err(|e| failed(&e))?, json)
-        }
-        Bench::ServeFuseMemory(args) => {
-            serve_fuse_memory(args.size, &args.fuse, args.threads.into()).map_err(|e| failed(&e))
-        }
-        Bench::ServeFuseNull(args) => {
-            serve_null_memory(args.size, &args.fuse, args.threads).map_err(|e| failed(&e))
+            show(&vhost_user(&options, progress)?, shown)
         }
         Bench::Ecryptfs(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
-            let crypto = ecryptfs(effort).map_err(|e| failed(&e))?;
+            let crypto = ecryptfs(effort)?;
             if args.quick {
-                return show(&crypto, json);
+                return show(&crypto, shown);
             }
             let options = MountOptions {
-                underseal: this_program()?,
+                underseal: underseal()?,
                 directory: args.directory,
                 size: args.size,
                 files: args.files,
@@ -98,13 +83,8 @@ pub(super) fn run(args: BenchArgs, quiet: bool) -> Result<()> {
                 runtime: Duration::from_secs(args.effort.runtime.into()),
                 only: args.effort.only,
             };
-            let mount = ecryptfs_mount(&options, progress).map_err(|e| failed(&e))?;
-            show(&Ecryptfs { crypto, mount }, json)
+            show(&Ecryptfs { crypto, mount: ecryptfs_mount(&options, progress)? }, shown)
         }
-        Bench::ServeBareMount(args) => {
-            serve_bare_mount(&args.lower, &args.mountpoint, args.threads).map_err(|e| failed(&e))
-        }
-        Bench::ServeMemory(args) => serve_memory(args.size, &args.nbd).map_err(|e| failed(&e)),
     }
 }
 
@@ -121,16 +101,23 @@ impl<C: Display, M: Display> Display for Ecryptfs<C, M> {
     }
 }
 
-fn this_program() -> Result<PathBuf> {
-    std::env::current_exe()
-        .map_err(|e| Error::new(Exit::Failed, "this program's own file is not to be found").because(&e))
+/// This program's own file: it also plays the servers without a cipher.
+pub(crate) fn this_program() -> Result<PathBuf> {
+    env::current_exe().map_err(|e| Failure::new("this program's own file is not to be found").because(&e))
 }
 
-fn show(report: &(impl Serialize + Display), json: bool) -> Result<()> {
-    if !json {
-        return print(&report.to_string());
-    }
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|e| Error::new(Exit::Failed, "the report cannot be said in JSON").because(&e))?;
-    print(&(text + "\n"))
+/// `underseal` beside this program, or in the PATH.
+fn measured() -> Result<PathBuf> {
+    let beside = this_program()?.with_file_name("underseal");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places =
+        std::iter::once(beside).chain(env::split_paths(&path).map(|folder| folder.join("underseal")));
+    places.into_iter().find(|program| program.is_file()).ok_or_else(|| {
+        Failure::new("there is no program underseal, beside this one or in the PATH")
+            .with_remedy("--underseal PROGRAM; `cargo build --release -p underseal` makes it")
+    })
+}
+
+fn show(report: &(impl Serialize + Display), as_json: bool) -> Result<()> {
+    print(&if as_json { json(report)? } else { report.to_string() })
 }

@@ -1,38 +1,20 @@
-//! Arguments of `underseal lab`.
+//! Arguments of `underseal-lab list`, `run` and `report`.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
-
-/// Runs published experiments about encrypted storage again, on this machine, and sets the figures side by side.
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct LabArgs {
-    #[command(subcommand)]
-    pub(crate) what: Lab,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Lab {
-    List(LabListArgs),
-    Run(LabRunArgs),
-    Report(LabReportArgs),
-    /// Keeps a processor busy until stdin ends, for `lab run tail`.
-    #[command(hide = true)]
-    Spin,
-}
+use clap::Args;
 
 /// The experiments, and what they ask
 #[derive(Debug, Args)]
-pub(crate) struct LabListArgs {
-    /// For programs: a JSON array
+pub(crate) struct ListArgs {
+    /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Measures, prints what was published beside what was measured, and keeps the results
 #[derive(Debug, Args)]
-pub(crate) struct LabRunArgs {
+pub(crate) struct RunArgs {
     /// Which experiments; all, if none is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
@@ -42,7 +24,7 @@ pub(crate) struct LabRunArgs {
     /// How often everything is measured; each experiment has its own number, if this is not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: Option<u16>,
-    /// For programs: a JSON array to this file as well; "-" is stdout, which then has nothing else
+    /// For programs: one JSON object to this file as well; "-" is stdout, which then has nothing else
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Where the results are kept, a file for each experiment
@@ -52,7 +34,7 @@ pub(crate) struct LabRunArgs {
 
 /// Makes one page with plots of the results that were kept
 #[derive(Debug, Args)]
-pub(crate) struct LabReportArgs {
+pub(crate) struct ReportArgs {
     /// Where the results are
     #[arg(long, value_name = "DIR", default_value = RESULTS)]
     pub(crate) from: PathBuf,
@@ -62,10 +44,3 @@ pub(crate) struct LabReportArgs {
 }
 
 const RESULTS: &str = "lab-results";
-
-const EXAMPLES: &str = "\
-Examples:
-  underseal lab list
-  underseal lab run --quick                       does everything run here? some seconds
-  underseal lab run inline tail                   two of them, with figures to keep
-  underseal lab run && underseal lab report -o lab.html";

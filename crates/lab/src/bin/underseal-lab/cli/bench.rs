@@ -1,10 +1,10 @@
-//! Arguments of `underseal bench`.
+//! Arguments of `underseal-lab bench`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::size;
+use super::size;
 
 /// Measures what the code costs on this machine, beside its limits and its peers.
 #[derive(Debug, Args)]
@@ -39,10 +39,6 @@ pub(crate) enum Bench {
     Ublk(BenchUblkArgs),
     Ecryptfs(BenchEcryptfsArgs),
     VhostUser(BenchVhostUserArgs),
-    ServeMemory(ServeMemoryArgs),
-    ServeBareMount(ServeBareMountArgs),
-    ServeFuseMemory(ServeFuseArgs),
-    ServeFuseNull(ServeFuseArgs),
 }
 
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
@@ -60,7 +56,7 @@ pub(crate) struct BenchNbdArgs {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
     /// Each image's size
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
@@ -76,7 +72,7 @@ pub(crate) struct BenchFuseArgs {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
     /// Each image's size
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size)]
     pub(crate) size: u64,
     /// Threads that serve each mount, where they can be chosen
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -102,7 +98,7 @@ pub(crate) struct BenchVhostUserArgs {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
     /// Each image's size
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size)]
     pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
@@ -113,7 +109,7 @@ pub(crate) struct BenchVhostUserArgs {
 #[command(hide = true)]
 pub(crate) struct ServeFuseArgs {
     /// The memory's size
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) size: u64,
     /// The file to mount over
     #[arg(long, value_name = "PATH")]
@@ -128,7 +124,7 @@ pub(crate) struct ServeFuseArgs {
 #[command(hide = true)]
 pub(crate) struct ServeMemoryArgs {
     /// The memory's size
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) size: u64,
     /// Where
     #[arg(long, value_name = "ENDPOINT")]
@@ -146,7 +142,7 @@ pub(crate) struct BenchEcryptfsArgs {
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub(crate) directory: PathBuf,
     /// The bytes of each thread's file
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size)]
     pub(crate) size: u64,
     /// Small files in the tree
     #[arg(long, value_name = "N", default_value_t = 50_000)]
@@ -173,10 +169,10 @@ pub(crate) struct ServeBareMountArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  underseal bench cipher --quick
-  underseal bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
-  underseal bench nbd --only 'depth 32' --rounds 3
-  underseal bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
-  underseal bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
-  underseal bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
-  underseal bench ecryptfs                             needs fio, fuse3 and gocryptfs";
+  underseal-lab bench cipher --quick
+  underseal-lab bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
+  underseal-lab bench nbd --only 'depth 32' --rounds 3
+  underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
+  underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
+  underseal-lab bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
+  underseal-lab bench ecryptfs                             needs fio, fuse3 and gocryptfs";

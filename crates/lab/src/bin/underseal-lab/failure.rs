@@ -1,0 +1,82 @@
+//! The end of every failure: what happened, what to do about it, an exit status.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use underseal_lab::ErrorKind;
+
+/// The result of whatever may end the program.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// Why the program ends early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    remedy: Option<&'static str>,
+    /// An argument was refused.
+    usage: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: None, usage: false }
+    }
+
+    /// A system call on a file that failed.
+    pub(crate) fn io(path: &Path, doing: &str, cause: &io::Error) -> Self {
+        Self::new(format!("{}: {doing}", path.display())).because(cause)
+    }
+
+    /// Adds a cause and all of its causes.
+    pub(crate) fn because(mut self, cause: &dyn Error) -> Self {
+        let mut next = Some(cause);
+        while let Some(cause) = next {
+            self.what += &format!(": {cause}");
+            next = cause.source();
+        }
+        self
+    }
+
+    pub(crate) fn with_remedy(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+
+    /// Says first where it happened.
+    pub(crate) fn within(mut self, place: impl Display) -> Self {
+        self.what = format!("{place}: {}", self.what);
+        self
+    }
+
+    /// Tells the user and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        let remedy = self.remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"));
+        // With stderr gone there is nobody to tell.
+        let _ = writeln!(io::stderr().lock(), "underseal-lab: {}{remedy}", self.what);
+        ExitCode::from(if self.usage { 2 } else { 1 })
+    }
+}
+
+/// Of an experiment, where more is known of what to do.
+pub(crate) fn of_experiment(error: underseal_lab::Error) -> Failure {
+    let kind = error.kind();
+    let this = Failure::from(error);
+    match kind {
+        ErrorKind::Unknown => Failure { usage: true, ..this.with_remedy("`underseal-lab list`") },
+        ErrorKind::BadResult => this.with_remedy("`underseal-lab run` measures it again"),
+        _ => this,
+    }
+}
+
+impl<E: Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let this = Self::new(error.to_string());
+        match error.source() {
+            Some(cause) => this.because(cause),
+            None => this,
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The laboratory: what Underseal costs beside its limits and its peers, and the published experiments. Nothing of it is in
+//! the program that serves volumes.
+//!
+//! ```text
+//!   cli/     arguments and their help
+//!   bench    `bench ..`              the interleaved measurements of the crate underseal-bench
+//!   lab      `list  run  report`     the experiments of this crate's library
+//!   failure  one line what happened, one line what to do, the exit status
+//! ```
+
+mod bench;
+mod cli;
+mod failure;
+mod lab;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use failure::{Failure, Result};
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let quiet = cli.quiet;
+    let progress = |text: &str| {
+        if !quiet {
+            // With stderr gone there is nobody to tell.
+            let _ = writeln!(io::stderr().lock(), "underseal-lab: {text}");
+        }
+    };
+    match cli.command {
+        Command::Bench(args) => bench::run(args, cli.underseal, progress),
+        Command::List(args) => lab::list(&args),
+        Command::Run(args) => lab::measure(&args, &progress),
+        Command::Report(args) => lab::report(&args, progress),
+        Command::Spin => {
+            underseal_lab::spin();
+            Ok(())
+        }
+        Command::ServeMemory(args) => Ok(underseal_bench::serve_memory(args.size, &args.nbd)?),
+        Command::ServeBareMount(args) => {
+            Ok(underseal_bench::serve_bare_mount(&args.lower, &args.mountpoint, args.threads)?)
+        }
+        Command::ServeFuseMemory(args) => {
+            Ok(underseal_bench::serve_fuse_memory(args.size, &args.fuse, args.threads.into())?)
+        }
+        Command::ServeFuseNull(args) => {
+            Ok(underseal_bench::serve_null_memory(args.size, &args.fuse, args.threads)?)
+        }
+    }
+}
+
+/// Writes text to stdout, all of it or a failure: a pipe that was closed is one.
+fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|e| Failure::new("cannot write to stdout").because(&e))
+}
+
+/// A report as JSON.
+fn json(value: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    Ok(text.map_err(|e| Failure::new("the report cannot be said in JSON").because(&e))? + "\n")
+}
