@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Queue, QueueOptions};
-use underseal_datapath::{Full, Request as Job};
+use underseal_datapath::{Buffer, Completion, Full, Queue, QueueOptions, Request as Job};
 
 use super::INBOX;
 use super::protocol::{self, Body, Call, HEAD, Operation};
 use super::protocol::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PARALLEL_DIRECT_WRITES};
 use super::server::Shared;
 use super::transport::{Received, Transport};
+use crate::complaints::Complaints;
+use crate::errno::{errno, errno_of};
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
@@ -27,9 +28,6 @@ const IN_FLIGHT: usize = 16 << 20;
 
 /// What has come from the kernel is handed to the lower device after so many bytes at the latest.
 const HAND_OVER: usize = 128 << 10;
-
-/// How many of a thread's failures are logged one by one; then every thousandth.
-const LOGGED: u64 = 20;
 
 /// Requests that were there one after the other and show that one thread is not enough. A lone client that is quick can
 /// send a few.
@@ -58,7 +56,7 @@ pub(super) struct Worker {
     resting: bool,
     /// The bytes of the last read or write.
     last: usize,
-    failures: u64,
+    complaints: Complaints,
 }
 
 /// A request under way and how it is answered.
@@ -99,7 +97,7 @@ impl Worker {
             watching: false,
             resting: false,
             last: 0,
-            failures: 0,
+            complaints: Complaints::new("this thread"),
         })
     }
 
@@ -295,7 +293,7 @@ impl Worker {
         }
         let ticket = self.tickets.issue(Ticket { unique, answer: Answer::Written(size) });
         while let Err(Full) = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable) {
-            self.make_room().map_err(errno_of)?;
+            self.make_room().map_err(|e| errno_of(&e))?;
         }
         Ok(None)
     }
@@ -340,7 +338,7 @@ impl Worker {
     /// Puts a request into the queue, when there is room.
     fn start(&mut self, unique: u64, answer: Answer, job: Job) -> Answered {
         let ticket = self.tickets.issue(Ticket { unique, answer });
-        self.submit(ticket, job).map_err(errno_of)?;
+        self.submit(ticket, job).map_err(|e| errno_of(&e))?;
         Ok(None)
     }
 
@@ -376,7 +374,7 @@ impl Worker {
             (Ok(()), Answer::Written(size), _) => self.transport.reply(unique, Body::written(size).bytes()),
             (Ok(()), ..) => self.transport.reply(unique, &[]),
             (Err(failure), ..) => {
-                self.log(&format!("{answer:?}"), &failure);
+                self.complaints.tell(format_args!("{answer:?}"), &failure);
                 self.transport.refuse(unique, errno(&failure))
             }
         };
@@ -388,19 +386,6 @@ impl Worker {
     fn give_back(&mut self, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
             self.queue.free(buffer);
-        }
-    }
-
-    /// A line for the operator about what the lower device did.
-    fn log(&mut self, what: &str, failure: &Failure) {
-        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
-            return log::debug!("{what}: {failure}");
-        }
-        self.failures += 1;
-        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{what}: {failure}{causes} (failure {} of this thread)", self.failures);
         }
     }
 }
@@ -425,20 +410,6 @@ fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errn
         () if valid & SIZE != 0 && size > current => Err(Errno::NOSPC),
         () => Ok(()),
     }
-}
-
-fn errno(failure: &Failure) -> Errno {
-    match failure.kind() {
-        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
-        Kind::ReadOnly => Errno::ROFS,
-        Kind::Unsupported => Errno::OPNOTSUPP,
-        Kind::NoSpace => Errno::NOSPC,
-        _ => Errno::IO,
-    }
-}
-
-fn errno_of(e: io::Error) -> Errno {
-    Errno::from_io_error(&e).unwrap_or(Errno::IO)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a request is shorter than the address space")]
