@@ -2,11 +2,10 @@
 //!
 //! ```text
 //!   Mount          mounts, starts the threads, unmounts
-//!     |  mount.rs       fuser: mount(2) or fusermount3, the handshake
+//!     |  mount.rs       underseal_fuse::Session: what is asked of the kernel
 //!     |
-//!   Worker         one thread, one descriptor: a request in, its reply out
-//!     |- device.rs      the descriptor, and the memory that requests arrive in
-//!     |- wire.rs, reply.rs   requests and replies as bytes
+//!   Worker         one thread, one underseal_fuse::Channel: a request in, its reply out
+//!     |- inbox.rs       the memory that requests arrive in
 //!     |- dispatch.rs    which request is which call
 //!     v
 //!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
@@ -22,9 +21,7 @@
 //!
 //! `script` stands in the kernel's place, for fuzzing.
 //!
-//! fuser (0.18) makes and ends the mount, but does not carry the requests: it hands out the bytes to write as a slice
-//! that may not be changed, at no particular alignment, where here they are encrypted in place; and it does not tell
-//! what a mount with ACLs and without needless requests must know (umask and set-user-id at each write, O_TMPFILE).
+//! Bytes to write arrive at a page, and are encrypted in place.
 //!
 //! The kernel checks permissions (`default_permissions`), and keeps pages of plain text, as for any filesystem. There is
 //! no write-back cache: a write that was acknowledged is in the lower file, and survives this process.
@@ -35,8 +32,6 @@ mod attributes;
 mod batch;
 mod caller;
 mod complaints;
-#[expect(unsafe_code, reason = "an ioctl")]
-mod device;
 mod dispatch;
 mod entries;
 mod files;
@@ -44,14 +39,12 @@ mod folder;
 mod handles;
 #[expect(unsafe_code, reason = "setfsuid(2), setfsgid(2) and unshare(2)")]
 mod identity;
+mod inbox;
 mod long_names;
-#[expect(unsafe_code, reason = "taking a descriptor out of a session")]
 mod mount;
 mod nodes;
-mod reply;
 pub mod script;
 mod sizes;
-mod wire;
 mod xattrs;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -61,7 +54,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use rustix::io::Errno;
 
 pub use crate::file::{Crypto, Keys, Policy, Sealing};
-pub use mount::{Allow, Mount, MountConfig, Unmounter, mounted_at, unmount};
+pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
+pub use underseal_fuse::Mounted;
 
 use crate::file::View;
 use complaints::Complaints;

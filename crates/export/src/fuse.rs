@@ -4,21 +4,18 @@
 //!   MountPoint     a file to mount over, or a folder: checked before anything is unlocked
 //!        |
 //!   FuseServer     mounts, starts the threads, unmounts, waits for those who have it open
-//!        |  mount.rs      fuser: mount(2) or fusermount3, the handshake
+//!        |  mount.rs      underseal_fuse::Session: what is asked of the kernel
 //!        |
 //!   Worker         one thread, one queue, one descriptor: requests in, completions out
 //!        |- files.rs      names and attributes
-//!        |- protocol.rs   requests and replies as bytes
-//!        |- turns.rs      which of the idle threads listens
-//!        +- transport.rs  the descriptor: the part that FUSE over io_uring would replace
+//!        |- protocol.rs   what the kernel wants
+//!        +- turns.rs      which of the idle threads listens
 //!
 //!   script         the kernel's side without a kernel, for fuzzing
 //! ```
 //!
-//! fuser (0.18) makes and ends the mount, but does not carry the requests: its loop sleeps in read(2) and hands each
-//! request to a callback, so a thread cannot wait for its lower device and for the kernel at once, and 16 MiB of memory
-//! are received into and copied from at each write. Here a payload arrives where it is encrypted, a reply leaves from
-//! where it was decrypted, and many requests of one thread are under way together.
+//! A payload arrives where it is encrypted, a reply leaves from where it was decrypted, and many requests of one thread are
+//! under way together.
 //!
 //! Writes go through the kernel's page cache, not into it (there is no write-back cache): what was acknowledged has
 //! reached the lower device's file, and survives this process.
@@ -28,7 +25,6 @@ mod mount;
 mod protocol;
 pub mod script;
 mod server;
-mod transport;
 mod turns;
 mod worker;
 

@@ -7,16 +7,20 @@
 //!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
+//!   net/      sockets that clients connect to, for all of these
 //! ```
 //!
 //! An export knows one thing of the layers below: it owns a queue, puts requests in and takes completions out.
 
-mod attendant;
+mod complaints;
 pub mod control;
+mod errno;
 mod error;
+mod event;
 pub mod fuse;
 pub mod metrics;
 pub mod nbd;
+pub mod net;
 mod tickets;
 pub mod ublk;
 pub mod vhost_user;

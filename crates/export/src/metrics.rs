@@ -11,10 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::attendant::{Attend, Attendant};
 use crate::control::Controlled;
-use crate::nbd::transport::Deadlined;
-use crate::nbd::{Listener, Socket};
+use crate::net::{Attend, Attendant, Deadlined, Listener, Socket};
 
 pub use text::text;
 

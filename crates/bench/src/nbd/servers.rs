@@ -10,8 +10,9 @@ use underseal_datapath::Mapping;
 use underseal_device::RamDevice;
 use underseal_export::nbd::protocol::TransmissionFlags;
 use underseal_export::nbd::{
-    ExportInfo, Exports, MAX_PAYLOAD, Server as NbdServer, ServerConfig, VolumeHandler, listen,
+    ExportInfo, Exports, MAX_PAYLOAD, Server as NbdServer, ServerConfig, VolumeHandler,
 };
+use underseal_export::net::listen;
 use underseal_volume::{Segment, Volume};
 
 use super::{NbdError, NbdOptions};

@@ -7,9 +7,9 @@ use rustix::fs::{
     chownat, fstat, utimensat,
 };
 use rustix::io::Errno;
+use underseal_fuse::wire::{Args, set};
 
 use super::nodes::{Look, Node};
-use super::wire::{Args, set};
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{self, IsOver};
 

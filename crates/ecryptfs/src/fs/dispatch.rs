@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use underseal_fuse::wire::{self, Args, Body, Header, device_from_wire, op};
+use underseal_fuse::{Channel, Received};
 
 use super::attributes::Change;
-use super::device::{Device, Inbox};
 use super::entries::{Found, Make};
-use super::reply::{Body, device_of};
-use super::wire::{self, Args, Header, op};
+use super::inbox::Inbox;
 use super::{Answer, Fs, LARGEST, caller};
 
 /// One thread.
 pub(super) struct Worker {
     fs: Arc<Fs>,
-    device: Device,
+    channel: Channel,
     inbox: Inbox,
     /// Where file contents are decrypted, and parts of extents put together.
     scratch: Vec<u8>,
@@ -36,9 +36,9 @@ enum Reply {
 }
 
 impl Worker {
-    pub(super) fn new(fs: Arc<Fs>, device: Device) -> Self {
+    pub(super) fn new(fs: Arc<Fs>, channel: Channel) -> Self {
         let scratch = vec![0; LARGEST as usize + 2 * crate::EXTENT];
-        Self { fs, device, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
+        Self { fs, channel, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
     }
 
     /// Serves until the mount is gone.
@@ -46,12 +46,14 @@ impl Worker {
     /// # Errors
     /// When the kernel takes no replies, or gives no requests.
     pub(super) fn run(&mut self) -> io::Result<()> {
-        while let Some(len) = self.device.receive(&mut self.inbox)? {
-            let (header, _) = match wire::header(self.inbox.request(len)) {
-                Ok(taken) => taken,
-                // The kernel does not send such, and there is nobody to answer.
-                Err(_) => continue,
+        loop {
+            let len = match self.channel.receive(&mut self.inbox.room())? {
+                Received::Request(len) => len,
+                Received::Nothing => continue,
+                Received::Ended => return Ok(()),
             };
+            // The kernel does not send what is not whole, and there is nobody to answer.
+            let Ok((header, _)) = Header::read(self.inbox.request(len)) else { continue };
             self.out.clear();
             let answer = match header.opcode {
                 _ if !self.admits(&header) => Err(Errno::ACCESS),
@@ -64,9 +66,8 @@ impl Worker {
                 Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
                 Err(e) => Err(*e),
             };
-            self.device.reply(header.unique, answer)?;
+            self.channel.reply(header.unique, answer)?;
         }
-        Ok(())
     }
 
     /// Whether the caller may be here at all. What the kernel does for open files has no caller.
@@ -91,7 +92,7 @@ impl Worker {
     }
 
     fn write(&mut self, header: &Header, len: usize) -> Answer<Reply> {
-        let (_, mut args) = wire::header(self.inbox.request(len))?;
+        let (_, mut args) = Header::read(self.inbox.request(len))?;
         let (handle, offset, size, flags) = (args.u64()?, args.u64()?, args.u32()? as usize, args.u32()?);
         args.skip(16)?;
         args.take(size)?;
@@ -105,13 +106,13 @@ impl Worker {
         if flags & wire::WRITE_KILL_SUIDGID != 0 {
             file.kill_suid()?;
         }
-        Body(&mut self.out).u32(u32::try_from(written).unwrap_or(u32::MAX)).u32(0);
+        Body(&mut self.out).written(u32::try_from(written).unwrap_or(u32::MAX));
         Ok(Reply::Out)
     }
 
     fn dispatch(&mut self, header: &Header, len: usize) -> Answer<Reply> {
         let Self { fs, inbox, scratch, out, .. } = self;
-        let (_, mut args) = wire::header(inbox.request(len))?;
+        let (_, mut args) = Header::read(inbox.request(len))?;
         let args = &mut args;
         let node = header.node;
         match header.opcode {
@@ -136,11 +137,11 @@ impl Worker {
                 return Ok(Reply::Nothing);
             }
             op::GETATTR => {
-                Body(out).attributes(&fs.getattr(node)?);
+                Body(out).attributes(&(&fs.getattr(node)?).into());
             }
             op::SETATTR => {
                 let stat = fs.setattr(node, &Change::read(args)?, &|| caller::is_dying(header.pid))?;
-                Body(out).attributes(&stat);
+                Body(out).attributes(&(&stat).into());
             }
             op::READLINK => *out = fs.readlink(node)?,
             op::SYMLINK => {
@@ -150,7 +151,7 @@ impl Worker {
             op::MKNOD => {
                 let (mode, device, umask) = (args.u32()?, args.u32()?, args.u32()?);
                 args.skip(4)?;
-                entry(out, &fs.mknod(header, args.name()?, &Make { mode, umask }, device_of(device))?);
+                entry(out, &fs.mknod(header, args.name()?, &Make { mode, umask }, device_from_wire(device))?);
             }
             op::MKDIR => {
                 let make = Make { mode: args.u32()?, umask: args.u32()? };
@@ -282,7 +283,7 @@ impl Worker {
 }
 
 fn entry(out: &mut Vec<u8>, found: &Found) {
-    Body(out).entry(found.node.id, &found.stat);
+    Body(out).entry(found.node.id, &(&found.stat).into());
 }
 
 /// A value goes back if there is room for it; its size, if only that was asked for.

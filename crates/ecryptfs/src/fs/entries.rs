@@ -8,9 +8,9 @@ use rustix::fs::{
     readlinkat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use underseal_fuse::wire::Header;
 
 use super::nodes::Node;
-use super::wire::Header;
 use super::{Answer, Fs, identity, proc_path};
 use crate::file::OpenFile;
 

@@ -5,18 +5,11 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, fstat, fstatvfs};
 use rustix::io::Errno;
+use underseal_fuse::wire::{Body, open_flag};
 
 use super::nodes::{Look, Node};
-use super::reply::Body;
 use super::{Answer, Fs, locked, proc_path};
 use crate::file::{Failure, OpenFile};
-
-/// The kernel may keep the pages that it has.
-const KEEP_CACHE: u32 = 1 << 1;
-/// Nothing is left to be done when a descriptor is closed.
-const NO_FLUSH: u32 = 1 << 5;
-/// Direct writes need not wait for each other.
-const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 impl Fs {
     /// A node's file: the one that is open, or its lower file opened.
@@ -55,7 +48,7 @@ impl Fs {
         }
         let look = Look::of(&fstat(file.as_fd())?);
         let known = locked(&node.file).cached.replace(look) == Some(look);
-        Ok((self.handles.add_file(file), opened(if known { KEEP_CACHE } else { 0 })))
+        Ok((self.handles.add_file(file), opened(if known { open_flag::KEEP_CACHE } else { 0 })))
     }
 
     /// A file that is new to the kernel is open, too.
@@ -91,5 +84,5 @@ impl Fs {
 }
 
 fn opened(more: u32) -> u32 {
-    NO_FLUSH | PARALLEL_DIRECT_WRITES | more
+    open_flag::NO_FLUSH | open_flag::PARALLEL_DIRECT_WRITES | more
 }

@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
+use underseal_fuse::wire::{Body, dirent_len, dirent_type};
 
 use super::entries::Found;
 use super::nodes::Node;
-use super::reply::{Body, dirent_len, dirent_type};
 use super::{Answer, Fs, locked};
 
 /// Bytes of lower entries that are read together.
@@ -84,7 +84,7 @@ impl Fs {
             for entry in entries {
                 if plus {
                     match found.next().flatten() {
-                        Some(found) => Body(out).entry(found.node.id, &found.stat),
+                        Some(found) => Body(out).entry(found.node.id, &(&found.stat).into()),
                         None => Body(out).no_entry(),
                     };
                 }

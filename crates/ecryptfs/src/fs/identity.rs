@@ -10,8 +10,7 @@ use std::io;
 
 use rustix::fs::Mode;
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
-
-use super::wire::Header;
+use underseal_fuse::wire::Header;
 
 thread_local! {
     static CURRENT: Cell<Option<(u32, u32)>> = const { Cell::new(None) };

@@ -2,20 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use fuser::{Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use underseal_fuse::{Init, Mounted, Options, Session, capability};
 
-use super::device::Device;
 use super::dispatch::Worker;
 use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{Access, Claim};
@@ -23,7 +18,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The type that the mount table shows, after "fuse.".
 const SUBTYPE: &str = "ecryptfs";
-/// All of it: what fusermount3 has mounted for a user; and what fuser mounts for root, which has no subtype.
+/// All of it: what fusermount3 has mounted for a user; and what root mounts, which has no subtype.
 const TYPES: [&str; 2] = ["fuse.ecryptfs", "fuse"];
 
 /// Requests that the kernel keeps under way without anybody waiting: read ahead, asynchronous direct I/O.
@@ -62,7 +57,7 @@ impl Default for MountConfig {
 
 /// A mounted folder that is being served.
 pub struct Mount {
-    session: Session<Handshake>,
+    session: Session,
     path: PathBuf,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The lower folder is this mount's as long as it is served.
@@ -94,13 +89,14 @@ impl Mount {
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
-        let session = Session::new(Handshake, &at, &options).map_err(|e| {
-            Error::new(ErrorKind::Io, format!("cannot mount on {}{}", at.display(), why(&e))).with_source(e)
+        let session = Session::mount(&at, &options, &INIT).map_err(|e| {
+            let context = format!("cannot mount on {}{e}", at.display());
+            Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
         let mut threads = Vec::new();
         for number in 0..config.threads.max(1) {
-            let device = Device::of(session.as_fd()).map_err(|e| failed("serve", &at, e))?;
-            let mut worker = Worker::new(fs.clone(), device);
+            let channel = session.channel(true).map_err(|e| failed("serve", &at, e))?;
+            let mut worker = Worker::new(fs.clone(), channel);
             let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
                 identity::detach()?;
                 worker.run()
@@ -127,11 +123,7 @@ impl Mount {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             outcome = outcome.and(ended);
         }
-        // fuser would unmount the path once more, and something else may be there by now.
-        let device = self.session.as_fd().as_raw_fd();
-        std::mem::forget(self.session);
-        // SAFETY: the session owned the descriptor, and is never heard of again.
-        drop(unsafe { OwnedFd::from_raw_fd(device) });
+        self.session.close();
         outcome.map_err(failed)
     }
 }
@@ -152,108 +144,41 @@ impl Unmounter {
 /// `EBUSY` when it is in use; `EINVAL` when nothing is mounted there, or something else; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     // root may unmount anything, and a path that was right may lead to something else by now.
-    if !mounted_at(path)?.is_some_and(|kind| TYPES.contains(&&*kind)) {
+    if !Mounted::at(path)?.is_some_and(|mounted| TYPES.contains(&&*mounted.kind)) {
         return Err(Errno::INVAL.into());
     }
-    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
-        // Only root may do it without help.
-        Err(Errno::PERM) => {}
-        other => return Ok(other?),
-    }
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
-    let output = command.output()?;
-    match String::from_utf8_lossy(&output.stderr).trim() {
-        _ if output.status.success() => Ok(()),
-        text if text.contains("busy") => Err(Errno::BUSY.into()),
-        text => Err(io::Error::other(text.to_owned())),
+    underseal_fuse::unmount(path, lazily)
+}
+
+fn options(lower: &Path, read_only: bool, config: &MountConfig) -> Options {
+    Options {
+        name: lower.to_string_lossy().replace([',', '\\'], "_"),
+        subtype: SUBTYPE,
+        read_only,
+        // Root alone is more than the kernel can tell from others: see `Fs::owner`.
+        allow_other: config.allow.is_some() || identity::is_root(),
+        others: config.others.clone(),
     }
 }
 
-/// The type of what is mounted on a path, as the mount table has it; nothing where nothing is.
-///
-/// # Errors
-/// When the path, up to its last name, leads nowhere; when the mount table cannot be read.
-pub fn mounted_at(path: &Path) -> io::Result<Option<String>> {
-    // Not the mount itself: its server may have ended, and nothing can be asked of it.
-    let at = match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => fs::canonicalize(parent)?.join(name),
-        _ => fs::canonicalize(path)?,
-    };
-    Ok(last_mount(&fs::read("/proc/self/mountinfo")?, at.as_os_str().as_bytes()))
-}
-
-/// The one on top: the table has them in the order in which they were mounted.
-fn last_mount(table: &[u8], at: &[u8]) -> Option<String> {
-    let mount = |line: &[u8]| {
-        let mut words = line.split(|&byte| byte == b' ');
-        let is_there = unescaped(words.nth(4)?) == at;
-        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-        is_there.then(|| String::from_utf8_lossy(kind).into_owned())
-    };
-    table.split(|&byte| byte == b'\n').filter_map(mount).next_back()
-}
-
-/// Spaces, tabs, newlines and backslashes are three octal digits there.
-fn unescaped(word: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.first_chunk::<3>().filter(|_| first == b'\\');
-        let byte = digits.and_then(|digits| {
-            let text = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(text, 8).ok()
-        });
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &after[3..] } else { after };
-    }
-    bytes
-}
-
-fn options(lower: &Path, read_only: bool, config: &MountConfig) -> fuser::Config {
-    let mut options = fuser::Config::default();
-    options.mount_options = vec![
-        // A comma would begin another option.
-        MountOption::FSName(lower.to_string_lossy().replace([',', '\\'], "_")),
-        MountOption::Subtype(SUBTYPE.into()),
-        MountOption::DefaultPermissions,
-        if read_only { MountOption::RO } else { MountOption::RW },
-    ];
-    options.mount_options.extend(config.others.iter().filter_map(|option| of_every_mount(option)));
-    let allow = config.allow.or(identity::is_root().then_some(Allow::Other));
-    options.acl = match allow {
-        Some(Allow::Other) => SessionACL::All,
-        Some(Allow::Root) => SessionACL::RootAndOwner,
-        None => SessionACL::Owner,
-    };
-    options
-}
-
-/// Those that a mount helper takes; what is the default, or says when to mount, is left out.
-fn of_every_mount(option: &str) -> Option<MountOption> {
-    Some(match option {
-        "suid" => MountOption::Suid,
-        "nosuid" => MountOption::NoSuid,
-        "dev" => MountOption::Dev,
-        "nodev" => MountOption::NoDev,
-        "exec" => MountOption::Exec,
-        "noexec" => MountOption::NoExec,
-        "sync" => MountOption::Sync,
-        "noatime" => MountOption::NoAtime,
-        _ => return None,
-    })
-}
-
-fn why(e: &io::Error) -> &'static str {
-    match e.kind() {
-        _ if e.to_string().contains("user_allow_other") => {
-            ": /etc/fuse.conf does not allow others, nor root, to be let in (user_allow_other)"
-        }
-        io::ErrorKind::NotFound => ": users other than root need fusermount3 (package fuse3)",
-        _ => "",
-    }
-}
+/// What the kernel is asked for when the mount begins.
+const INIT: Init = Init {
+    wanted: capability::ATOMIC_O_TRUNC
+        | capability::AUTO_INVAL_DATA
+        | capability::DO_READDIRPLUS
+        | capability::READDIRPLUS_AUTO
+        | capability::ASYNC_DIO
+        | capability::PARALLEL_DIROPS
+        // Else the kernel asks for `security.capability` before each write.
+        | capability::HANDLE_KILLPRIV_V2
+        | capability::POSIX_ACL
+        | capability::CACHE_SYMLINKS
+        | capability::DIRECT_IO_ALLOW_MMAP,
+    needed: capability::SETXATTR_EXT | capability::DONT_MASK,
+    since: "5.12",
+    max_write: LARGEST,
+    max_background: BACKGROUND,
+};
 
 /// How many descriptors nodes may keep, once this process may have as many as it can.
 pub(super) fn descriptors() -> usize {
@@ -264,50 +189,4 @@ pub(super) fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20);
     let kept = (limit.saturating_sub(RESERVED) / 2).max(64);
     usize::try_from(kept).unwrap_or(usize::MAX)
-}
-
-/// What the kernel is asked for when the mount begins; requests never come here.
-struct Handshake;
-
-impl Filesystem for Handshake {
-    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_AUTO_INVAL_DATA
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            // Else the kernel asks for `security.capability` before each write.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_POSIX_ACL
-            | InitFlags::FUSE_SETXATTR_EXT
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        let missing = wanted - config.capabilities();
-        if missing.intersects(InitFlags::FUSE_SETXATTR_EXT | InitFlags::FUSE_DONT_MASK) {
-            return Err(io::Error::other("this kernel's FUSE is too old: Linux 5.12 or later is needed"));
-        }
-        let _ = config.add_capabilities(wanted - missing);
-        let _ = config.set_max_write(LARGEST);
-        let _ = config.set_max_background(BACKGROUND);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mount_on_top_counts_and_names_are_unescaped() {
-        let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
-            37 35 0:50 / /a\\040b\\134c rw - fuse.ecryptfs /lower rw,user_id=0\n\
-            38 35 0:51 / /mnt2 rw shared:7 - tmpfs tmpfs rw\n";
-        assert_eq!(last_mount(table, b"/mnt2").as_deref(), Some("tmpfs"));
-        assert_eq!(last_mount(table, b"/a b\\c").as_deref(), Some(TYPES[0]));
-        assert_eq!(last_mount(table, b"/mnt"), None);
-        assert_eq!(last_mount(b"", b"/"), None);
-        assert_eq!(format!("fuse.{SUBTYPE}"), TYPES[0]);
-    }
 }

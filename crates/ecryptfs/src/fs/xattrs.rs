@@ -5,8 +5,8 @@ use rustix::fs::{
     FileType, Mode, XattrFlags, chmodat, fstat, getxattr, getxattr_query, listxattr, removexattr, setxattr,
 };
 use rustix::io::Errno;
+use underseal_fuse::wire::Body;
 
-use super::reply::Body;
 use super::{Answer, Fs, proc_path};
 
 /// The longest value, and the longest list, that the kernel knows.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_ecryptfs::fs::script::Script;
+use underseal_ecryptfs::fs::script::{self, Script};
 use underseal_ecryptfs::fs::{Crypto, Keys, Policy, Sealing};
 use underseal_ecryptfs::{Cipher, Keyring, NameCipher, Place};
 
@@ -51,7 +51,7 @@ pub(crate) fn requests(bytes: &[u8]) -> bool {
     let lower = folder.path().join("lower");
     std::fs::create_dir(&lower).expect("a folder");
     std::fs::write(lower.join("plain"), b"no header").expect("a file");
-    let script = Script::new(&lower, sealing(mode)).expect("a thread");
+    let script = script::start(&lower, sealing(mode)).expect("a thread");
     let mut kernel = Kernel { script, nodes: vec![1], handles: vec![0], unique: 0 };
     let (mut written, mut read) = (false, false);
     for entry in dice.chunks_exact(ENTRY).take(128) {

@@ -13,8 +13,7 @@ use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use underseal_cipher::Key;
 
 use super::protocol::{MAX_REPLY, Reply, Request};
-use crate::nbd::Socket;
-use crate::nbd::transport::Deadlined;
+use crate::net::{Deadlined, Socket};
 use crate::{Error, ErrorKind, Result};
 
 /// A connection to an open volume, for one request.

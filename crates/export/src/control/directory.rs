@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use super::Name;
-use crate::nbd::{Endpoint, Listener, listen};
+use crate::net::{Endpoint, Listener, listen};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a user's control sockets are.

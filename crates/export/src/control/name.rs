@@ -46,7 +46,7 @@ impl FromStr for Name {
     /// `BadName`.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |why: &str| {
-            let shown = crate::nbd::Printable(text.as_bytes());
+            let shown = crate::net::Printable(text.as_bytes());
             Err(Error::new(ErrorKind::BadName, format!("{shown} is no name for a volume: {why}")))
         };
         if text.is_empty() || text.len() > LONGEST {

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use super::Controlled;
 use super::protocol::{Refusal, RefusalKind, Reply, Request};
 use crate::Result;
-use crate::attendant::{Attend, Attendant};
-use crate::nbd::transport::Deadlined;
-use crate::nbd::{Listener, Peer, RateLimit, Socket};
+use crate::net::{Attend, Attendant, Deadlined, Listener, Peer, Printable, RateLimit, Socket};
 
 /// Serves a volume's control socket until it is dropped or the volume [ends](Control::end).
 pub struct Control {
@@ -152,7 +150,7 @@ fn say(client: &Socket, reply: &Reply) -> io::Result<()> {
 fn told(request: &Request) -> String {
     match request {
         Request::Status => "status".into(),
-        Request::SetPolicy(policy) => format!("policy {}", crate::nbd::Printable(policy.as_bytes())),
+        Request::SetPolicy(policy) => format!("policy {}", Printable(policy.as_bytes())),
         Request::Suspend { .. } => "suspend".into(),
         Request::Resume => "resume".into(),
         Request::Message(_) => "a message".into(),

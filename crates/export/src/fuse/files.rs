@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use underseal_datapath::Mapping;
 
-use super::protocol::{Attr, push_dirent};
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+use underseal_fuse::wire::{Attr, Body, dirent_len};
 
 /// The kernel's number for what is mounted.
 pub(super) const ROOT: u64 = 1;
@@ -76,8 +77,10 @@ impl Files {
             (Root::Folder(_), None) if node == ROOT => (0, FOLDER | 0o500),
             _ => return None,
         };
-        let Self { uid, gid, block, since: time, .. } = *self;
-        Some(Attr { node, size, mode, uid, gid, block, time })
+        let Self { uid, gid, block, since, .. } = *self;
+        let (blocks, time) = (size / 512, (since, 0));
+        let times = Attr { atime: time, mtime: time, ctime: time, ..Attr::default() };
+        Some(Attr { ino: node, size, blocks, mode, nlink: 1, uid, gid, block, ..times })
     }
 
     pub(super) fn lookup(&self, parent: u64, name: &[u8]) -> Option<Attr> {
@@ -86,28 +89,69 @@ impl Files {
         self.attr(FIRST + at as u64)
     }
 
-    /// A folder's entries from the number `from` on, as many as `room` bytes hold.
-    pub(super) fn list(&self, from: u64, room: usize) -> Vec<u8> {
+    /// Puts a folder's entries from the number `from` on into a reply, as many as it has `room` for.
+    pub(super) fn list(&self, from: u64, room: usize, out: &mut Vec<u8>) {
         let files = if let Root::Folder(files) = &self.root { &files[..] } else { &[] };
         let names = files.iter().zip(FIRST..).map(|((name, _), node)| (name.as_str(), node));
         let all = [(".", ROOT), ("..", ROOT)].into_iter().chain(names);
-        let mut listing = Vec::new();
         for ((name, node), next) in all.zip(1..).skip(usize::try_from(from).unwrap_or(usize::MAX)) {
-            let fits = self.attr(node).is_some_and(|a| push_dirent(&mut listing, room, &a, next, name));
-            if !fits {
-                break;
+            match self.attr(node) {
+                Some(attr) if out.len() + dirent_len(name.as_bytes(), false) <= room => {
+                    // The file's type as getdents(2) has it.
+                    Body(out).dirent(node, next, attr.mode >> 12, name.as_bytes());
+                }
+                _ => break,
             }
         }
-        listing
     }
 
-    /// All of it: bytes, files, and a block's bytes.
-    pub(super) fn totals(&self) -> (u64, u64, u32) {
+    /// All of it: there is nothing free.
+    pub(super) fn totals(&self) -> StatVfs {
         let files = if let Root::Folder(files) = &self.root { files.len() } else { 1 };
-        (self.size, files as u64, self.block)
+        let block = u64::from(self.block.max(1));
+        StatVfs {
+            f_bsize: block,
+            f_frsize: block,
+            f_blocks: self.size / block,
+            f_bfree: 0,
+            f_bavail: 0,
+            f_files: files as u64,
+            f_ffree: 0,
+            f_favail: 0,
+            f_fsid: 0,
+            f_flag: StatVfsMountFlags::empty(),
+            f_namemax: 255,
+        }
     }
 }
 
 fn index(node: u64) -> Option<usize> {
     usize::try_from(node.checked_sub(FIRST)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_stays_within_its_room() {
+        let segments = (0..3).map(|n| (format!("segment{n}"), 0..512)).collect();
+        let files = Files {
+            root: Root::Folder(segments),
+            uid: 1,
+            gid: 2,
+            read_only: false,
+            block: 512,
+            since: 3,
+            size: 1536,
+        };
+        let listed = |from, room| {
+            let mut out = Vec::new();
+            files.list(from, room, &mut out);
+            out.len()
+        };
+        // Two of 32 bytes; then "segment0" takes as many again.
+        assert_eq!((listed(0, 63), listed(0, 64), listed(0, 1024)), (32, 64, 64 + 3 * 32));
+        assert_eq!((listed(4, 1024), listed(5, 1024), listed(u64::MAX, 1024)), (32, 0, 0));
+    }
 }

@@ -1,15 +1,11 @@
-//! The mount itself: where it may be, how it is made and how it ends. fuser does the handshake.
+//! The mount itself: where it may be, and what is asked of the kernel.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use fuser::{Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use underseal_fuse::{Failure, Init, Mounted, Options, Session, capability, unmount};
 
 use super::INBOX;
 use crate::{Error, ErrorKind, Result};
@@ -42,7 +38,7 @@ impl MountPoint {
         };
         // Asked for each time; attributes may still be remembered of a server that is gone.
         if rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN) {
-            clear(&beside(path).map_err(bad)?)?;
+            clear(path)?;
         }
         let path = fs::canonicalize(path).map_err(bad)?;
         let kind = fs::metadata(&path).map_err(bad)?.file_type();
@@ -50,7 +46,7 @@ impl MountPoint {
             let context = format!("{shown} is neither a regular file nor a folder to mount on");
             return Err(Error::new(ErrorKind::MountPoint, context));
         }
-        match mounted_at(&path) {
+        match Mounted::at(&path).map_err(bad)? {
             Some(found) if found.kind.starts_with("fuse") => {
                 let context = format!("{shown} is in use: {} is mounted there", found.source);
                 Err(Error::new(ErrorKind::Mounted, context))
@@ -83,7 +79,7 @@ fn no_device(e: io::Error) -> Error {
 fn clear(path: &Path) -> Result<()> {
     let shown = path.display();
     let stale = format!("{shown}: the server of what is mounted there is gone");
-    let ours = mounted_at(path).is_some_and(|found| found.source == NAME);
+    let ours = Mounted::at(path).ok().flatten().is_some_and(|found| found.source == NAME);
     if !ours {
         return Err(Error::new(ErrorKind::Mounted, stale));
     }
@@ -92,162 +88,34 @@ fn clear(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The absolute path of what itself cannot be looked at.
-fn beside(path: &Path) -> io::Result<PathBuf> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;
-    Ok(path.file_name().map_or(folder.clone(), |name| folder.join(name)))
-}
-
-/// A line of /proc/self/mountinfo.
-#[derive(Debug, PartialEq, Eq)]
-struct Found {
-    kind: String,
-    source: String,
-}
-
-/// What is mounted at `path`, on top of all else.
-fn mounted_at(path: &Path) -> Option<Found> {
-    let table = fs::read("/proc/self/mountinfo").ok()?;
-    table.split(|&b| b == b'\n').filter_map(|line| found(line, path)).next_back()
-}
-
-/// proc(5): the fifth field is where, escaped; after `-` come the type and the source.
-fn found(line: &[u8], path: &Path) -> Option<Found> {
-    let mut fields = line.split(|&b| b == b' ');
-    let place = unescape(fields.nth(4)?);
-    if Path::new(&std::ffi::OsString::from_vec(place)) != path {
-        return None;
-    }
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
-    Some(Found { kind: text()?, source: text()? })
-}
-
-/// Puts back what stands there as a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, more)) = rest.split_first() {
-        let octal = more.get(..3).filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
-        let code = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(code.unwrap_or(first));
-        rest = if code.is_some() { &more[3..] } else { more };
-    }
-    bytes
-}
-
-/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on.
+/// Mounts.
 ///
 /// # Errors
-/// `EBUSY` when it is in use; what the system says otherwise.
-pub(super) fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
-    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
-        // Only root may do it without help.
-        Err(Errno::PERM) => fusermount(path, lazily),
-        other => Ok(other?),
-    }
-}
-
-fn fusermount(path: &Path, lazily: bool) -> io::Result<()> {
-    let mut command = Command::new("fusermount3");
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
-    let output = command.output()?;
-    match String::from_utf8_lossy(&output.stderr).trim() {
-        _ if output.status.success() => Ok(()),
-        text if text.contains("busy") => Err(Errno::BUSY.into()),
-        text => Err(io::Error::other(text.to_owned())),
-    }
-}
-
-/// A mount whose handshake is done. Dropping it unmounts; at a regular end that has happened before, see `close`.
-pub(super) struct Mounted {
-    session: Session<Handshake>,
-}
-
-impl Mounted {
-    /// Mounts.
-    ///
-    /// # Errors
-    /// `Mount` with what the system or fusermount3 said.
-    pub(super) fn new(point: &MountPoint, read_only: bool, allow_root: bool) -> Result<Self> {
-        let mut config = fuser::Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(NAME.into()),
-            MountOption::Subtype(NAME.into()),
-            // The file's mode lets its owner in, and root.
-            MountOption::DefaultPermissions,
-            MountOption::NoAtime,
-            if read_only { MountOption::RO } else { MountOption::RW },
-        ];
-        config.acl = if allow_root { SessionACL::All } else { SessionACL::Owner };
-        let session = Session::new(Handshake, &point.path, &config).map_err(|e| failed(&point.path, e))?;
-        Ok(Self { session })
-    }
-
-    /// Lets go of a mount that is unmounted. fuser would unmount its path once more, and something else may be there
-    /// by now.
-    pub(super) fn close(self) {
-        let device = self.session.as_fd().as_raw_fd();
-        std::mem::forget(self.session);
-        // SAFETY: the session owned the descriptor, and is never heard of again.
-        drop(unsafe { OwnedFd::from_raw_fd(device) });
-    }
-}
-
-impl AsFd for Mounted {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.session.as_fd()
-    }
-}
-
-fn failed(path: &Path, e: io::Error) -> Error {
-    let (kind, why) = match e.kind() {
-        _ if e.to_string().contains("user_allow_other") => {
-            (ErrorKind::OthersForbidden, ": /etc/fuse.conf does not allow others, nor root")
-        }
-        io::ErrorKind::NotFound => {
-            (ErrorKind::Mount, ": users other than root need fusermount3 (package fuse3)")
-        }
-        _ => (ErrorKind::Mount, ""),
+/// `OthersForbidden` or `Mount`, with what the system or fusermount3 said.
+pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Result<Session> {
+    let options = Options {
+        name: NAME.into(),
+        subtype: NAME,
+        read_only,
+        // The file's mode lets its owner in, and root.
+        allow_other: allow_root,
+        others: vec!["noatime".into()],
     };
-    Error::new(kind, format!("cannot mount on {}{why}", path.display())).with_source(e)
-}
-
-/// What the kernel is asked for when the mount begins; requests never come here.
-struct Handshake;
-
-impl Filesystem for Handshake {
-    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
+    let init = Init {
         // Asynchronous direct I/O goes on while its caller does other things. There is no write-back cache: a write
         // that was acknowledged would be lost with the server.
-        let wanted = InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        let _ = config.add_capabilities(wanted & config.capabilities());
-        let _ = config.set_max_write(INBOX);
-        let _ = config.set_max_background(BACKGROUND);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_is_found_by_its_escaped_path() {
-        let line =
-            br"36 35 0:70 / /tmp/a\040b\134c rw,nosuid shared:1 - fuse.underseal underseal rw,user_id=0";
-        let expected = Found { kind: "fuse.underseal".into(), source: "underseal".into() };
-        assert_eq!(found(line, Path::new(r"/tmp/a b\c")), Some(expected));
-        assert_eq!(found(line, Path::new("/tmp/a")), None);
-        assert_eq!(found(b"", Path::new("/")), None);
-        assert_eq!(found(b"36 35 0:70 / / rw", Path::new("/")), None, "cut short");
-    }
-
-    #[test]
-    fn only_three_octal_digits_are_an_escape() {
-        assert_eq!(unescape(br"a\011b\1"), b"a\tb\\1");
-        assert_eq!(unescape(br"\999"), br"\999");
-    }
+        wanted: capability::ASYNC_DIO | capability::DIRECT_IO_ALLOW_MMAP,
+        needed: 0,
+        since: "5.4",
+        max_write: INBOX,
+        max_background: BACKGROUND,
+    };
+    Session::mount(&point.path, &options, &init).map_err(|e| {
+        let kind = match e {
+            Failure::OthersForbidden(_) => ErrorKind::OthersForbidden,
+            Failure::NoHelper(_) | Failure::Refused(_) => ErrorKind::Mount,
+        };
+        let context = format!("cannot mount on {}{e}", point.path.display());
+        Error::new(kind, context).with_source(e.into_source())
+    })
 }

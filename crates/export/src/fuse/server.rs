@@ -1,7 +1,6 @@
 //! From the mount to its end.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -9,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
+use underseal_fuse::{Channel, Session, unmount};
 
 use super::files::Files;
-use super::mount::{MountPoint, Mounted, unmount};
-use super::transport::Transport;
+use super::mount::{MountPoint, mount};
 use super::turns::Turns;
 use super::worker::Worker;
 use crate::{Error, ErrorKind, Result};
@@ -45,7 +44,7 @@ impl Default for FuseConfig {
 /// A mounted volume that is being served.
 pub struct FuseServer {
     shared: Arc<Shared>,
-    mounted: Mounted,
+    session: Session,
     drain_timeout: Duration,
 }
 
@@ -112,23 +111,23 @@ impl FuseServer {
             ));
         }
         let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
-        let mounted = Mounted::new(point, mapping.read_only(), config.allow_root)?;
+        let session = mount(point, mapping.read_only(), config.allow_root)?;
         let path = point.path().to_owned();
         let shared = Arc::new(Shared::new(mapping, files, config.cache, path).map_err(no_thread)?);
         // On the way out through an error the mount goes, and with it those threads that have begun.
         let (ready, begun) = mpsc::channel();
         for number in 0..config.threads.max(1) {
-            let transport = Transport::of(mounted.as_fd()).map_err(no_thread)?;
+            let channel = session.channel(false).map_err(no_thread)?;
             let (presence, ready) = (Presence::new(&shared), ready.clone());
             thread::Builder::new()
                 .name(format!("fuse-{number}"))
-                .spawn(move || serve(&presence.0, transport, ready))
+                .spawn(move || serve(&presence.0, channel, ready))
                 .map_err(no_thread)?;
         }
         drop(ready);
         begun.iter().collect::<Result<()>>()?;
         log::info!("serving {} through FUSE", shared.path.display());
-        Ok(Self { shared, mounted, drain_timeout: config.drain_timeout })
+        Ok(Self { shared, session, drain_timeout: config.drain_timeout })
     }
 
     /// What stops this server.
@@ -162,7 +161,7 @@ impl FuseServer {
             // All threads have failed: nobody would answer those who look at the mount.
             self.stopper().abandon();
         }
-        self.mounted.close();
+        self.session.close();
         log::info!("{} is unmounted", self.shared.path.display());
         Ok(())
     }
@@ -174,7 +173,7 @@ impl FuseServer {
         let state = self.shared.lock();
         let _ = self.shared.changed.wait_timeout_while(state, CUT_OFF, |state| state.threads > 0);
         let context = format!("{} was still in use", self.shared.path.display());
-        self.mounted.close();
+        self.session.close();
         Err(Error::new(ErrorKind::Drain, context))
     }
 }
@@ -238,8 +237,8 @@ fn no_thread(e: io::Error) -> Error {
     Error::new(ErrorKind::Io, "no thread or descriptor for the mount").with_source(e)
 }
 
-fn serve(shared: &Arc<Shared>, transport: Transport, ready: mpsc::Sender<Result<()>>) {
-    let (worker, begun) = match Worker::new(shared.clone(), transport) {
+fn serve(shared: &Arc<Shared>, channel: Channel, ready: mpsc::Sender<Result<()>>) {
+    let (worker, begun) = match Worker::new(shared.clone(), channel) {
         Ok(worker) => (Some(worker), Ok(())),
         Err(e) => (None, Err(e)),
     };

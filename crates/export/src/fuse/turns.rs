@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::event::{raise, still};
+
 /// Shared by the threads of one mount.
 pub(super) struct Turns {
     listening: AtomicUsize,
@@ -47,7 +49,7 @@ impl Turns {
     /// The bell has rung for it.
     pub(super) fn is_up(&self) {
         // Another may have been quicker; this one is up all the same.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        still(&self.bell);
         self.resting.fetch_sub(1, SeqCst);
     }
 
@@ -64,8 +66,7 @@ impl Turns {
     }
 
     fn ring(&self, times: u64) {
-        // The only failure is a counter near 2^64, which is readable all the same.
-        let _ = rustix::io::write(&self.bell, &times.to_ne_bytes());
+        raise(&self.bell, times);
     }
 }
 

@@ -1,6 +1,6 @@
 //! One thread: it takes requests from the kernel, puts them into its queue and answers them.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Queue, QueueOptions};
-use underseal_datapath::{Full, Request as Job};
+use underseal_datapath::{Buffer, Completion, Full, Queue, QueueOptions, Request as Job};
+use underseal_fuse::wire::{Body, open_flag};
+use underseal_fuse::{Channel, Received};
 
 use super::INBOX;
-use super::protocol::{self, Body, Call, HEAD, Operation};
-use super::protocol::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PARALLEL_DIRECT_WRITES};
+use super::protocol::{self, Call, HEAD, Operation};
 use super::server::Shared;
-use super::transport::{Received, Transport};
+use crate::complaints::Complaints;
+use crate::errno::{errno, errno_of};
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
@@ -27,9 +28,6 @@ const IN_FLIGHT: usize = 16 << 20;
 
 /// What has come from the kernel is handed to the lower device after so many bytes at the latest.
 const HAND_OVER: usize = 128 << 10;
-
-/// How many of a thread's failures are logged one by one; then every thousandth.
-const LOGGED: u64 = 20;
 
 /// Requests that were there one after the other and show that one thread is not enough. A lone client that is quick can
 /// send a few.
@@ -48,17 +46,19 @@ const O_DSYNC: u32 = OFlags::DSYNC.bits();
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    transport: Transport,
+    channel: Channel,
     queue: Queue,
     head: [u8; HEAD],
     /// Where payloads arrive. A longest write goes on from here; another takes its place.
     inbox: Buffer,
+    /// Where replies are put together that are not data.
+    out: Vec<u8>,
     tickets: Tickets<Ticket>,
     watching: bool,
     resting: bool,
     /// The bytes of the last read or write.
     last: usize,
-    failures: u64,
+    complaints: Complaints,
 }
 
 /// A request under way and how it is answered.
@@ -75,15 +75,21 @@ enum Answer {
     Done,
 }
 
-/// What is answered at once, or that the queue has it.
-type Answered = std::result::Result<Option<Body>, Errno>;
+/// Whether `out` has the answer, or the queue the request.
+#[derive(Debug, Clone, Copy)]
+enum Taken {
+    Answered,
+    Queued,
+}
+
+type Answered = std::result::Result<Taken, Errno>;
 
 impl Worker {
     /// The calling thread's.
     ///
     /// # Errors
     /// `Io` when the system has no ring or memory for its queue.
-    pub(super) fn new(shared: Arc<Shared>, transport: Transport) -> Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, channel: Channel) -> Result<Self> {
         let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the mount").with_source(e);
         let options = QueueOptions { depth: DEPTH, max_request: IN_FLIGHT };
         let mut queue = Queue::open(shared.mapping.clone(), options).map_err(no_queue)?;
@@ -91,15 +97,16 @@ impl Worker {
             queue.alloc(INBOX as usize).expect("a new queue's memory is free and larger than one request");
         Ok(Self {
             shared,
-            transport,
+            channel,
             queue,
             head: [0; HEAD],
             inbox,
+            out: Vec::new(),
             tickets: Tickets::new(DEPTH),
             watching: false,
             resting: false,
             last: 0,
-            failures: 0,
+            complaints: Complaints::new("this thread"),
         })
     }
 
@@ -113,7 +120,7 @@ impl Worker {
             while self.tickets.is_full() {
                 self.wait(false)?;
             }
-            match self.transport.receive(&mut self.head, &mut self.inbox)? {
+            match self.receive()? {
                 Received::Request(len) => {
                     row += 1;
                     if row > STREAM || (row > 1 && self.last >= LONG) {
@@ -142,6 +149,10 @@ impl Worker {
             self.wait(false)?;
         }
         Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<Received> {
+        self.channel.receive(&mut [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.inbox)])
     }
 
     /// Waits for the lower device, and for requests if it says so.
@@ -175,7 +186,7 @@ impl Worker {
                 return Ok(());
             }
         }
-        self.queue.watch(self.transport.as_fd(), POLLIN, READABLE)?;
+        self.queue.watch(self.channel.as_fd(), POLLIN, READABLE)?;
         self.watching = true;
         turns.listens();
         Ok(())
@@ -199,6 +210,7 @@ impl Worker {
 
     /// Takes in the request of `len` bytes that has arrived.
     fn take(&mut self, len: usize) -> Result<()> {
+        self.out.clear();
         let head = self.head;
         let Some(Call { unique, node, operation }) = protocol::parse(&head, len) else {
             return Err(Error::new(ErrorKind::Protocol, "the kernel sent a request that makes no sense"));
@@ -210,54 +222,44 @@ impl Worker {
             Operation::Fsync => self.start(unique, Answer::Done, Job::Flush),
             Operation::Fallocate { offset, len, mode } => self.fallocate(unique, node, offset, len, mode),
             Operation::ReadDir { offset, size } => {
-                let listing = self.shared.files.list(offset, size as usize);
-                return Ok(self.transport.reply(unique, &listing)?);
+                self.shared.files.list(offset, size as usize, &mut self.out);
+                Ok(Taken::Answered)
             }
-            other => self.at_once(node, other).map(Some),
+            other => self.at_once(node, other),
         };
         match answered {
-            Ok(None) => {}
-            Ok(Some(body)) => self.transport.reply(unique, body.bytes())?,
-            Err(errno) => self.transport.refuse(unique, errno)?,
+            Ok(Taken::Queued) => {}
+            Ok(Taken::Answered) => self.channel.reply(unique, Ok(&self.out))?,
+            Err(errno) => self.channel.reply(unique, Err(errno))?,
         }
         Ok(())
     }
 
     /// Answers what needs no I/O.
-    fn at_once(&self, node: u64, operation: Operation<'_>) -> std::result::Result<Body, Errno> {
-        let files = &self.shared.files;
+    fn at_once(&mut self, node: u64, operation: Operation<'_>) -> Answered {
+        let (files, mut body) = (&self.shared.files, Body(&mut self.out));
         let attr = || files.attr(node).ok_or(Errno::NOENT);
-        Ok(match operation {
+        match operation {
             Operation::Lookup { name } => {
-                files.lookup(node, name).map_or_else(Body::no_entry, |a| Body::entry(&a))
+                match files.lookup(node, name) {
+                    Some(attr) => body.entry(attr.ino, &attr),
+                    None => body.no_entry(),
+                };
             }
-            Operation::GetAttr => Body::attr(&attr()?),
+            Operation::GetAttr => _ = body.attributes(&attr()?),
             Operation::SetAttr { valid, size } => {
                 let attr = attr()?;
                 settable(valid, size, attr.size)?;
-                Body::attr(&attr)
+                body.attributes(&attr);
             }
-            Operation::Open { flags } => Body::open(self.open_flags(flags)),
-            Operation::OpenDir => Body::open(0),
-            Operation::StatFs => {
-                let (size, count, block) = files.totals();
-                Body::statfs(size, count, block)
-            }
-            Operation::Done => Body::EMPTY,
+            Operation::Open { flags } => _ = body.opened(0, open_flags(flags, self.shared.cache)),
+            Operation::OpenDir => _ = body.opened(0, 0),
+            Operation::StatFs => _ = body.statfs(&files.totals(), 255),
+            Operation::Done => {}
             // The kernel does not ask again for what is not there: extended attributes, flushes on close.
             _ => return Err(Errno::NOSYS),
-        })
-    }
-
-    /// How a file's data goes through the kernel. Who wants to go past the page cache does, without taking turns; the
-    /// kernel keeps both ways coherent. For the others the page cache holds what it has over closing and opening.
-    fn open_flags(&self, flags: u32) -> u32 {
-        let direct = flags & O_DIRECT != 0;
-        match self.shared.cache {
-            _ if direct => FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES,
-            true => FOPEN_KEEP_CACHE,
-            false => FOPEN_DIRECT_IO,
         }
+        Ok(Taken::Answered)
     }
 
     fn read(&mut self, unique: u64, node: u64, offset: u64, size: u32) -> Answered {
@@ -265,7 +267,7 @@ impl Worker {
         // Page-sized reads may go past the end.
         let len = (file.end - file.start).saturating_sub(offset).min(size.into());
         if len == 0 {
-            return Ok(Some(Body::EMPTY));
+            return Ok(Taken::Answered);
         }
         self.last = to_usize(len);
         let read = Job::Read { offset: file.start + offset, len: to_usize(len) };
@@ -279,7 +281,8 @@ impl Worker {
             return Err(Errno::NOSPC);
         }
         if len == 0 {
-            return Ok(Some(Body::written(0)));
+            Body(&mut self.out).written(0);
+            return Ok(Taken::Answered);
         }
         self.last = len;
         let offset = file.start + offset;
@@ -295,9 +298,9 @@ impl Worker {
         }
         let ticket = self.tickets.issue(Ticket { unique, answer: Answer::Written(size) });
         while let Err(Full) = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable) {
-            self.make_room().map_err(errno_of)?;
+            self.make_room().map_err(|e| errno_of(&e))?;
         }
-        Ok(None)
+        Ok(Taken::Queued)
     }
 
     fn fallocate(&mut self, unique: u64, node: u64, offset: u64, len: u64, mode: u32) -> Answered {
@@ -309,7 +312,7 @@ impl Worker {
         let size = file.end - file.start;
         let punch = match mode & !KEEP_SIZE {
             // All that is there is allocated.
-            0 if end <= size => return Ok(Some(Body::EMPTY)),
+            0 if end <= size => return Ok(Taken::Answered),
             PUNCH => true,
             ZERO if end <= size => false,
             0 | ZERO => return Err(Errno::NOSPC),
@@ -318,7 +321,7 @@ impl Worker {
         // Beyond the end there is nothing to punch.
         let len = end.min(size).saturating_sub(offset);
         if len == 0 {
-            return Ok(Some(Body::EMPTY));
+            return Ok(Taken::Answered);
         }
         let offset = file.start + offset;
         if !self.is_aligned(offset, len) {
@@ -340,8 +343,8 @@ impl Worker {
     /// Puts a request into the queue, when there is room.
     fn start(&mut self, unique: u64, answer: Answer, job: Job) -> Answered {
         let ticket = self.tickets.issue(Ticket { unique, answer });
-        self.submit(ticket, job).map_err(errno_of)?;
-        Ok(None)
+        self.submit(ticket, job).map_err(|e| errno_of(&e))?;
+        Ok(Taken::Queued)
     }
 
     fn submit(&mut self, tag: u64, mut job: Job) -> io::Result<()> {
@@ -372,12 +375,16 @@ impl Worker {
         let Some(Ticket { unique, answer }) = self.tickets.redeem(tag) else { return Ok(()) };
         let ready = self.queue.clock();
         let sent = match (result, answer, &buffer) {
-            (Ok(()), Answer::Data, Some(data)) => self.transport.reply(unique, data),
-            (Ok(()), Answer::Written(size), _) => self.transport.reply(unique, Body::written(size).bytes()),
-            (Ok(()), ..) => self.transport.reply(unique, &[]),
+            (Ok(()), Answer::Data, Some(data)) => self.channel.reply(unique, Ok(data)),
+            (Ok(()), Answer::Written(size), _) => {
+                self.out.clear();
+                Body(&mut self.out).written(size);
+                self.channel.reply(unique, Ok(&self.out))
+            }
+            (Ok(()), ..) => self.channel.reply(unique, Ok(&[])),
             (Err(failure), ..) => {
-                self.log(&format!("{answer:?}"), &failure);
-                self.transport.refuse(unique, errno(&failure))
+                self.complaints.tell(format_args!("{answer:?}"), &failure);
+                self.channel.reply(unique, Err(errno(&failure)))
             }
         };
         self.queue.replied(ready, Instant::now());
@@ -388,19 +395,6 @@ impl Worker {
     fn give_back(&mut self, buffer: Option<Buffer>) {
         if let Some(buffer) = buffer {
             self.queue.free(buffer);
-        }
-    }
-
-    /// A line for the operator about what the lower device did.
-    fn log(&mut self, what: &str, failure: &Failure) {
-        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
-            return log::debug!("{what}: {failure}");
-        }
-        self.failures += 1;
-        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{what}: {failure}{causes} (failure {} of this thread)", self.failures);
         }
     }
 }
@@ -415,6 +409,16 @@ impl Drop for Worker {
     }
 }
 
+/// How a file's data goes through the kernel. Who wants to go past the page cache does, without taking turns; the kernel
+/// keeps both ways coherent. For the others the page cache holds what it has over closing and opening, where it may.
+fn open_flags(flags: u32, cache: bool) -> u32 {
+    match cache {
+        _ if flags & O_DIRECT != 0 => open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES,
+        true => open_flag::KEEP_CACHE,
+        false => open_flag::DIRECT_IO,
+    }
+}
+
 /// Whether a file's attributes may be set so. As with a block device, cutting it to nothing when it is opened does
 /// nothing, and so do new times.
 fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errno> {
@@ -425,20 +429,6 @@ fn settable(valid: u32, size: u64, current: u64) -> std::result::Result<(), Errn
         () if valid & SIZE != 0 && size > current => Err(Errno::NOSPC),
         () => Ok(()),
     }
-}
-
-fn errno(failure: &Failure) -> Errno {
-    match failure.kind() {
-        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
-        Kind::ReadOnly => Errno::ROFS,
-        Kind::Unsupported => Errno::OPNOTSUPP,
-        Kind::NoSpace => Errno::NOSPC,
-        _ => Errno::IO,
-    }
-}
-
-fn errno_of(e: io::Error) -> Errno {
-    Errno::from_io_error(&e).unwrap_or(Errno::IO)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a request is shorter than the address space")]

@@ -1,9 +1,7 @@
 //! What a server offers, checked once when it starts.
 
-use super::{
-    logging::Printable,
-    protocol::{MAX_STRING, TransmissionFlags},
-};
+use super::protocol::{MAX_STRING, TransmissionFlags};
+use crate::net::Printable;
 use crate::{Error, ErrorKind, Result};
 
 /// One export as clients see it.

@@ -26,9 +26,9 @@ use self::{
 };
 use super::{
     exports::{ExportInfo, Exports},
-    logging::Printable,
     protocol::{ClientFlags, MAX_STRING, OPTION_MAGIC, TransmissionFlags, option, option_reply as reply},
 };
+use crate::net::Printable;
 use crate::{Error, ErrorKind, Result};
 
 /// One client's negotiation.

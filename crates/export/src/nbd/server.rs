@@ -24,13 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
-    io::Errno,
-};
-
 use self::clients::{Clients, Room};
-use super::{Exports, Listener, TlsMode, logging::RateLimit, transport::timespec};
+use super::{Exports, TlsMode};
+use crate::event::{event, raise};
+use crate::net::accept::{RECOVER, until_stopped};
+use crate::net::{Listener, RateLimit};
 use crate::{Error, ErrorKind, Result};
 
 pub use self::connection::{Connection, ConnectionHandler, StopSignal};
@@ -110,8 +108,6 @@ struct Complaints {
 
 /// The time a client has to say something before it may be closed to make room for another.
 const GRACE: Duration = Duration::from_millis(100);
-/// How long to leave listeners alone when one cannot accept (out of descriptors, memory or threads).
-const RECOVER: Duration = Duration::from_millis(100);
 /// What connections get to notice that their sockets were shut down, when the time to drain is over.
 const CUT_OFF: Duration = Duration::from_secs(5);
 
@@ -137,8 +133,8 @@ impl Server {
             let context = format!("{open}: data would cross the network in plain text; {remedy}");
             return Err(Error::new(ErrorKind::Plaintext, context));
         }
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|source| Error::new(ErrorKind::Listen, "no eventfd").with_source(source))?;
+        let event =
+            event().map_err(|source| Error::new(ErrorKind::Listen, "no eventfd").with_source(source))?;
         let shared = Shared {
             clients: Clients::new(config.max_handshakes, config.max_connections),
             config,
@@ -165,30 +161,13 @@ impl Server {
         for listener in &self.listeners {
             log::info!("serving NBD on {listener}");
         }
-        let accepted = self.accept_until_stopped();
+        let accepted =
+            until_stopped(&self.shared.stop.event, &self.listeners, |listener| self.shared.welcome(listener));
         // Closes them and removes Unix sockets: who connects from here on is refused, not kept waiting.
         drop(self.listeners);
         self.shared.stop.stopping.store(true, Ordering::SeqCst);
         let drained = self.shared.drain();
-        accepted.and(drained)
-    }
-
-    fn accept_until_stopped(&self) -> Result<()> {
-        let mut pause: Option<Duration> = None;
-        while !self.shared.stop.is_set() {
-            let wait = pause.take();
-            let listeners: &[Listener] = if wait.is_none() { &self.listeners } else { &[] };
-            let mut fds = vec![PollFd::new(&self.shared.stop.event, PollFlags::IN)];
-            fds.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
-            match poll(&mut fds, wait.map(timespec).as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(std::io::Error::from(error).into()),
-            }
-            let ready = fds[1..].iter().zip(listeners).filter(|(fd, _)| !fd.revents().is_empty());
-            // One client of each a turn, so that no listener starves another.
-            pause = ready.filter_map(|(_, listener)| self.shared.welcome(listener)).max();
-        }
-        Ok(())
+        accepted.map_err(|e| std::io::Error::from(e).into()).and(drained)
     }
 }
 
@@ -196,7 +175,7 @@ impl Stopper {
     /// Asks the server to stop. [`Server::run`] returns when it has.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
-        raise(&self.0.event);
+        raise(&self.0.event, 1);
     }
 }
 
@@ -224,9 +203,7 @@ impl Shared {
 
     fn accept(self: &Arc<Self>, listener: &Listener) -> Option<Duration> {
         let socket = match listener.accept() {
-            Ok(socket) => socket,
-            // The client is gone again, or another process took it.
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return None,
+            Ok(socket) => socket?,
             Err(error) => {
                 if let Some(more) = self.complaints.accept.pass() {
                     log::error!("{listener}: no client can be accepted: {error}{more}");
@@ -258,11 +235,6 @@ impl Shared {
             stuck => Err(Error::new(ErrorKind::Drain, format!("{stuck} connections are still at work"))),
         }
     }
-}
-
-/// Makes an eventfd readable. The only failure is a counter near 2^64, which is readable all the same.
-fn raise(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
 impl fmt::Debug for Server {

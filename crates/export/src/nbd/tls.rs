@@ -18,7 +18,8 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
 
-use super::{Socket, TlsUse, transport::Deadlined};
+use super::TlsUse;
+use crate::net::{Deadlined, Socket};
 use crate::{Error, ErrorKind, Result};
 
 /// Where certificates are (PEM).

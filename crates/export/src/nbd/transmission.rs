@@ -26,7 +26,9 @@ use self::inbox::{IN_PLACE, Inbox};
 use self::outbox::Outbox;
 use self::wire::Wire;
 use super::protocol::{Command, CommandFlags, Errno, REQUEST_LEN, Request};
-use super::{Connection, ConnectionHandler, Negotiated, Peer, StopSignal};
+use super::{Connection, ConnectionHandler, Negotiated, StopSignal};
+use crate::complaints::Complaints;
+use crate::net::Peer;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
@@ -108,7 +110,7 @@ struct Transmission {
     closing: bool,
     watching: [bool; 2],
     busy_poll: BusyPoll,
-    failures: u64,
+    complaints: Complaints,
 }
 
 /// The rest of a large write, or of one that is refused but whose payload still has to come in.
@@ -167,7 +169,7 @@ impl Transmission {
             closing: false,
             watching: [false; 2],
             busy_poll,
-            failures: 0,
+            complaints: Complaints::new("this connection"),
         }
     }
 

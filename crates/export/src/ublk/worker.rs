@@ -9,12 +9,13 @@ use std::time::Instant;
 
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
-use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping};
-use underseal_datapath::{Queue, QueueOptions, Request as Job, ZoneAction};
+use underseal_datapath::{Buffer, Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
 
 use super::character;
 use super::request::Request;
 use super::zones::Pointers;
+use crate::complaints::Complaints;
+use crate::errno::{errno, errno_of};
 use crate::{Error, ErrorKind, Result};
 
 /// Request memory of one queue is twice this: so many bytes are in flight at most.
@@ -22,9 +23,6 @@ const IN_FLIGHT: usize = 8 << 20;
 
 /// What has come from the kernel is handed to the lower device after so many bytes at the latest.
 const HAND_OVER: usize = 128 << 10;
-
-/// How many of a queue's failures are logged one by one; then every thousandth.
-const LOGGED: u64 = 20;
 
 /// What a worker's queue serves.
 pub(super) struct Part {
@@ -49,7 +47,7 @@ pub(super) struct Worker {
     waiting: VecDeque<u16>,
     /// Tags that the driver has, or will have again.
     live: usize,
-    failures: u64,
+    complaints: Complaints,
     /// Where zones are written next.
     pointers: Pointers,
 }
@@ -76,7 +74,7 @@ impl Worker {
             requests: (0..depth).map(|_| None).collect(),
             waiting: VecDeque::with_capacity(depth.into()),
             live: 0,
-            failures: 0,
+            complaints: Complaints::new("this queue"),
             pointers,
         };
         for tag in 0..depth {
@@ -189,13 +187,13 @@ impl Worker {
                 if let Err(e) = self.driver.read(tag, &mut data) {
                     self.queue.free(data);
                     log::error!("a write's data cannot be fetched from ublk: {e}");
-                    return self.commit(tag, -errno_of(&e)).map(|()| 0);
+                    return self.commit(tag, refusal(&e)).map(|()| 0);
                 }
                 let offset = match self.place(tag, request) {
                     Ok(offset) => offset,
                     Err(e) => {
                         self.queue.free(data);
-                        return self.commit(tag, -errno_of(&e)).map(|()| 0);
+                        return self.commit(tag, refusal(&e)).map(|()| 0);
                     }
                 };
                 (Job::Write { offset, data, durable }, len)
@@ -206,7 +204,7 @@ impl Worker {
                 (Job::WriteZeroes { offset, len, durable: false, punch, fast: false }, 0)
             }
             Request::Report { .. } | Request::Zone { .. } | Request::ResetAll => {
-                let result = self.zones(tag, request).unwrap_or_else(|e| -errno_of(&e));
+                let result = self.zones(tag, request).unwrap_or_else(|e| refusal(&e));
                 return self.commit(tag, result).map(|()| 0);
             }
         };
@@ -278,7 +276,7 @@ impl Worker {
                 Ok(()) => bytes(len),
                 Err(e) => {
                     log::error!("a read's data cannot be given to ublk: {e}");
-                    -errno_of(&e)
+                    refusal(&e)
                 }
             },
             (Ok(()), Request::Write { len, .. } | Request::Append { len, .. }, _) => bytes(len),
@@ -287,7 +285,7 @@ impl Worker {
                 if let Request::Write { offset, .. } | Request::Append { offset, .. } = request {
                     self.pointers.forget(offset);
                 }
-                self.log(&format!("{request:?}"), &failure);
+                self.complaints.tell(format_args!("{request:?}"), &failure);
                 -errno(&failure).raw_os_error()
             }
         };
@@ -305,19 +303,6 @@ impl Worker {
             self.queue.free(buffer);
         }
     }
-
-    /// A line for the operator about what the lower device did.
-    fn log(&mut self, what: &str, failure: &Failure) {
-        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
-            return log::debug!("{what}: {failure}");
-        }
-        self.failures += 1;
-        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{what}: {failure}{causes} (failure {} of this queue)", self.failures);
-        }
-    }
 }
 
 impl Drop for Worker {
@@ -329,17 +314,9 @@ impl Drop for Worker {
     }
 }
 
-fn errno(failure: &Failure) -> Errno {
-    match failure.kind() {
-        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
-        Kind::Unsupported => Errno::OPNOTSUPP,
-        Kind::NoSpace => Errno::NOSPC,
-        _ => Errno::IO,
-    }
-}
-
-fn errno_of(e: &io::Error) -> i32 {
-    e.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+/// An error as the driver takes it.
+fn refusal(e: &io::Error) -> i32 {
+    -errno_of(e).raw_os_error()
 }
 
 /// A count of bytes as the driver takes it.

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use rustix::event::{EventfdFlags, eventfd};
 use underseal_datapath::Mapping;
 use underseal_device::Signal;
 
@@ -17,6 +16,7 @@ use super::inflight::Tracker;
 use super::request::SERIAL;
 use super::ring::Ring;
 use super::worker::Worker;
+use crate::event::{event, raise, still};
 
 /// What a ring has when it starts.
 pub(super) struct Start {
@@ -54,14 +54,12 @@ pub(super) struct Bell {
 
 impl Bell {
     fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { rung: AtomicBool::new(false), event })
+        Ok(Self { rung: AtomicBool::new(false), event: event()? })
     }
 
     fn ring(&self) {
         self.rung.store(true, Ordering::Release);
-        // The only failure is a counter near 2^64, which is readable all the same.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        raise(&self.event, 1);
     }
 
     /// Whether it was rung since this was last asked.
@@ -71,7 +69,7 @@ impl Bell {
 
     /// Makes the descriptor wait for the next time.
     pub(super) fn still(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        still(&self.event);
     }
 }
 

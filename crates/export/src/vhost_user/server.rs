@@ -14,8 +14,7 @@ use vhost::vhost_user::{BackendReqHandler, Error as ProtocolError};
 
 use super::device::Device;
 use super::request::SERIAL;
-use crate::attendant::{Attend, Attendant};
-use crate::nbd::{Endpoint, Socket, listen};
+use crate::net::{Attend, Attendant, Endpoint, Socket, listen};
 use crate::{Error, ErrorKind, Result};
 
 /// Front ends that may be at the door: the one that is served, and those that are told so.

@@ -26,6 +26,7 @@ use super::inflight::Tracker;
 use super::request::{LONGEST, Operation, Request, SERIAL, Status, parse};
 use super::ring::Ring;
 use super::running::{Bell, Order, Start};
+use crate::complaints::Complaints;
 use crate::tickets::Tickets;
 
 /// Requests in flight on one ring.
@@ -34,9 +35,6 @@ const DEPTH: u16 = 256;
 /// What is done goes back to the driver after so many bytes or chains at the latest, so that it works on them meanwhile.
 const HAND_OVER: u32 = 128 << 10;
 const BATCH: usize = 16;
-
-/// Failures of the lower device that are logged one by one; then every thousandth.
-const LOGGED: u64 = 20;
 
 /// The ring's numbers for the descriptors.
 const KICK: u32 = 0;
@@ -97,7 +95,7 @@ pub(super) struct Worker {
     watching: [bool; 2],
     stopping: bool,
     gone: bool,
-    failures: u64,
+    complaints: Complaints,
 }
 
 impl Worker {
@@ -140,7 +138,7 @@ impl Worker {
             watching: [false; 2],
             stopping: false,
             gone: false,
-            failures: 0,
+            complaints: Complaints::new("this ring"),
         })
     }
 
@@ -448,20 +446,10 @@ impl Worker {
     }
 
     fn status(&mut self, failure: &Failure) -> Status {
-        match failure.kind() {
-            Kind::Unsupported => return Status::Unsupported,
-            Kind::Lower | Kind::NoSpace => {}
-            _ => {
-                log::debug!("{}: {failure}", self.name);
-                return Status::IoError;
-            }
+        if failure.kind() == Kind::Unsupported {
+            return Status::Unsupported;
         }
-        self.failures += 1;
-        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{}: {failure}{causes} (failure {} of this ring)", self.name, self.failures);
-        }
+        self.complaints.tell(&self.name, failure);
         Status::IoError
     }
 }

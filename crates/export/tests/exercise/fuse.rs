@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use underseal_export::fuse::script::Script;
+use underseal_export::fuse::script::{self, Script};
 
 use super::{SIZE, mapping};
 
@@ -44,7 +44,7 @@ pub(crate) fn requests(bytes: &[u8]) -> bool {
     let Some((&mode, dice)) = bytes.split_first() else { return false };
     let folder = mode & FOLDER != 0;
     let script =
-        Script::new(mapping(mode & LARGE_SECTORS != 0), folder, mode & CACHE != 0).expect("a thread");
+        script::start(mapping(mode & LARGE_SECTORS != 0), folder, mode & CACHE != 0).expect("a thread");
     let (depth, longest) = if mode & TOGETHER == 0 { (1, LONGEST) } else { (DEPTH, LONGEST_TOGETHER) };
     let mut plain = (depth == 1).then(|| known(&script, folder));
     let mut open = HashMap::new();

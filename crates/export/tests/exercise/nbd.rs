@@ -11,9 +11,8 @@ use underseal_export::nbd::protocol::{
     Command, CommandFlags, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN, Request,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, TransmissionFlags, option,
 };
-use underseal_export::nbd::{
-    Endpoint, ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, VolumeHandler, listen,
-};
+use underseal_export::nbd::{ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, VolumeHandler};
+use underseal_export::net::{Endpoint, listen};
 
 use super::{SIZE, mapping};
 

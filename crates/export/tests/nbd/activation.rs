@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use underseal_export::nbd::{Connection, ConnectionHandler, Server, Stopper, activated};
+use underseal_export::nbd::{Connection, ConnectionHandler, Server, Stopper};
+use underseal_export::net::activated;
 
 use crate::fixture::{MemoryDisk, config, run};
 

@@ -12,14 +12,14 @@ use std::{
 
 use tempfile::TempDir;
 use underseal_export::nbd::{
-    Connection, ConnectionHandler, Endpoint, ExportInfo, Exports, Listener, Server, ServerConfig, Stopper,
-    listen,
+    Connection, ConnectionHandler, ExportInfo, Exports, Server, ServerConfig, Stopper,
     protocol::{
         CHUNK_HEADER_LEN, Command, Errno, ExtentState, OFFSET_DATA_HEADER_LEN, REQUEST_LEN, Request,
         TransmissionFlags, block_descriptor, block_status_header, none_chunk, offset_data_header,
         simple_reply,
     },
 };
+use underseal_export::net::{Endpoint, Listener, listen};
 
 pub(crate) use underseal_testing::PATIENCE;
 

@@ -8,9 +8,10 @@ use std::{
 use underseal_export::{
     ErrorKind,
     nbd::{
-        Connection, ConnectionHandler, Endpoint, Server, ServerConfig, listen,
+        Connection, ConnectionHandler, Server, ServerConfig,
         protocol::{option, option_reply as reply},
     },
+    net::{Endpoint, listen},
 };
 
 use underseal_testing::skip;

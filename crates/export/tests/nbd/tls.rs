@@ -11,9 +11,10 @@ use tempfile::TempDir;
 use underseal_export::{
     ErrorKind,
     nbd::{
-        Endpoint, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, listen,
+        Server, ServerConfig, TlsConfig, TlsFiles, TlsMode,
         protocol::{Command, option, option_reply as reply},
     },
+    net::{Endpoint, listen},
 };
 
 use crate::{

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use underseal_datapath::Policy;
 use underseal_export::control::Name;
-use underseal_export::nbd::Endpoint;
+use underseal_export::net::Endpoint;
 use underseal_export::vhost_user::MOST_QUEUES;
 
 use super::VolumeArgs;

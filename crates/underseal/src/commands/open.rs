@@ -16,9 +16,9 @@ use underseal_datapath::Mapping;
 use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
-    ExportInfo, Exports, Listener, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode,
-    VolumeHandler,
+    ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
+use underseal_export::net::Listener;
 
 use self::listen::Sockets;
 use self::serve::{Stoppers, Watch, Way, until_stopped};

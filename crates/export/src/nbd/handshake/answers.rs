@@ -5,10 +5,8 @@ use super::{
     options::{self, Fault, InfoRequest, MetaRequest},
     replies::Replies,
 };
-use crate::nbd::{
-    logging::Printable,
-    protocol::{BASE_ALLOCATION, option, option_reply as reply},
-};
+use crate::nbd::protocol::{BASE_ALLOCATION, option, option_reply as reply};
+use crate::net::Printable;
 
 type Answer<T> = Result<T, Fault>;
 

@@ -10,7 +10,8 @@ use std::{
 use rustix::net::{Shutdown, shutdown};
 
 use super::GRACE;
-use crate::nbd::{Peer, Refusal, Socket};
+use crate::nbd::Refusal;
+use crate::net::{Peer, Socket};
 
 /// The table.
 #[derive(Debug)]
@@ -175,7 +176,7 @@ impl Clients {
             // A client that is gone cannot be shut down, and need not be.
             let _ = shutdown(&client.socket, Shutdown::Read);
             if let Some(event) = &client.wake {
-                super::raise(event);
+                crate::event::raise(event, 1);
             }
         }
         table.clients.len()

@@ -10,14 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Shared, clients::Id, raise};
-use crate::{
-    Error, Result,
-    nbd::{
-        Admission, Handshake, Negotiated, Peer, Refusal, Socket, Step, TlsStream, Transport,
-        logging::RateLimit, transport::Deadlined,
-    },
-};
+use super::{Shared, clients::Id};
+use crate::event::raise;
+use crate::nbd::{Admission, Handshake, Negotiated, Refusal, Step, TlsStream, Transport};
+use crate::net::{Deadlined, Peer, RateLimit, Socket};
+use crate::{Error, Result};
 
 /// A client past its handshake, for its handler.
 #[derive(Debug)]
@@ -63,7 +60,7 @@ impl StopSignal {
     pub fn wake_with(&self, event: impl AsFd) -> io::Result<()> {
         let event = rustix::io::fcntl_dupfd_cloexec(event, 0)?;
         if let Err(event) = self.0.shared.clients.wake_with(self.0.id, event) {
-            raise(&event);
+            raise(&event, 1);
         }
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! From completions and refusals to replies.
 
-use std::error::Error as _;
-
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
 
 use super::{MAX_PAYLOAD, Taken, Transmission};
@@ -12,9 +10,6 @@ use crate::nbd::protocol::{
 
 /// The most extents in one answer.
 const EXTENTS: usize = 500;
-
-/// How many of a connection's failures are logged one by one; then every thousandth.
-const LOGGED: u64 = 20;
 
 impl Transmission {
     /// Why a request is refused before it starts, by its command and flags.
@@ -54,7 +49,9 @@ impl Transmission {
                 self.give_back(buffer);
             }
             (Err(failure), buffer) => {
-                self.log(request, &failure);
+                let Request { command, offset, length, .. } = request;
+                let what = format_args!("{}: {command:?} of {length} bytes at {offset}", self.peer);
+                self.complaints.tell(what, &failure);
                 self.answer_error(request, errno(request, &failure), &failure.to_string());
                 self.give_back(buffer);
             }
@@ -153,32 +150,17 @@ impl Transmission {
             Some((u32::try_from(len).unwrap_or(u32::MAX), kind))
         })
     }
-
-    /// A line for the operator about what the lower device did; a client's own mistakes are its own business.
-    fn log(&mut self, request: &Request, failure: &Failure) {
-        let Request { command, offset, length, .. } = request;
-        let cause = failure.source().map(|s| format!(": {s}")).unwrap_or_default();
-        let root = failure.source().and_then(|s| s.source()).map(|s| format!(": {s}")).unwrap_or_default();
-        let line =
-            format!("{}: {command:?} of {length} bytes at {offset}: {failure}{cause}{root}", self.peer);
-        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
-            log::debug!("{line}");
-            return;
-        }
-        self.failures += 1;
-        if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            log::error!("{line} (failure {} of this connection)", self.failures);
-        }
-    }
 }
 
+/// The protocol has fewer numbers than the kernel, and one of its own for what is written beyond the end.
 fn errno(request: &Request, failure: &Failure) -> Errno {
-    match failure.kind() {
-        Kind::OutOfRange if matches!(request.command, Command::WriteZeroes | Command::Write) => Errno::NoSpc,
-        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::Inval,
-        Kind::ReadOnly => Errno::Perm,
-        Kind::Unsupported => Errno::NotSup,
-        Kind::NoSpace => Errno::NoSpc,
+    let writes = matches!(request.command, Command::WriteZeroes | Command::Write);
+    match crate::errno::errno(failure) {
+        _ if writes && failure.kind() == Kind::OutOfRange => Errno::NoSpc,
+        rustix::io::Errno::INVAL => Errno::Inval,
+        rustix::io::Errno::ROFS => Errno::Perm,
+        rustix::io::Errno::OPNOTSUPP => Errno::NotSup,
+        rustix::io::Errno::NOSPC => Errno::NoSpc,
         _ => Errno::Io,
     }
 }

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use crate::nbd::{Socket, Transport};
+use crate::nbd::Transport;
+use crate::net::Socket;
 
 /// Receives and sends what it can at once; `WouldBlock` says that it can do nothing.
 pub(super) struct Wire {

@@ -49,8 +49,10 @@ pub(super) fn unmount(args: &UmountArgs) -> Result<()> {
 
 /// Why nothing was unmounted where no such mount is.
 fn refused_there(path: &Path) -> Error {
-    let what = match fs::mounted_at(path) {
-        Ok(Some(kind)) => format!("cannot unmount {}: a {kind} is mounted there", path.display()),
+    let what = match fs::Mounted::at(path) {
+        Ok(Some(fs::Mounted { kind, .. })) => {
+            format!("cannot unmount {}: a {kind} is mounted there", path.display())
+        }
         _ => format!("cannot unmount {}: nothing is mounted there", path.display()),
     };
     Error::usage(what)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use underseal_datapath::{ErrorKind, Mapping, Policy};
 use underseal_export::control::{Control, Controlled, Described, Directory, Name};
 use underseal_export::metrics::Metrics;
-use underseal_export::nbd::{Endpoint, Found, Listener};
+use underseal_export::net::{Endpoint, Found, Listener};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! The sockets that clients connect to: known before the passphrase is asked for, bound after it.
 
-use underseal_export::nbd::{Found, Listener, activated};
+use underseal_export::net::{Found, Listener, activated};
 
 use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use underseal_export::nbd::{Endpoint, Listener};
+use underseal_export::net::{Endpoint, Listener};
 
 use crate::cli::{Nbd, ServeArgs};
 

@@ -1,10 +1,7 @@
 //! How requests come from the kernel and replies go back: a descriptor of /dev/fuse for each thread.
 //!
-//! Nothing else in this export touches the descriptor, so another way to the same requests (FUSE over io_uring, since
-//! Linux 6.14) is another file with these functions.
-//!
-//! A thread never sleeps here: it asks without waiting, and lets its queue's ring watch the descriptor. The queue has
-//! more to wait for than requests (its lower device, its workers, a volume that is suspended).
+//! Nothing else touches the descriptor, so another way to the same requests (FUSE over io_uring, since Linux 6.14) is another
+//! file with these functions.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,16 +10,18 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, readv, writev};
 use rustix::ioctl::{Updater, ioctl, opcode};
 
-use super::protocol::{HEAD, reply_header};
+use crate::wire::reply_header;
 
 /// One thread's way to the kernel. A request is answered on the descriptor that it came from.
-pub(super) struct Transport {
+#[derive(Debug)]
+pub struct Channel {
     device: OwnedFd,
 }
 
 /// What came of asking for a request.
-pub(super) enum Received {
-    /// So many bytes: the head, then the payload.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes of it.
     Request(usize),
     /// Nothing is there now.
     Nothing,
@@ -30,31 +29,29 @@ pub(super) enum Received {
     Ended,
 }
 
-impl Transport {
-    /// Another descriptor for a session's requests.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub(super) fn of(session: BorrowedFd<'_>) -> io::Result<Self> {
-        let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+impl Channel {
+    /// Another descriptor for a session's requests; one that does not wait for them, if `flags` say so.
+    #[expect(unsafe_code, reason = "an ioctl")]
+    pub(crate) fn of(session: BorrowedFd<'_>, flags: OFlags) -> io::Result<Self> {
+        let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())?;
         let mut source = session.as_raw_fd().cast_unsigned();
         // SAFETY: FUSE_DEV_IOC_CLONE reads a 32-bit descriptor number and changes no memory.
         unsafe { ioctl(&device, Updater::<{ opcode::read::<u32>(229, 0) }, u32>::new(&mut source))? };
         Ok(Self { device })
     }
 
-    /// A descriptor that somebody else than the kernel is behind, which does not wait.
-    pub(super) fn over(device: OwnedFd) -> Self {
+    /// A descriptor that requests come from whole, and that takes replies whole.
+    pub(crate) fn over(device: OwnedFd) -> Self {
         Self { device }
     }
 
-    /// Takes the next request, if there is one.
+    /// Takes the next request into `memory`, one part after the other. That is to be as large as a longest WRITE.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn receive(&self, head: &mut [u8; HEAD], payload: &mut [u8]) -> io::Result<Received> {
+    pub fn receive(&self, memory: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
         loop {
-            match readv(&self.device, &mut [IoSliceMut::new(head), IoSliceMut::new(payload)]) {
+            match readv(&self.device, memory) {
                 // The end of a script.
                 Ok(0) => return Ok(Received::Ended),
                 Ok(len) => return Ok(Received::Request(len)),
@@ -67,25 +64,18 @@ impl Transport {
         }
     }
 
-    /// Answers a request with `body`.
+    /// Answers a request.
     ///
     /// # Errors
     /// When the kernel does not take the reply.
-    pub(super) fn reply(&self, unique: u64, body: &[u8]) -> io::Result<()> {
-        self.send(&reply_header(unique, 0, body.len()), body)
-    }
-
-    /// Answers a request with an error.
-    ///
-    /// # Errors
-    /// When the kernel does not take the reply.
-    pub(super) fn refuse(&self, unique: u64, error: Errno) -> io::Result<()> {
-        self.send(&reply_header(unique, -error.raw_os_error(), 0), &[])
-    }
-
-    fn send(&self, header: &[u8], body: &[u8]) -> io::Result<()> {
+    pub fn reply(&self, unique: u64, answer: Result<&[u8], Errno>) -> io::Result<()> {
+        let (error, body) = match answer {
+            Ok(body) => (0, body),
+            Err(e) => (-e.raw_os_error(), &[][..]),
+        };
+        let header = reply_header(unique, error, body.len());
         // A reply is taken whole or not at all.
-        match writev(&self.device, &[IoSlice::new(header), IoSlice::new(body)]) {
+        match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]) {
             // Nobody waits for it any more: interrupted, or the mount is gone, as the next request will tell.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),
@@ -93,7 +83,7 @@ impl Transport {
     }
 }
 
-impl AsFd for Transport {
+impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }

@@ -11,6 +11,7 @@ use std::{
 
 use rustix::{
     fs::OFlags,
+    io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
@@ -144,14 +145,17 @@ impl Listener {
         self.tcp_address().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// A waiting client, if one is still there.
-    pub(crate) fn accept(&self) -> rustix::io::Result<Socket> {
-        let socket = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC)?;
+    /// A waiting client; nothing when it is gone again, or another process took it.
+    pub(crate) fn accept(&self) -> rustix::io::Result<Option<Socket>> {
+        let socket = match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
+            accepted => accepted?,
+        };
         if let Address::Tcp(_) = self.address {
             // These fail only for a client that is gone again, as its thread will see.
             let _ = tune(&socket);
         }
-        Ok(Socket::new(socket))
+        Ok(Some(Socket::new(socket)))
     }
 
     fn tcp(fd: OwnedFd) -> std::io::Result<Self> {

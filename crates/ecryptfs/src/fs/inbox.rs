@@ -1,0 +1,55 @@
+//! The memory that requests arrive in.
+
+use std::io::IoSliceMut;
+
+use underseal_fuse::wire::WRITE_DATA;
+
+/// A page, and the alignment at which bytes to write arrive.
+const PAGE: usize = 4096;
+
+/// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are encrypted.
+pub(super) struct Inbox {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Inbox {
+    /// For requests of so many bytes of data. One page more is there to fill up the last extent.
+    pub(super) fn new(max_write: usize) -> Self {
+        let memory = vec![0; 3 * PAGE + max_write];
+        // The only allocator that cannot tell is that of constant evaluation.
+        let page = memory.as_ptr().align_offset(PAGE).min(PAGE);
+        Self { start: page + PAGE - WRITE_DATA, memory }
+    }
+
+    pub(super) fn room(&mut self) -> [IoSliceMut<'_>; 1] {
+        let end = self.memory.len() - PAGE;
+        [IoSliceMut::new(&mut self.memory[self.start..end])]
+    }
+
+    /// The request of so many bytes.
+    pub(super) fn request(&self, len: usize) -> &[u8] {
+        &self.memory[self.start..self.start + len]
+    }
+
+    /// The data of a WRITE, and what memory there is behind it.
+    pub(super) fn data(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start + WRITE_DATA..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_arrives_at_a_page_with_a_page_to_spare() {
+        let mut inbox = Inbox::new(1 << 20);
+        assert_eq!(inbox.data().as_ptr().align_offset(PAGE), 0);
+        assert!(inbox.data().len() >= (1 << 20) + PAGE);
+        assert!(
+            inbox.room()[0].len() >= WRITE_DATA + (1 << 20),
+            "else the kernel refuses to hand out requests"
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! What went wrong, as the kernel numbers it: every door's answer begins here.
+
+use std::io;
+
+use rustix::io::Errno;
+use underseal_datapath::{Error as Failure, ErrorKind as Kind};
+
+/// A failed request's.
+pub(crate) fn errno(failure: &Failure) -> Errno {
+    match failure.kind() {
+        Kind::OutOfRange | Kind::Misaligned | Kind::TooLarge => Errno::INVAL,
+        Kind::ReadOnly => Errno::ROFS,
+        Kind::Unsupported => Errno::OPNOTSUPP,
+        Kind::NoSpace => Errno::NOSPC,
+        _ => Errno::IO,
+    }
+}
+
+/// A failed system call's.
+pub(crate) fn errno_of(e: &io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,31 @@
+//! Sockets that clients connect to, whatever they come for.
+//!
+//! ```text
+//!   Endpoint "unix:PATH" "tcp:HOST:PORT"   systemd's descriptors
+//!        |  listen()                            |  activated()
+//!        +---------------- Listener ------------+
+//!                             |  accept.rs     one client of each a turn, until an event is raised
+//!                          Socket, Peer        Deadlined: within a deadline
+//!                             |
+//!                          Attendant           so many at a time, a short-lived thread each
+//! ```
+//!
+//! `logging` keeps what a hostile client says out of the operator's log, and its crowds.
+
+pub(crate) mod accept;
+mod activation;
+mod attendant;
+mod endpoint;
+mod listen;
+mod logging;
+mod peer;
+mod socket;
+
+pub use activation::activated;
+pub(crate) use attendant::{Attend, Attendant};
+pub use endpoint::Endpoint;
+pub use listen::{Found, Listener, listen};
+pub(crate) use logging::{Printable, RateLimit};
+pub use peer::Peer;
+pub use socket::Socket;
+pub(crate) use socket::{Deadlined, timespec};

@@ -1,0 +1,65 @@
+//! A mount, from its handshake to its end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+
+use crate::channel::Channel;
+use crate::init::Init;
+use crate::mount::{Failure, Options, mount};
+use crate::unmount::unmount;
+
+/// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
+#[derive(Debug)]
+pub struct Session {
+    /// The descriptor that the mount was made with; the threads' are made from it.
+    first: Channel,
+    /// Nothing when somebody else sees to the end.
+    at: Option<PathBuf>,
+}
+
+impl Session {
+    /// Mounts on a file or folder.
+    ///
+    /// # Errors
+    /// Why the system, its helper or its age does not allow it.
+    pub fn mount(at: &Path, options: &Options, init: &Init) -> Result<Self, Failure> {
+        let session = Self { first: Channel::over(mount(at, options)?), at: Some(at.to_owned()) };
+        init.shake_hands(&session.first)?;
+        Ok(session)
+    }
+
+    /// A descriptor for one more thread. `waits`: it sleeps until there is a request.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn channel(&self, waits: bool) -> io::Result<Channel> {
+        Channel::of(self.first.as_fd(), if waits { OFlags::empty() } else { OFlags::NONBLOCK })
+    }
+
+    /// Lets go of a mount that was unmounted, perhaps only out of sight: something else may be at its path by now.
+    pub fn close(mut self) {
+        self.at = None;
+    }
+
+    /// Whether the kernel has hung up.
+    fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(&self.first, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(at) = self.at.take()
+            && !self.is_gone()
+        {
+            // There is nobody left to tell; the mount is dead when the descriptor is closed.
+            let _ = unmount(&at, true);
+        }
+    }
+}

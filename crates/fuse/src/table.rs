@@ -1,0 +1,93 @@
+//! The mount table: /proc/self/mountinfo.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What is mounted somewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The filesystem's type.
+    pub kind: String,
+    /// What it says that it shows.
+    pub source: String,
+}
+
+impl Mounted {
+    /// What is mounted on a path, on top of all else; nothing where nothing is.
+    ///
+    /// # Errors
+    /// When the path, up to its last name, leads nowhere; when the table cannot be read.
+    pub fn at(path: &Path) -> io::Result<Option<Self>> {
+        let path = absolute(path)?;
+        let table = fs::read("/proc/self/mountinfo")?;
+        // The table has them in the order in which they were mounted.
+        Ok(table.split(|&byte| byte == b'\n').filter_map(|line| Self::in_line(line, &path)).next_back())
+    }
+
+    /// proc(5): the fifth field is where, escaped; after `-` come the type and the source.
+    fn in_line(line: &[u8], at: &Path) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let place = unescape(fields.nth(4)?);
+        if Path::new(&OsString::from_vec(place)) != at {
+            return None;
+        }
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let mut text = || rest.next().map(|field| String::from_utf8_lossy(&unescape(field)).into_owned());
+        Some(Self { kind: text()?, source: text()? })
+    }
+}
+
+/// The absolute path of what itself cannot be asked: its server may have ended.
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    let Some(name) = path.file_name() else { return fs::canonicalize(path) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(fs::canonicalize(folder.unwrap_or(Path::new(".")))?.join(name))
+}
+
+/// Puts back what stands there as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, more)) = rest.split_first() {
+        let octal = more.get(..3).filter(|digits| first == b'\\' && digits.iter().all(u8::is_ascii_digit));
+        let code = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(first));
+        rest = if code.is_some() { &more[3..] } else { more };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_escaped_path() {
+        let line =
+            br"36 35 0:70 / /tmp/a\040b\134c rw,nosuid shared:1 - fuse.underseal underseal rw,user_id=0";
+        let expected = Mounted { kind: "fuse.underseal".into(), source: "underseal".into() };
+        let found = |line, path| Mounted::in_line(line, Path::new(path));
+        assert_eq!(found(line, r"/tmp/a b\c"), Some(expected));
+        assert_eq!(found(line, "/tmp/a"), None);
+        assert_eq!(found(b"", "/"), None);
+        assert_eq!(found(b"36 35 0:70 / / rw", "/"), None, "cut short");
+    }
+
+    #[test]
+    fn the_table_is_asked_for_paths_of_any_kind() {
+        assert_eq!(Mounted::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
+        assert_eq!(Mounted::at(Path::new("/proc/../proc")).unwrap().unwrap().kind, "proc");
+        assert!(Mounted::at(Path::new("/")).unwrap().is_some());
+        assert_eq!(Mounted::at(Path::new("nothing has this name")).unwrap(), None);
+        assert!(Mounted::at(Path::new("/no such folder/name")).is_err());
+    }
+
+    #[test]
+    fn only_three_octal_digits_are_an_escape() {
+        assert_eq!(unescape(br"a\011b\1"), b"a\tb\\1");
+        assert_eq!(unescape(br"\999"), br"\999");
+    }
+}

@@ -1,0 +1,32 @@
+//! How a mount ends.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on.
+///
+/// # Errors
+/// `EBUSY` when it is in use; what the system says otherwise.
+pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
+        // Only root may do it without help.
+        Err(Errno::PERM) => fusermount(path, lazily),
+        other => Ok(other?),
+    }
+}
+
+fn fusermount(path: &Path, lazily: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path);
+    let output = command.output()?;
+    match String::from_utf8_lossy(&output.stderr).trim() {
+        _ if output.status.success() => Ok(()),
+        text if text.contains("busy") => Err(Errno::BUSY.into()),
+        text => Err(io::Error::other(text.to_owned())),
+    }
+}
