@@ -398,9 +398,8 @@ impl Worker {
         }
         self.failures += 1;
         if self.failures <= LOGGED || self.failures.is_multiple_of(1000) {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{what}: {failure}{causes} (failure {} of this thread)", self.failures);
+            let failure = underseal_error::with_causes(failure);
+            log::error!("{what}: {failure} (failure {} of this thread)", self.failures);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::metadata::Metadata;
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, Result};
+use underseal_error::with_causes;
 
 /// One sound copy.
 struct Copy {
@@ -45,14 +46,15 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
             match second {
                 Some(Ok(Copy { binary, metadata })) => {
                     let unknown = in_place_of_first(from, &binary)?;
-                    let damage = Some(Damage { place: Place::First, why: reason(&first), unknown });
+                    let damage =
+                        Some(Damage { place: Place::First, why: with_causes(&first).to_string(), unknown });
                     Ok(Some(Stored { binary, metadata, damage }))
                 }
                 Some(Err(second)) if absent(&first) => {
                     Err(second.within("only the second header copy is left"))
                 }
                 Some(Err(second)) => {
-                    let context = format!("both header copies are bad; the second: {}", reason(&second));
+                    let context = format!("both header copies are bad; the second: {}", with_causes(&second));
                     Err(Error::new(ErrorKind::BadHeader, context).with_source(first))
                 }
                 None if absent(&first) => Ok(None),
@@ -176,7 +178,7 @@ fn newer(first: Copy, second: Result<Copy>) -> Stored {
             metadata,
         },
         Ok(_) => Stored { binary, metadata, damage: None },
-        Err(e) => Stored { damage: damage(Place::Second, &reason(&e)), binary, metadata },
+        Err(e) => Stored { damage: damage(Place::Second, &with_causes(&e).to_string()), binary, metadata },
     }
 }
 
@@ -191,15 +193,4 @@ fn nothing_there(e: Error) -> Error {
     } else {
         e
     }
-}
-
-/// An error with its causes, on one line.
-fn reason(e: &Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
-    }
-    text
 }

@@ -1,7 +1,5 @@
 //! From completions and refusals to replies.
 
-use std::error::Error as _;
-
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
 
 use super::{MAX_PAYLOAD, Taken, Transmission};
@@ -157,10 +155,8 @@ impl Transmission {
     /// A line for the operator about what the lower device did; a client's own mistakes are its own business.
     fn log(&mut self, request: &Request, failure: &Failure) {
         let Request { command, offset, length, .. } = request;
-        let cause = failure.source().map(|s| format!(": {s}")).unwrap_or_default();
-        let root = failure.source().and_then(|s| s.source()).map(|s| format!(": {s}")).unwrap_or_default();
-        let line =
-            format!("{}: {command:?} of {length} bytes at {offset}: {failure}{cause}{root}", self.peer);
+        let causes = underseal_error::with_causes(failure);
+        let line = format!("{}: {command:?} of {length} bytes at {offset}: {causes}", self.peer);
         if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
             log::debug!("{line}");
             return;
