@@ -70,7 +70,7 @@ pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use rekey::{Keyless, Recipe};
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
-pub use volume::{Segment, SegmentKind, Volume};
+pub use volume::{Segment, SegmentKind, Stored, Volume};
 
 use text::printable;
 use underseal_cipher::Key;

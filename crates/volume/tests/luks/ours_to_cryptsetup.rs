@@ -260,7 +260,7 @@ fn a_detached_header_leaves_the_data_device_alone() {
         let secret = secret.to_str().unwrap();
         cryptsetup(&["open", "--test-passphrase", "--key-file", secret, "--header", header_path, data_path]);
         let volume = activate_with(&header, &data, PASSPHRASE.as_bytes()).unwrap();
-        assert_eq!((volume.size(), volume.segments()[0].lower), (1 << 20, 0));
+        assert_eq!((volume.size(), volume.segments()[0].lower(0)), (1 << 20, Some((0, 0))));
         let alone = activate(&header, PASSPHRASE.as_bytes()).unwrap_err();
         assert_eq!(alone.kind(), underseal_volume::ErrorKind::BadLayout);
     }
