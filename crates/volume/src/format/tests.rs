@@ -62,19 +62,19 @@ fn cheap(version: Version) -> FormatOptions {
 fn write(disk: &Recorder, passphrase: &str, options: FormatOptions) -> Result<(Header, VolumeKey)> {
     let passphrase = Key::new(passphrase.as_bytes()).unwrap();
     let new = NewHeader::prepare(disk.bytes.borrow().len() as u64, &passphrase, options)?;
-    Ok((new.write_on(disk)?, new.into_key()))
+    Ok((new.write(disk)?, new.into_key()))
 }
 
 /// The passphrase that opens what is on the disk: the old one, the new one, or none because there is no header.
 fn state(disk: &[u8], context: &str) -> Option<&'static str> {
-    let header = match Header::parse(disk) {
+    let header = match Header::read(disk) {
         Ok(header) => header,
         Err(e) if e.kind() == ErrorKind::NoHeader => return None,
         Err(e) => panic!("{context}: half a header: {e}"),
     };
     let opens = |passphrase: &&str| {
         let passphrase = Key::new(passphrase.as_bytes()).unwrap();
-        header.unlock_from(disk, &passphrase, &UnlockOptions::default()).is_ok()
+        header.unlock(disk, &passphrase, &UnlockOptions::default()).is_ok()
     };
     let opened = ["old", "new"].into_iter().find(opens);
     assert!(opened.is_some(), "{context}: a header that nothing opens");
@@ -257,9 +257,9 @@ fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() 
                 }
                 Ok(_) => {
                     let disk = disk.bytes.borrow();
-                    let header = Header::parse(&disk[..]).unwrap();
+                    let header = Header::read(&disk[..]).unwrap();
                     let options = UnlockOptions { allow_null: true, ..UnlockOptions::default() };
-                    let opened = header.unlock_from(&disk[..], &Key::new(b"new").unwrap(), &options);
+                    let opened = header.unlock(&disk[..], &Key::new(b"new").unwrap(), &options);
                     let opened = opened.unwrap_or_else(|e| panic!("{name}: {e}"));
                     let options = ActivateOptions { allow_null: true, ..ActivateOptions::default() };
                     let volume = header.activate(&opened.key, disk.len() as u64, &options);

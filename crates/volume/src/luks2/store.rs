@@ -3,6 +3,7 @@
 use super::binary::{self, Binary, Place, SIZES};
 use super::json;
 use super::metadata::Metadata;
+use crate::lock::LockTo;
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, Result};
@@ -99,27 +100,28 @@ impl Copies {
         Ok(Self { binary, area })
     }
 
-    /// Writes one after the other, so that one is whole at every instant (the caller has locked the file).
-    pub(crate) fn write(&self, to: &impl Target) -> Result<()> {
+    /// Writes one after the other, so that one is whole at every instant (the caller has the lock).
+    pub(crate) fn write(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         write_copy(to, &self.binary, &self.area, Place::First)?;
         write_copy(to, &self.binary, &self.area, Place::Second)
     }
 }
 
-/// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
-pub(super) fn repair(to: &impl Target, stored: &Stored) -> Result<()> {
+/// Writes the bad copy again from the good one, with a fresh salt, under the header's lock.
+pub(super) fn repair(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
     if damage.unknown {
         let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
         return Err(Error::new(ErrorKind::Ambiguous, context));
     }
+    let _lock = to.lock(LockTo::Change)?;
     unchanged(to, &stored.binary)?;
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
 /// Refuses to go on when the header on disk is no longer the one that was read.
-pub(super) fn unchanged(to: &impl ReadAt, binary: &Binary) -> Result<()> {
+pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), binary: &Binary) -> Result<()> {
     let now = read(to)?;
     if now.is_some_and(|now| now.binary.seqid == binary.seqid && now.binary.uuid == binary.uuid) {
         return Ok(());
@@ -128,7 +130,7 @@ pub(super) fn unchanged(to: &impl ReadAt, binary: &Binary) -> Result<()> {
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
-fn write_copy(to: &impl Target, binary: &Binary, area: &[u8], place: Place) -> Result<()> {
+fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: Place) -> Result<()> {
     let offset = place.offset(binary.size);
     let bytes = binary.encode(place, &crate::random::bytes()?, area);
     storage::write(to, offset, &[0; binary::LEN])?;

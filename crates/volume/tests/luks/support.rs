@@ -99,8 +99,8 @@ pub(crate) fn activate_with(
     passphrase: &[u8],
 ) -> underseal_volume::Result<Volume> {
     let file = open(header);
-    let read = Header::read(&file, header)?;
-    let opened = read.unlock(&file, header, &key(passphrase), &UnlockOptions::default())?;
+    let read = Header::read(&file)?;
+    let opened = read.unlock(&file, &key(passphrase), &UnlockOptions::default())?;
     let options = ActivateOptions { detached: header != data, ..ActivateOptions::default() };
     read.activate(&opened.key, size(data), &options)
 }

@@ -43,8 +43,8 @@ fn what_cryptsetup_makes_opens_here_with_the_same_volume_key() {
         args.extend(["--key-file", secret.to_str().unwrap(), path]);
         cryptsetup(&args);
         let file = open(&image);
-        let header = Header::read(&file, &image).unwrap_or_else(|e| panic!("{case}: {e}"));
-        let opened = header.unlock(&file, &image, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
+        let header = Header::read(&file).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let opened = header.unlock(&file, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
         let opened = opened.unwrap_or_else(|e| panic!("{case}: {e}"));
         assert_eq!(hex(opened.key.key().as_bytes()), hex(volume_key), "{case}");
         activate(&image, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{case}: {e}"));

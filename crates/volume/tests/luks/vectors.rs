@@ -50,12 +50,12 @@ fn every_volume_whose_cipher_is_supported_reads_back_exactly() {
         let scratch = Scratch::new();
         let (data, header) = unpack(&scratch, image);
         let file = open(&header);
-        let read = Header::read(&file, &header).unwrap_or_else(|e| panic!("{id}: {e}"));
+        let read = Header::read(&file).unwrap_or_else(|e| panic!("{id}: {e}"));
         assert_eq!(read.damage(), None, "{id}");
         if let Header::Luks2(luks2) = &read {
             assert_eq!(&Value::Object(luks2.json().clone()), &image["json"], "{id}");
         }
-        let opened = read.unlock(&file, &header, &key(passphrase.as_bytes()), &UnlockOptions::default());
+        let opened = read.unlock(&file, &key(passphrase.as_bytes()), &UnlockOptions::default());
         let opened = opened.unwrap_or_else(|e| panic!("{id}: {e}"));
         assert_eq!(hex(opened.key.key().as_bytes()), image["volume_key"].as_str().unwrap(), "{id}");
 
@@ -85,9 +85,9 @@ fn every_passphrase_opens_its_own_slot() {
         let scratch = Scratch::new();
         let (_, image) = unpack(&scratch, &manifest["images"][id]);
         let file = open(&image);
-        let header = Header::read(&file, &image).unwrap();
+        let header = Header::read(&file).unwrap();
         for (slot, passphrase) in slots {
-            let opened = header.unlock(&file, &image, &key(&passphrase), &UnlockOptions::default());
+            let opened = header.unlock(&file, &key(&passphrase), &UnlockOptions::default());
             assert_eq!(opened.unwrap_or_else(|e| panic!("{id} {slot}: {e}")).slot, slot, "{id}");
         }
     }
