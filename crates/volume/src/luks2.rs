@@ -9,6 +9,8 @@
 //!   keyslot areas --+
 //!   data
 //! ```
+//!
+//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
 
 mod activate;
 mod binary;
@@ -20,12 +22,14 @@ mod keyslot;
 mod metadata;
 mod node;
 mod store;
+mod update;
 
 use uuid::Uuid;
 
-pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
+pub(crate) use binary::{LEN as BINARY_LEN, Place, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
+pub use update::keyslots::NewKeyslot;
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 

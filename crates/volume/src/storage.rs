@@ -1,5 +1,8 @@
 //! Where headers are read from and written to: a file or block device, a device that is neither, or bytes in memory.
 
+#[cfg(test)]
+pub(crate) mod recorder;
+
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;

@@ -3,6 +3,8 @@
 use super::binary::{self, Binary, Place, SIZES};
 use super::json;
 use super::metadata::Metadata;
+use serde_json::{Map, Value};
+
 use crate::lock::LockTo;
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
@@ -29,6 +31,18 @@ pub(super) struct Damage {
     pub(super) why: String,
     /// What stands in its place may be somebody else's.
     pub(super) unknown: bool,
+}
+
+impl Damage {
+    /// # Errors
+    /// `Ambiguous`.
+    pub(super) fn may_be_overwritten(&self) -> Result<()> {
+        if !self.unknown {
+            return Ok(());
+        }
+        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
+        Err(Error::new(ErrorKind::Ambiguous, context))
+    }
 }
 
 /// Reads both copies and takes the newer sound one; none when neither place has the magic.
@@ -95,38 +109,44 @@ pub(crate) struct Copies {
 impl Copies {
     /// # Errors
     /// `BadOption` when the metadata does not fit its area.
-    pub(super) fn new(binary: Binary, metadata: &Metadata) -> Result<Self> {
-        let area = json::fill_area(&metadata.document, binary.json_len())?;
+    pub(super) fn new(binary: Binary, document: &Map<String, Value>) -> Result<Self> {
+        let area = json::fill_area(document, binary.json_len())?;
         Ok(Self { binary, area })
     }
 
-    /// Writes one after the other, so that one is whole at every instant (the caller has the lock).
-    pub(crate) fn write(&self, to: &(impl Target + ?Sized)) -> Result<()> {
-        write_copy(to, &self.binary, &self.area, Place::First)?;
-        write_copy(to, &self.binary, &self.area, Place::Second)
+    /// Writes one after the other, so that one is whole at every instant: `first` is the place whose copy may be lost, where
+    /// one of them is bad already (the caller has the lock).
+    pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: Place) -> Result<()> {
+        let places = match first {
+            Place::First => [Place::First, Place::Second],
+            Place::Second => [Place::Second, Place::First],
+        };
+        places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
+    }
+
+    /// The metadata, read back from the bytes that are going to be written.
+    pub(super) fn metadata(&self) -> Result<Metadata> {
+        Metadata::parse(json::parse_area(&self.area)?, self.binary.size)
     }
 }
 
 /// Writes the bad copy again from the good one, with a fresh salt, under the header's lock.
 pub(super) fn repair(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
-    if damage.unknown {
-        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
-        return Err(Error::new(ErrorKind::Ambiguous, context));
-    }
+    damage.may_be_overwritten()?;
     let _lock = to.lock(LockTo::Change)?;
-    unchanged(to, &stored.binary)?;
+    unchanged(to, stored)?;
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
 /// Refuses to go on when the header on disk is no longer the one that was read.
-pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), binary: &Binary) -> Result<()> {
-    let now = read(to)?;
-    if now.is_some_and(|now| now.binary.seqid == binary.seqid && now.binary.uuid == binary.uuid) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"))
+pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
+    // A header that was put back from a backup may have the same number and other contents.
+    let same =
+        |now: &Stored| now.binary == before.binary && now.metadata.document == before.metadata.document;
+    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
+    read(to)?.filter(same).ok_or_else(changed)
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
