@@ -34,6 +34,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
         digest: [0; 20],
         digest_salt: crate::random::bytes()?,
         digest_iterations: options.pbkdf.digest_iterations(hash, 20),
+        bytes: Phdr::blank(&options.cipher, hash, &uuid, &places),
         uuid,
         slots: [const { None }; SLOTS],
     };
@@ -42,7 +43,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
     let sealed = area::seal(&phdr.cipher, hash, &wrapping, &key)?;
-    let copies = Copies::Luks1(Box::new(phdr.encode(&places)));
+    let copies = Copies::Luks1(Box::new(phdr.encode()));
     Ok((Parts { keyslots, data_offset: payload_offset, area: (places[0], sealed), copies }, key))
 }
 
