@@ -116,7 +116,9 @@ impl Job {
     /// models, which are slow on purpose but not wrong.
     pub fn run(&mut self) {
         let Some(inside) = &mut self.inside else { return };
-        let cipher = &inside.volume.segments()[inside.segment].cipher;
+        // The data path makes jobs of what is stored only.
+        let Some(stored) = inside.volume.segments()[inside.segment].as_stored() else { return };
+        let cipher = &stored.cipher;
         let data = InOutBuf::from(&mut inside.buffer[..]);
         if inside.encrypts {
             cipher.encrypt(inside.sector, data)

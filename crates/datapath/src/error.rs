@@ -1,7 +1,5 @@
 //! The crate's one error: what a request failed of.
 
-use std::fmt;
-
 use underseal_device as device;
 
 /// Why a request or a mapping failed, for a program to match on.
@@ -36,41 +34,17 @@ pub enum ErrorKind {
     Worker,
 }
 
-/// An error of the data path.
-#[derive(Debug)]
-pub struct Error {
-    kind: ErrorKind,
-    context: String,
-    source: Option<device::Error>,
+underseal_error::error_type! {
+    /// An error of the data path.
+    pub struct Error(ErrorKind) from device::Error;
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
-    }
-
     pub(crate) fn lower(name: &str, source: device::Error) -> Self {
         const ENOSPC: i32 = 28;
         const EDQUOT: i32 = 122;
         let full = matches!(source.errno(), Some(ENOSPC | EDQUOT));
         let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Lower };
-        Self { kind, context: format!("{name} failed"), source: Some(source) }
-    }
-
-    /// The stable kind.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.context)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|s| s as _)
+        Self::new(kind, format!("{name} failed")).with_source(source)
     }
 }

@@ -2,12 +2,13 @@
 
 mod zones;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry};
-use underseal_volume::{Segment, SegmentKind, Volume};
+use underseal_volume::{Segment, SegmentKind, Stored, Volume};
 
 use crate::control::{Control, Settings};
 use crate::engine::Accelerator;
@@ -28,36 +29,32 @@ pub struct Mapping {
     extents: Extents,
 }
 
-/// What another key does not change.
+/// What another key does not change: the segments' ranges, and what is there.
 #[derive(PartialEq, Eq)]
-struct Extents(Vec<Lies>);
+struct Extents(Vec<(Range<u64>, Lies)>);
 
 /// Where a segment lies, and what its cipher allows.
 #[derive(PartialEq, Eq)]
-struct Lies {
-    start: u64,
-    len: u64,
-    kind: SegmentKind,
-    device: usize,
-    lower: u64,
-    sector: SectorSize,
-    is_null: bool,
-    is_local: bool,
+enum Lies {
+    Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool },
+    Zero,
+    Error,
 }
 
 impl Extents {
     fn of(volume: &Volume) -> Self {
-        let each = volume.segments().iter().map(|s| Lies {
-            start: s.start,
-            len: s.len,
-            kind: s.kind,
-            device: s.device,
-            lower: s.lower,
-            sector: s.cipher.sector_size(),
-            is_null: s.cipher.is_null(),
-            is_local: s.cipher.is_local(),
-        });
-        Self(each.collect())
+        let lies = |segment: &Segment| match &segment.kind {
+            SegmentKind::Stored(Stored { device, lower, cipher, .. }) => Lies::Stored {
+                device: *device,
+                lower: *lower,
+                sector: cipher.sector_size(),
+                is_null: cipher.is_null(),
+                is_local: cipher.is_local(),
+            },
+            SegmentKind::Zero => Lies::Zero,
+            SegmentKind::Error => Lies::Error,
+        };
+        Self(volume.segments().iter().map(|s| (s.start..s.end(), lies(s))).collect())
     }
 }
 
@@ -107,12 +104,12 @@ impl Mapping {
     /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there; or when a device
     /// wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
-        for segment in volume.segments().iter().filter(|s| s.kind == SegmentKind::Stored) {
-            let Some(device) = devices.get(segment.device) else {
-                let context = format!("the volume lies on {} devices or more", segment.device + 1);
+        for (stored, len) in volume.segments().iter().filter_map(|s| Some((s.as_stored()?, s.len))) {
+            let Some(device) = devices.get(stored.device) else {
+                let context = format!("the volume lies on {} devices or more", stored.device + 1);
                 return Err(Error::new(ErrorKind::Layout, context));
             };
-            fits(segment, &**device)?;
+            fits(stored.lower, len, &**device)?;
         }
         let (shape, extents) = (Shape::of(&volume, &devices), Extents::of(&volume));
         // Requests are divided at any sector, and their memory with them.
@@ -302,17 +299,19 @@ impl Mapping {
         };
         let segment = &volume.segments()[volume.segment_index(offset)?];
         let len = len.min(segment.end() - offset).max(1);
-        let extent = match segment.kind {
-            SegmentKind::Stored => self.devices[segment.device].extent(segment.lower_offset(offset), len),
-            SegmentKind::Zero => Extent { len, hole: true },
+        let (extent, is_null) = match (&segment.kind, segment.lower(offset)) {
+            (SegmentKind::Stored(stored), Some((device, lower))) => {
+                (self.devices[device].extent(lower, len), stored.cipher.is_null())
+            }
+            (SegmentKind::Zero, _) => (Extent { len, hole: true }, true),
             // Whoever reads there learns more than from any status.
-            SegmentKind::Error => Extent { len, hole: false },
+            _ => (Extent { len, hole: false }, false),
         };
         // Whole blocks only: a client reads and writes nothing smaller. A part of a block is data.
         let block = u64::from(self.block());
         match extent.len / block * block {
             0 => data(block.min(len)),
-            len => Some(Status { len, hole: extent.hole, zero: extent.hole && segment.cipher.is_null() }),
+            len => Some(Status { len, hole: extent.hole, zero: extent.hole && is_null }),
         }
     }
 
@@ -379,7 +378,7 @@ impl Shape {
         let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);
         let sector = geometries().fold(sector, |block, geometry| block.max(geometry.block));
         let read_only = geometries().any(|geometry| geometry.read_only);
-        let mut stored = volume.segments().iter().filter(|s| s.kind == SegmentKind::Stored);
+        let stored = || volume.segments().iter().filter_map(Segment::as_stored);
         Self {
             size: volume.size(),
             sector,
@@ -388,9 +387,9 @@ impl Shape {
             preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
             read_only,
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
-            is_null: volume.segments().iter().all(|s| s.cipher.is_null()),
+            is_null: stored().all(|s| s.cipher.is_null()),
             zoned: geometries().any(|geometry| geometry.zones.is_some()),
-            spreads: stored.any(|s| !s.cipher.is_local()),
+            spreads: stored().any(|s| !s.cipher.is_local()),
             memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
         }
     }
@@ -401,10 +400,10 @@ fn flush(device: &dyn Device) -> Result<()> {
     Blocking::new(device).and_then(|mut way| way.flush()).map_err(|e| Error::lower(device.name(), e))
 }
 
-fn fits(segment: &Segment, device: &dyn Device) -> Result<()> {
+fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
     let geometry = device.geometry();
     let bad = |why: String| Err(Error::new(ErrorKind::Layout, format!("{}: {why}", device.name())));
-    let end = segment.lower + segment.len;
+    let end = lower + len;
     if end > geometry.size {
         return bad(format!(
             "the volume ends at byte {end}, the device at {}: is it cut short?",
@@ -412,10 +411,9 @@ fn fits(segment: &Segment, device: &dyn Device) -> Result<()> {
         ));
     }
     let block = u64::from(geometry.block);
-    if !segment.lower.is_multiple_of(block) || !segment.len.is_multiple_of(block) {
+    if !lower.is_multiple_of(block) || !len.is_multiple_of(block) {
         return bad(format!(
-            "the data at byte {} does not lie on blocks of {block} bytes, as direct I/O wants: open it without",
-            segment.lower
+            "the data at byte {lower} does not lie on blocks of {block} bytes, as direct I/O wants: open it without"
         ));
     }
     Ok(())

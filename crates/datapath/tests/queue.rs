@@ -226,12 +226,12 @@ const QUARTER: u64 = SIZE / 4;
 
 /// Encrypted, zeros, as it is, encrypted otherwise; behind [`SIZE`], where every request fails. Over two devices.
 fn mixed() -> Volume {
-    let without = |start, len, kind| Segment { kind, ..segment(start, len, 0, 0, null(SectorSize::S512)) };
+    let without = |start, len, kind| Segment { start, len, kind };
     Volume::new(vec![
         segment(0, QUARTER, LOWER, 0, xts(1, SectorSize::S4096)),
         without(QUARTER, QUARTER, SegmentKind::Zero),
-        Segment { device: 1, ..segment(2 * QUARTER, QUARTER, 0, 0, null(SectorSize::S512)) },
-        Segment { device: 1, ..segment(3 * QUARTER, QUARTER, LOWER + QUARTER, 8, xts(2, SectorSize::S512)) },
+        segment(2 * QUARTER, QUARTER, 0, 0, null(SectorSize::S512)).on_device(1),
+        segment(3 * QUARTER, QUARTER, LOWER + QUARTER, 8, xts(2, SectorSize::S512)).on_device(1),
         without(SIZE, QUARTER, SegmentKind::Error),
     ])
     .unwrap()
@@ -301,7 +301,7 @@ fn what_touches_an_error_segment_fails_and_nothing_else_does() {
 
 #[test]
 fn a_volume_without_any_device_reads_as_zeros() {
-    let zero = Segment { kind: SegmentKind::Zero, ..segment(0, SIZE, 0, 0, null(SectorSize::S512)) };
+    let zero = Segment { start: 0, len: SIZE, kind: SegmentKind::Zero };
     let mapping = Arc::new(Mapping::over(Volume::new(vec![zero]).unwrap(), vec![]).unwrap());
     assert!(mapping.status(0, SIZE).is_some_and(|status| status.zero && status.len == SIZE));
     let mut q = Queue::open(mapping, QueueOptions::default()).unwrap();

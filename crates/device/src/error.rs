@@ -1,6 +1,5 @@
 //! The crate's one error: a stable kind, what was done where, and its cause.
 
-use std::fmt;
 use std::io;
 
 /// What went wrong, for a program to match on.
@@ -29,43 +28,14 @@ pub enum ErrorKind {
     Memory,
 }
 
-/// An error of a lower device.
-#[derive(Debug)]
-pub struct Error {
-    kind: ErrorKind,
-    context: String,
-    source: Option<io::Error>,
+underseal_error::error_type! {
+    /// An error of a lower device.
+    pub struct Error(ErrorKind) from io::Error;
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
-    }
-
-    pub(crate) fn with_source(mut self, source: impl Into<io::Error>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// The stable kind.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
     /// The system's error number, where the system gave one.
     pub fn errno(&self) -> Option<i32> {
-        self.source.as_ref().and_then(io::Error::raw_os_error)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.context)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|s| s as _)
+        self.source.as_ref()?.downcast_ref().and_then(io::Error::raw_os_error)
     }
 }

@@ -1,6 +1,5 @@
 //! The crate's one error: a stable kind, the thing it happened to, and its cause.
 
-use std::fmt;
 use std::path::Path;
 
 /// What went wrong, for a program to match on.
@@ -39,60 +38,20 @@ pub enum ErrorKind {
     Memory,
 }
 
-/// An error of this layer. Its text never holds key bytes, nor names in plain.
-#[derive(Debug)]
-pub struct Error {
-    kind: ErrorKind,
-    context: String,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+underseal_error::error_type! {
+    /// An error of this layer. Its text never holds key bytes, nor names in plain.
+    pub struct Error(ErrorKind);
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
-    }
-
-    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
     /// A system call on a file that failed.
     pub(crate) fn io(path: &Path, doing: &str, cause: impl Into<std::io::Error>) -> Self {
         Self::new(ErrorKind::Io, doing).with_source(cause.into()).in_file(path)
     }
 
-    /// The same error, said of a place: `place: context`.
-    pub fn within(mut self, place: impl fmt::Display) -> Self {
-        self.context = format!("{place}: {}", self.context);
-        self
-    }
-
-    /// The same error, said of a lower file.
-    pub fn in_file(self, path: &Path) -> Self {
-        self.within(path.display())
-    }
-
     /// Whether the file is sound and has no header: it is plain, or empty.
     pub(crate) fn has_no_header(&self) -> bool {
         matches!(self.kind, ErrorKind::NotEncrypted | ErrorKind::Empty)
-    }
-
-    /// The stable kind.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.context)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|s| s.as_ref() as _)
     }
 }
 

@@ -25,9 +25,8 @@ impl Complaints {
             return log::debug!("{what}: {failure}");
         }
         if let Some(number) = self.next() {
-            let causes = std::iter::successors(std::error::Error::source(failure), |e| e.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            log::error!("{what}: {failure}{causes} (failure {number} of {})", self.of);
+            let failure = underseal_error::with_causes(failure);
+            log::error!("{what}: {failure} (failure {number} of {})", self.of);
         }
     }
 

@@ -39,7 +39,7 @@ impl Outcome {
     /// `BadResult` when the text is not one.
     pub fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text)
-            .map_err(|e| Error::new(ErrorKind::BadResult, "not a result of this version's").because(e))
+            .map_err(|e| Error::new(ErrorKind::BadResult, "not a result of this version's").with_source(e))
     }
 
     /// How many goals were reached, and how many there are.

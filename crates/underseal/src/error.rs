@@ -10,6 +10,7 @@ use underseal_cipher as cipher;
 use underseal_datapath as datapath;
 use underseal_device as device;
 use underseal_ecryptfs as ecryptfs;
+use underseal_error::with_causes;
 use underseal_export as export;
 use underseal_volume as volume;
 
@@ -44,12 +45,7 @@ impl Error {
 
     /// Adds a cause and all of its causes.
     pub(crate) fn because(mut self, cause: &dyn StdError) -> Self {
-        let mut next = Some(cause);
-        while let Some(cause) = next {
-            self.what.push_str(": ");
-            self.what.push_str(&cause.to_string());
-            next = cause.source();
-        }
+        self.what = format!("{}: {}", self.what, with_causes(cause));
         self
     }
 
@@ -88,12 +84,8 @@ impl Error {
     }
 
     fn of(exit: Exit, error: &dyn StdError, remedy: &str) -> Self {
-        let mut this = Self::new(exit, error.to_string());
-        if let Some(cause) = error.source() {
-            this = this.because(cause);
-        }
-        this.remedy = Some(remedy.to_owned()).filter(|text| !text.is_empty());
-        this
+        let remedy = Some(remedy.to_owned()).filter(|text| !text.is_empty());
+        Self { remedy, ..Self::new(exit, with_causes(error).to_string()) }
     }
 }
 

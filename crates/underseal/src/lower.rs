@@ -6,10 +6,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_cipher::Key;
 use underseal_device::nbd::Address;
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions};
-use underseal_volume::{Header, NewHeader, ReadAt, Target, UnlockOptions, Unlocked};
+use underseal_volume::{ReadAt, Target};
 
 use crate::error::{Error, Result};
 
@@ -69,70 +68,28 @@ pub(crate) fn is_remote(name: &Path) -> bool {
     name.to_str().is_some_and(Address::is_uri)
 }
 
-/// Where a header lies.
-pub(crate) enum On<'a> {
-    File(&'a File),
-    Remote(&'a Remote),
+/// Opens what holds a header and no data that is served: a detached header, or an image that is only looked at. It is not
+/// locked as an image is, but as each operation on headers does it.
+///
+/// # Errors
+/// `Failed`; the device's.
+pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Box<dyn Target>> {
+    if is_remote(path) {
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        return Ok(Box::new(DeviceBytes::new(&*Lower::open(path, options)?.into_device())?));
+    }
+    let file = File::options().read(true).write(!read_only).open(path);
+    Ok(Box::new(file.map_err(|e| Error::io(path, "cannot open", e))?))
 }
 
-impl On<'_> {
-    /// # Errors
-    /// The header's.
-    pub(crate) fn header(&self, name: &Path) -> Result<Header> {
-        Ok(match self {
-            Self::File(file) => Header::read(file, name)?,
-            Self::Remote(remote) => Header::parse(*remote).map_err(|e| within(name, e))?,
-        })
-    }
-
-    /// # Errors
-    /// The header's.
-    pub(crate) fn unlock(
-        &self,
-        header: &Header,
-        name: &Path,
-        key: &Key,
-        options: &UnlockOptions,
-    ) -> Result<Unlocked> {
-        match self {
-            Self::File(file) => Ok(header.unlock(file, name, key, options)?),
-            Self::Remote(remote) => header.unlock_from(*remote, key, options).map_err(|e| within(name, e)),
-        }
-    }
-
-    /// Writes a new header.
-    ///
-    /// # Errors
-    /// The header's.
-    pub(crate) fn write(&self, name: &Path, new: &NewHeader) -> Result<Header> {
-        match self {
-            Self::File(file) => Ok(new.write(file, name)?),
-            Self::Remote(remote) => new.write_on(*remote).map_err(|e| within(name, e)),
-        }
-    }
-
-    /// # Errors
-    /// The header's.
-    pub(crate) fn repair(&self, header: &mut Header, name: &Path) -> underseal_volume::Result<()> {
-        match self {
-            Self::File(file) => header.repair(file, name),
-            Self::Remote(remote) => header.repair_on(*remote),
-        }
-    }
-}
-
-fn within(name: &Path, error: underseal_volume::Error) -> Error {
-    Error::from(error).within(name.display())
-}
-
-/// A device's bytes at any offset, for headers.
-pub(crate) struct Remote {
+/// A device's bytes at any offset, for headers on what is no file. Nobody else can lock them.
+pub(crate) struct DeviceBytes {
     way: RefCell<Blocking>,
     size: u64,
     block: u64,
 }
 
-impl Remote {
+impl DeviceBytes {
     /// # Errors
     /// When the system has no ring or memory for it.
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
@@ -154,7 +111,7 @@ impl Remote {
     }
 }
 
-impl ReadAt for Remote {
+impl ReadAt for DeviceBytes {
     fn size(&self) -> io::Result<u64> {
         Ok(self.size)
     }
@@ -166,7 +123,7 @@ impl ReadAt for Remote {
     }
 }
 
-impl Target for Remote {
+impl Target for DeviceBytes {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let (first, mut blocks, skip) = self.blocks(offset, bytes.len())?;
         blocks[skip..skip + bytes.len()].copy_from_slice(bytes);

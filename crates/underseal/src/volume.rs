@@ -1,18 +1,16 @@
 //! From an image and a secret to a mapping that takes requests.
 
-use std::fs::File;
 use std::path::Path;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::{Flags, Mapping};
-use underseal_device::OpenOptions;
 use underseal_volume::plain::{self, PlainOptions};
-use underseal_volume::{ActivateOptions, Header, UnlockOptions, Volume};
+use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
 
 use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{Lower, On, Remote, is_remote};
+use crate::lower::{DeviceBytes, Lower, open_header};
 use crate::passphrase::Secret;
 use crate::policy;
 
@@ -38,14 +36,16 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
-    let luks = |on: On<'_>| luks_volume(args, access, size, on, &secret);
+    let luks = |on: &dyn Target| luks_volume(args, access, size, on, &secret);
     let (volume, flags) = match (args.kind, &args.header, &device) {
         (VolumeType::Plain, ..) => (plain_volume(args, access, size, &secret)?, Flags::default()),
-        (_, Some(header), _) => with_file(header, access, luks)?,
+        (_, Some(header), _) => luks(&*open_header(header, access.read_only)?)?,
         // Headers lie on no blocks of direct I/O.
-        (_, None, Lower::File(_)) if args.lower.direct => with_file(&args.image, access, luks)?,
-        (_, None, Lower::File(device)) => luks(On::File(device.file()))?,
-        (_, None, Lower::Nbd(device)) => luks(On::Remote(&Remote::new(device)?))?,
+        (_, None, Lower::File(_)) if args.lower.direct => {
+            luks(&*open_header(&args.image, access.read_only)?)?
+        }
+        (_, None, Lower::File(device)) => luks(device.file())?,
+        (_, None, Lower::Nbd(device)) => luks(&DeviceBytes::new(device)?)?,
     };
     Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags })
 }
@@ -54,18 +54,19 @@ fn luks_volume(
     args: &VolumeArgs,
     access: Access,
     data_size: u64,
-    on: On<'_>,
+    on: &dyn Target,
     secret: &Secret<'_>,
 ) -> Result<(Volume, Flags)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
-    let mut header = on.header(name)?;
+    let mut header = Header::read(on).map_err(|e| e.in_file(name))?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
     if args.kind != VolumeType::Luks && args.kind != found {
         let context = format!("{}: the header is of the other LUKS version", name.display());
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
     let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
-    let unlocked = secret.try_with(|key| on.unlock(&header, name, key, &options))?;
+    let unlocked =
+        secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
     log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
     let options = ActivateOptions {
         detached: args.header.is_some(),
@@ -76,7 +77,7 @@ fn luks_volume(
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     let flags = policy::of_header(&header.flags());
-    mend(&mut header, &on, name, access);
+    mend(&mut header, on, name, access);
     Ok((volume, flags))
 }
 
@@ -108,24 +109,14 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
 }
 
 /// Tells of a damaged copy of the header, and writes it again where that is allowed.
-fn mend(header: &mut Header, on: &On<'_>, name: &Path, access: Access) {
+fn mend(header: &mut Header, on: &dyn Target, name: &Path, access: Access) {
     let Some(damage) = header.damage().map(str::to_owned) else { return };
     let shown = name.display();
     if access.read_only {
         return log::warn!("{shown}: {damage}; opening the volume for writing repairs it");
     }
-    match on.repair(header, name) {
+    match header.repair(on) {
         Ok(()) => log::warn!("{shown}: {damage}; it was written again from the other copy"),
         Err(e) => log::warn!("{shown}: {damage}; it cannot be repaired: {e}"),
     }
-}
-
-/// Reads the header in a file of its own, or of another server's.
-fn with_file<T>(path: &Path, access: Access, read: impl FnOnce(On<'_>) -> Result<T>) -> Result<T> {
-    if is_remote(path) {
-        let options = OpenOptions { read_only: access.read_only, ..OpenOptions::default() };
-        return read(On::Remote(&Remote::new(&*Lower::open(path, options)?.into_device())?));
-    }
-    let file = File::options().read(true).write(!access.read_only).open(path);
-    read(On::File(&file.map_err(|e| Error::io(path, "cannot open", e))?))
 }

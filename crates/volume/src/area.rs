@@ -15,24 +15,20 @@ pub(crate) struct KeyArea<'a> {
 impl KeyArea<'_> {
     /// Reads the key of `len` bytes; a wrong `wrapping` key gives a wrong one.
     pub(crate) fn read(&self, from: &(impl ReadAt + ?Sized), wrapping: &Key, len: usize) -> Result<Key> {
-        let cipher = self.cipher(wrapping)?;
+        let cipher = build(self.spec, wrapping, SectorSize::S512)?;
         let mut stripes = crate::kdf::new_key(af::split_len(len))?;
         storage::read_into(from, self.offset, stripes.as_mut_bytes())?;
         cipher.decrypt(0, InOutBuf::from(stripes.as_mut_bytes()));
         af::merge(stripes.as_bytes(), len, self.hash)
     }
+}
 
-    /// The area's bytes: `key`, split and encrypted.
-    pub(crate) fn seal(&self, wrapping: &Key, key: &Key) -> Result<Key> {
-        let cipher = self.cipher(wrapping)?;
-        let mut stripes = af::split(key, self.hash)?;
-        cipher.encrypt(0, InOutBuf::from(stripes.as_mut_bytes()));
-        Ok(stripes)
-    }
-
-    fn cipher(&self, key: &Key) -> Result<std::sync::Arc<dyn underseal_cipher::SectorCipher>> {
-        build(self.spec, key, SectorSize::S512)
-    }
+/// An area's bytes: `key`, split and encrypted.
+pub(crate) fn seal(spec: &CipherSpec, hash: Hash, wrapping: &Key, key: &Key) -> Result<Key> {
+    let cipher = build(spec, wrapping, SectorSize::S512)?;
+    let mut stripes = af::split(key, hash)?;
+    cipher.encrypt(0, InOutBuf::from(stripes.as_mut_bytes()));
+    Ok(stripes)
 }
 
 /// [`underseal_cipher::build`], with this crate's error.
@@ -42,6 +38,13 @@ pub(crate) fn build(
     sector_size: SectorSize,
 ) -> Result<std::sync::Arc<dyn underseal_cipher::SectorCipher>> {
     underseal_cipher::build(spec, key, sector_size).map_err(|e| cipher_error(spec, e))
+}
+
+/// The cipher that changes nothing.
+pub(crate) fn null(sector_size: SectorSize) -> Result<std::sync::Arc<dyn underseal_cipher::SectorCipher>> {
+    let spec: CipherSpec = "cipher_null-ecb".parse().expect("a constant that parses");
+    let none = Key::zeroed(0).map_err(|e| cipher_error(&spec, e))?;
+    build(&spec, &none, sector_size)
 }
 
 /// What [`build`] made a cipher from, but for the key.

@@ -1,13 +1,10 @@
 //! Making new headers.
 
-use std::fs::File;
-use std::path::Path;
-
 use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::{Error, ErrorKind, Hash, Header, Result, VolumeKey, unlock};
+use crate::{Error, ErrorKind, Hash, Header, Result, Target, VolumeKey, unlock};
 
 mod write;
 
@@ -115,20 +112,19 @@ impl FormatOptions {
 
 /// Makes a new header with one keyslot and writes it: [`NewHeader::prepare`], then [`NewHeader::write`].
 ///
-/// `file` holds the header, and unless `options.detached` the data too; `data_size` is the size in bytes of the file
+/// `to` holds the header, and unless `options.detached` the data too; `data_size` is the size in bytes of the file
 /// or device that holds the data.
 ///
 /// # Errors
 /// Theirs. After those of preparing, all is as it was.
 pub fn format(
-    file: &File,
-    name: &Path,
+    to: &(impl Target + ?Sized),
     data_size: u64,
     passphrase: &Key,
     options: FormatOptions,
 ) -> Result<(Header, VolumeKey)> {
-    let new = NewHeader::prepare(data_size, passphrase, options).map_err(|e| e.in_file(name))?;
-    let header = new.write(file, name)?;
+    let new = NewHeader::prepare(data_size, passphrase, options)?;
+    let header = new.write(to)?;
     Ok((header, new.into_key()))
 }
 

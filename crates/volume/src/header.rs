@@ -1,11 +1,8 @@
 //! Any LUKS header, whichever its version.
 
-use std::fs::File;
-use std::path::Path;
-
 use uuid::Uuid;
 
-use crate::lock::HeaderLock;
+use crate::lock::LockTo;
 use crate::{
     ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,
     VolumeKey, luks1, luks2,
@@ -22,24 +19,20 @@ pub enum Header {
 }
 
 impl Header {
-    /// Finds out what is there and reads it. `file` is an image, a block device or a detached header; `name` says in
-    /// errors which.
+    /// Finds out what is there and reads it: from an image, a block device, a detached header or bytes.
     ///
     /// # Errors
     /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
     /// beside another format's signature, `TooSmall` when the file ends within
     /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), `Busy` when somebody else keeps the
     /// header locked, `Io`.
-    pub fn read(file: &File, name: &Path) -> Result<Self> {
-        let read = HeaderLock::shared(file).and_then(|_lock| Self::parse(file));
-        read.map_err(|e| e.in_file(name))
+    pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+        let _lock = from.lock(LockTo::Read)?;
+        Self::parse(from)
     }
 
-    /// As [`Header::read`], from anything that has bytes.
-    ///
-    /// # Errors
-    /// As [`Header::read`], without the name.
-    pub fn parse(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+    /// As [`Header::read`], for who has the lock.
+    pub(crate) fn parse(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         if let Some(header) = luks1::Header::read(from)? {
             return Ok(Self::Luks1(Box::new(header)));
         }
@@ -50,28 +43,12 @@ impl Header {
         Err(Error::new(ErrorKind::NoHeader, context))
     }
 
-    /// Tries a passphrase on the chosen keyslot, or on all of them by priority.
-    ///
-    /// `file` and `name` are those the header was read from.
+    /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is what the header was read from.
     ///
     /// # Errors
     /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`, `NullCipher` or
     /// `Unsupported` when none could be tried, for the first one's reason; `Io`, `Memory`.
     pub fn unlock(
-        &self,
-        file: &File,
-        name: &Path,
-        passphrase: &Key,
-        options: &UnlockOptions,
-    ) -> Result<Unlocked> {
-        self.unlock_from(file, passphrase, options).map_err(|e| e.in_file(name))
-    }
-
-    /// As [`Header::unlock`], from anything that has bytes.
-    ///
-    /// # Errors
-    /// As [`Header::unlock`], without the name.
-    pub fn unlock_from(
         &self,
         from: &(impl ReadAt + ?Sized),
         passphrase: &Key,
@@ -119,21 +96,10 @@ impl Header {
     ///
     /// # Errors
     /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed the header since it was read, `Io`.
-    pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
+    pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
         match self {
             Self::Luks1(_) => Ok(()),
-            Self::Luks2(header) => header.repair(file, name),
-        }
-    }
-
-    /// As [`Header::repair`], on what nobody else can lock: a device that is no file.
-    ///
-    /// # Errors
-    /// As [`Header::repair`], without the name.
-    pub fn repair_on(&mut self, target: &impl Target) -> Result<()> {
-        match self {
-            Self::Luks1(_) => Ok(()),
-            Self::Luks2(header) => header.repair_on(target),
+            Self::Luks2(header) => header.repair(to),
         }
     }
 

@@ -27,10 +27,10 @@
 //! let mut options = FormatOptions::luks2();
 //! # (options.pbkdf.cost, options.pbkdf.memory_kib) = (Cost::Iterations(4), 1024);
 //! options.label = "work".into();
-//! format(&file, &name, size, &passphrase, options)?;
+//! format(&file, size, &passphrase, options)?;
 //!
-//! let header = Header::read(&file, &name)?;
-//! let opened = header.unlock(&file, &name, &passphrase, &UnlockOptions::default())?;
+//! let header = Header::read(&file)?;
+//! let opened = header.unlock(&file, &passphrase, &UnlockOptions::default())?;
 //! let volume = header.activate(&opened.key, size, &ActivateOptions::default())?;
 //! assert_eq!((opened.slot, volume.size()), (0, 16 << 20));
 //! # Ok(())
@@ -67,10 +67,11 @@ pub use header::Header;
 pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
+pub use lock::{HeaderLock, LockTo};
 pub use rekey::{Keyless, Recipe};
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
-pub use volume::{Segment, SegmentKind, Volume};
+pub use volume::{Segment, SegmentKind, Stored, Volume};
 
 use text::printable;
 use underseal_cipher::Key;

@@ -14,12 +14,21 @@ use crate::{Error, ErrorKind, Result};
 /// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What a header is locked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockTo {
+    /// To read it, beside others who read.
+    Read,
+    /// To change it, alone.
+    Change,
+}
+
 /// Holds the lock until dropped.
 ///
 /// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
 /// the lock of the device itself.
 #[derive(Debug)]
-pub(crate) struct HeaderLock<'a> {
+pub struct HeaderLock<'a> {
     on: LockedFile<'a>,
 }
 
@@ -31,28 +40,21 @@ enum LockedFile<'a> {
 }
 
 impl<'a> HeaderLock<'a> {
-    /// Waits for the lock, to write.
-    ///
-    /// # Errors
-    /// `Busy` when somebody else keeps it, or it cannot be taken.
-    pub(crate) fn exclusive(file: &'a File) -> Result<Self> {
-        Self::take(file, FlockOperation::NonBlockingLockExclusive)
-    }
-
-    /// Waits for the lock, to read. None where it cannot be had because the place does not allow locks (a device
+    /// Waits for the lock. A reader goes without where it cannot be had because the place does not allow locks (a device
     /// without root, some network filesystems): checksums still tell half an update from a whole one.
-    ///
-    /// # Errors
-    /// `Busy` when somebody else keeps it.
-    pub(crate) fn shared(file: &'a File) -> Result<Option<Self>> {
-        match Self::take(file, FlockOperation::NonBlockingLockShared) {
-            Ok(lock) => Ok(Some(lock)),
-            Err(e) if std::error::Error::source(&e).is_some() => Ok(None),
-            Err(e) => Err(e),
+    pub(crate) fn take(file: &'a File, to: LockTo) -> Result<Option<Self>> {
+        match (Self::wait(file, to), to) {
+            (Ok(lock), _) => Ok(Some(lock)),
+            (Err(e), LockTo::Read) if std::error::Error::source(&e).is_some() => Ok(None),
+            (Err(e), _) => Err(e),
         }
     }
 
-    fn take(file: &'a File, operation: FlockOperation) -> Result<Self> {
+    fn wait(file: &'a File, to: LockTo) -> Result<Self> {
+        let operation = match to {
+            LockTo::Read => FlockOperation::NonBlockingLockShared,
+            LockTo::Change => FlockOperation::NonBlockingLockExclusive,
+        };
         let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
         let about = file.metadata().map_err(cannot)?;
         if !about.file_type().is_block_device() {
@@ -110,8 +112,8 @@ mod tests {
         let path = tempfile::NamedTempFile::new().unwrap();
         let open = || File::open(path.path()).unwrap();
         let (one, two, three) = (open(), open(), open());
-        let first = HeaderLock::shared(&one).unwrap().unwrap();
-        let _second = HeaderLock::shared(&two).unwrap().unwrap();
+        let first = HeaderLock::take(&one, LockTo::Read).unwrap().unwrap();
+        let _second = HeaderLock::take(&two, LockTo::Read).unwrap().unwrap();
         let brief = Duration::from_millis(60);
         let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);

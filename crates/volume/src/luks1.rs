@@ -130,6 +130,11 @@ impl Header {
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 
+    /// The header's bytes, as they would be written.
+    pub fn encode(&self) -> [u8; LEN] {
+        self.phdr.encode()
+    }
+
     /// The UUID, if the header holds one.
     pub fn uuid(&self) -> Option<Uuid> {
         self.phdr.uuid.as_str().parse().ok()

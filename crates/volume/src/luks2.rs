@@ -9,6 +9,8 @@
 //!   keyslot areas --+
 //!   data
 //! ```
+//!
+//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
 
 mod activate;
 mod binary;
@@ -20,16 +22,14 @@ mod keyslot;
 mod metadata;
 mod node;
 mod store;
-
-use std::fs::File;
-use std::path::Path;
+mod update;
 
 use uuid::Uuid;
 
-use crate::lock::HeaderLock;
-pub(crate) use binary::{LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
+pub(crate) use binary::{LEN as BINARY_LEN, Place, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
+pub use update::keyslots::NewKeyslot;
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 
@@ -60,16 +60,8 @@ impl Header {
     /// # Errors
     /// `Ambiguous` when what stands in the bad one's place may be something else than a header; `Busy` when somebody changed
     /// the header since it was read; `Io`.
-    pub fn repair(&mut self, file: &File, name: &Path) -> Result<()> {
-        HeaderLock::exclusive(file).and_then(|_lock| self.repair_on(file)).map_err(|e| e.in_file(name))
-    }
-
-    /// As [`Header::repair`], on what nobody else can lock.
-    ///
-    /// # Errors
-    /// As [`Header::repair`], without the name.
-    pub fn repair_on(&mut self, target: &impl Target) -> Result<()> {
-        store::repair(target, &self.stored)?;
+    pub fn repair(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
+        store::repair(to, &self.stored)?;
         self.stored.damage = None;
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build, build_with};
 
-use crate::{Error, ErrorKind, Result, Segment, Volume, area};
+use crate::{Error, ErrorKind, Result, SegmentKind, Volume, area};
 
 /// What a segment's cipher is made from, but for the key.
 #[derive(Debug, Clone)]
@@ -52,8 +52,8 @@ impl Volume {
     /// # Errors
     /// `Unsupported` unless exactly one segment is encrypted: a message goes to one target.
     pub fn without_key(&self) -> Result<Keyless> {
-        let mut crypts =
-            self.segments().iter().enumerate().filter_map(|(i, s)| Some((i, s.recipe.as_ref()?)));
+        let segments = self.segments().iter().enumerate();
+        let mut crypts = segments.filter_map(|(i, s)| Some((i, s.as_stored()?.recipe.as_ref()?)));
         let (crypt, recipe) = match (crypts.next(), crypts.count()) {
             (Some(only), 0) => only,
             (None, _) => return Err(refuse("nothing of it is encrypted, so it has no key")),
@@ -65,16 +65,15 @@ impl Volume {
             }
         };
         let recipe = recipe.clone();
-        let null: CipherSpec = "cipher_null-ecb".parse().map_err(|e| refuse_null(&recipe, e))?;
-        let none = Key::zeroed(0).map_err(|e| refuse_null(&recipe, e))?;
-        let nothing = build(&null, &none, recipe.sector_size).map_err(|e| refuse_null(&recipe, e))?;
-        let volume = self.with_cipher(crypt, nothing)?;
+        let volume = self.with_cipher(crypt, area::null(recipe.sector_size)?)?;
         Ok(Keyless { volume, crypt, recipe })
     }
 
     fn with_cipher(&self, number: usize, cipher: Arc<dyn SectorCipher>) -> Result<Self> {
         let mut segments = self.segments().to_vec();
-        segments[number] = Segment { cipher, ..segments[number].clone() };
+        if let SegmentKind::Stored(stored) = &mut segments[number].kind {
+            stored.cipher = cipher;
+        }
         Ok(Self::new(segments)?.with_discards(self.allow_discards()))
     }
 }
@@ -113,10 +112,6 @@ fn refuse(why: &str) -> Error {
     Error::new(ErrorKind::Unsupported, why)
 }
 
-fn refuse_null(recipe: &Recipe, e: underseal_cipher::Error) -> Error {
-    area::cipher_error(&recipe.cipher, e)
-}
-
 #[cfg(test)]
 mod tests {
     use underseal_cipher::InOutBuf;
@@ -143,8 +138,9 @@ mod tests {
     /// What the volume makes of a block of zeros at `offset`.
     fn encrypted(volume: &Volume, offset: u64) -> Vec<u8> {
         let segment = &volume.segments()[volume.segment_index(offset).unwrap()];
-        let mut block = vec![0; segment.cipher.sector_size().bytes()];
-        segment.cipher.encrypt(segment.sector(offset), InOutBuf::from(&mut block[..]));
+        let (cipher, sector) = segment.cipher(offset).unwrap();
+        let mut block = vec![0; cipher.sector_size().bytes()];
+        cipher.encrypt(sector, InOutBuf::from(&mut block[..]));
         block
     }
 
@@ -159,7 +155,8 @@ mod tests {
             let keyless = first.without_key().unwrap();
             let changed = keyless.with_key(&key(HEX[1])).unwrap();
             assert_eq!(format!("{changed:?}"), format!("{second:?}"));
-            let at = changed.segments().iter().find(|s| s.recipe.is_some()).unwrap().start;
+            let crypt = |s: &&crate::Segment| s.as_stored().is_some_and(|stored| stored.recipe.is_some());
+            let at = changed.segments().iter().find(crypt).unwrap().start;
             assert_eq!(encrypted(&changed, at), encrypted(&second, at), "{line}");
             assert_ne!(encrypted(&changed, at), encrypted(&first, at), "{line}");
             let back = changed.without_key().unwrap().with_key(&key(HEX[0])).unwrap();
@@ -196,7 +193,7 @@ mod tests {
     #[test]
     fn what_is_kept_without_a_key_shows_none() {
         let keyless = volume(&format!("0 8 crypt aes-xts-plain64 {} 0 a 0", HEX[0])).without_key().unwrap();
-        assert!(keyless.volume.segments()[0].cipher.is_null());
+        assert!(keyless.volume.segments()[0].cipher(0).unwrap().0.is_null());
         assert!(!format!("{keyless:?}").contains("0001"));
     }
 }

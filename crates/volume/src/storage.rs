@@ -1,9 +1,14 @@
-//! Where headers are read from and written to: a file or block device, or bytes in memory.
+//! Where headers are read from and written to: a file or block device, a device that is neither, or bytes in memory.
+
+#[cfg(test)]
+pub(crate) mod recorder;
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use crate::lock::{HeaderLock, LockTo};
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes that a header parser reads: a [`File`] (also a block device), or a slice.
@@ -19,6 +24,14 @@ pub trait ReadAt {
     /// # Errors
     /// `UnexpectedEof` beyond the end, else whatever the system says.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Waits for the header's lock, which all operations on headers take by themselves; none where there is nothing to lock.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else keeps it, or it cannot be taken to change the header.
+    fn lock(&self, _to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+        Ok(None)
+    }
 }
 
 impl ReadAt for File {
@@ -30,6 +43,10 @@ impl ReadAt for File {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, buf, offset)
+    }
+
+    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+        HeaderLock::take(self, to)
     }
 }
 
@@ -99,13 +116,26 @@ impl Target for File {
     }
 }
 
-pub(crate) fn write(to: &impl Target, offset: u64, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write(to: &(impl Target + ?Sized), offset: u64, bytes: &[u8]) -> Result<()> {
     to.write_all_at(bytes, offset).map_err(|e| {
         Error::new(ErrorKind::Io, format!("cannot write {} bytes at byte {offset}", bytes.len()))
             .with_source(e)
     })
 }
 
-pub(crate) fn sync(target: &impl Target) -> Result<()> {
+pub(crate) fn sync(target: &(impl Target + ?Sized)) -> Result<()> {
     target.sync_all().map_err(|e| Error::new(ErrorKind::Io, "cannot sync").with_source(e))
+}
+
+/// Overwrites a range with random bytes.
+pub(crate) fn scrub(target: &(impl Target + ?Sized), Range { start, end }: Range<u64>) -> Result<()> {
+    let mut noise = vec![0; 1 << 20];
+    let mut at = start;
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(noise.len());
+        crate::random::fill(&mut noise[..left])?;
+        write(target, at, &noise[..left])?;
+        at += left as u64;
+    }
+    Ok(())
 }

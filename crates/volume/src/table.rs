@@ -24,9 +24,10 @@ pub use options::{CryptOptions, Integrity};
 use std::fmt;
 use std::sync::Arc;
 
+use underseal_cipher::SectorSize;
 use words::Words;
 
-use crate::{Error, ErrorKind, Result, Segment, SegmentKind, Volume};
+use crate::{Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, area};
 
 /// A table of one or more lines that follow each other from sector 0.
 #[derive(Debug)]
@@ -168,7 +169,7 @@ impl Table {
 
     /// Requests are multiples of the largest sector of all lines: they must not cut another line's sectors.
     fn is_on_blocks(&self, segments: &[Segment]) -> Result<()> {
-        let sector = |segment: &Segment| segment.cipher.sector_size().bytes() as u64;
+        let sector = |segment: &Segment| segment.sector_size().bytes() as u64;
         let largest = segments.iter().map(sector).max().unwrap_or(512);
         for (line, segment) in self.lines.iter().zip(segments) {
             let is_last = segment.end() >> 9 == self.sectors();
@@ -229,11 +230,19 @@ impl Line {
 
     /// The line as a segment on the device of this number and size in bytes.
     fn segment(&self, device: usize, size: u64) -> Result<Segment> {
-        let (kind, cipher, offset, iv_offset) = match &self.target {
-            Target::Crypt(crypt) => (SegmentKind::Stored, crypt.build()?, crypt.offset, crypt.iv_offset),
-            Target::Linear { offset, .. } => (SegmentKind::Stored, crypt::null()?, *offset, 0),
-            Target::Zero => (SegmentKind::Zero, crypt::null()?, 0, 0),
-            Target::Error => (SegmentKind::Error, crypt::null()?, 0, 0),
+        let stored = |lower, iv_offset, cipher, recipe| {
+            SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, recipe })
+        };
+        let (offset, kind) = match &self.target {
+            Target::Crypt(crypt) => {
+                let recipe = Some(Arc::new(crypt.recipe()));
+                (crypt.offset, stored(crypt.offset, crypt.iv_offset, crypt.build()?, recipe))
+            }
+            Target::Linear { offset, .. } => {
+                (*offset, stored(*offset, 0, area::null(SectorSize::S512)?, None))
+            }
+            Target::Zero => (0, SegmentKind::Zero),
+            Target::Error => (0, SegmentKind::Error),
         };
         let end = offset.checked_add(self.len).filter(|end| *end <= MAX_SECTORS && *end <= size >> 9);
         if end.is_none() {
@@ -242,12 +251,7 @@ impl Line {
             let why = format!("start={offset}, len={len}, dev_size={} sectors of 512 bytes", size >> 9);
             return Err(Error::new(ErrorKind::TooSmall, format!("{name} too small for target: {why}")));
         }
-        let recipe = match &self.target {
-            Target::Crypt(crypt) => Some(Arc::new(crypt.recipe())),
-            _ => None,
-        };
-        let (start, len, lower) = (self.start << 9, self.len << 9, offset << 9);
-        Ok(Segment { start, len, kind, device, lower, iv_offset, cipher, recipe })
+        Ok(Segment { start: self.start << 9, len: self.len << 9, kind })
     }
 
     /// The line's text; with zeros for the key unless it is asked for.

@@ -7,8 +7,8 @@ use underseal_cipher::{SectorCipher, SectorSize};
 
 use crate::{Error, ErrorKind, Recipe, Result};
 
-/// A run of the volume that lies in one piece on one lower device, under one cipher and key; or on none.
-#[derive(Clone)]
+/// A run of the volume.
+#[derive(Debug, Clone)]
 pub struct Segment {
     /// Where it begins in the volume, in bytes.
     pub start: u64,
@@ -16,50 +16,82 @@ pub struct Segment {
     pub len: u64,
     /// What is there.
     pub kind: SegmentKind,
-    /// Which of the volume's lower devices it lies on; LUKS and plain volumes have one, number 0.
-    pub device: usize,
-    /// Where it begins on the lower device, in bytes.
-    pub lower: u64,
-    /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
-    pub iv_offset: u64,
-    /// The cipher with its key; the null cipher where nothing is stored.
-    pub cipher: Arc<dyn SectorCipher>,
-    /// How to make that cipher from another key; none where there is no key.
-    pub recipe: Option<Arc<Recipe>>,
 }
 
 /// What a segment is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SegmentKind {
-    /// Bytes on the lower device, under the cipher.
-    Stored,
+    /// Bytes on a lower device.
+    Stored(Stored),
     /// Zeros; writes are dropped. Device-mapper's `zero`.
     Zero,
     /// Nothing: every request fails. Device-mapper's `error`.
     Error,
 }
 
+/// Bytes that lie in one piece on one lower device, under one cipher and key. Several of a volume may lie on the same bytes:
+/// whoever puts it together decides whether they may.
+#[derive(Clone)]
+pub struct Stored {
+    /// Which of the volume's lower devices they lie on; LUKS and plain volumes have one, number 0.
+    pub device: usize,
+    /// Where they begin there, in bytes.
+    pub lower: u64,
+    /// dm-crypt's IV offset: added to the sector number within the segment, in 512-byte units.
+    pub iv_offset: u64,
+    /// The cipher with its key; the null cipher for bytes that are stored as they are (device-mapper's `linear`).
+    pub cipher: Arc<dyn SectorCipher>,
+    /// How to make that cipher from another key; none where there is no key.
+    pub recipe: Option<Arc<Recipe>>,
+}
+
 impl Segment {
-    /// A segment that lies on the first lower device; fields as in [`Segment`].
+    /// A segment that lies on the first lower device; fields as in [`Stored`].
     pub fn stored(start: u64, len: u64, lower: u64, iv_offset: u64, cipher: Arc<dyn SectorCipher>) -> Self {
-        Self { start, len, kind: SegmentKind::Stored, device: 0, lower, iv_offset, cipher, recipe: None }
+        let kind = SegmentKind::Stored(Stored { device: 0, lower, iv_offset, cipher, recipe: None });
+        Self { start, len, kind }
     }
 
     /// The same segment, which takes another key.
     #[must_use]
     pub fn with_recipe(mut self, recipe: Recipe) -> Self {
-        self.recipe = Some(Arc::new(recipe));
+        if let SegmentKind::Stored(stored) = &mut self.kind {
+            stored.recipe = Some(Arc::new(recipe));
+        }
         self
     }
 
-    /// dm-crypt's sector number of the byte `offset` of the volume, which lies in this segment.
-    pub fn sector(&self, offset: u64) -> u64 {
-        ((offset - self.start) >> 9).wrapping_add(self.iv_offset)
+    /// The same segment, on another lower device.
+    #[must_use]
+    pub fn on_device(mut self, number: usize) -> Self {
+        if let SegmentKind::Stored(stored) = &mut self.kind {
+            stored.device = number;
+        }
+        self
     }
 
-    /// The place on the lower device of the byte `offset` of the volume, which lies in this segment.
-    pub fn lower_offset(&self, offset: u64) -> u64 {
-        self.lower + (offset - self.start)
+    /// How it is stored, if it is.
+    pub fn as_stored(&self) -> Option<&Stored> {
+        match &self.kind {
+            SegmentKind::Stored(stored) => Some(stored),
+            SegmentKind::Zero | SegmentKind::Error => None,
+        }
+    }
+
+    /// The lower device that holds the byte `offset` of the volume, which lies in this segment, and its place there.
+    pub fn lower(&self, offset: u64) -> Option<(usize, u64)> {
+        self.as_stored().map(|stored| (stored.device, stored.lower + (offset - self.start)))
+    }
+
+    /// The cipher of the byte `offset` of the volume, which lies in this segment, and dm-crypt's number of its sector.
+    pub fn cipher(&self, offset: u64) -> Option<(&Arc<dyn SectorCipher>, u64)> {
+        let sector = |stored: &Stored| ((offset - self.start) >> 9).wrapping_add(stored.iv_offset);
+        self.as_stored().map(|stored| (&stored.cipher, sector(stored)))
+    }
+
+    /// The size of its sectors: what its beginning and its length must be multiples of.
+    pub fn sector_size(&self) -> SectorSize {
+        self.as_stored().map_or(SectorSize::S512, |stored| stored.cipher.sector_size())
     }
 
     /// Where it ends in the volume, in bytes.
@@ -68,12 +100,9 @@ impl Segment {
     }
 }
 
-impl fmt::Debug for Segment {
+impl fmt::Debug for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment")
-            .field("start", &self.start)
-            .field("len", &self.len)
-            .field("kind", &self.kind)
+        f.debug_struct("Stored")
             .field("device", &self.device)
             .field("lower", &self.lower)
             .field("iv_offset", &self.iv_offset)
@@ -101,7 +130,7 @@ impl Volume {
         let mut end = 0u64;
         let mut sector_size = SectorSize::S512;
         for (i, segment) in segments.iter().enumerate() {
-            let size = segment.cipher.sector_size();
+            let size = segment.sector_size();
             let sector = size.bytes() as u64;
             if segment.start != end {
                 return Err(bad(format!("segment {i} begins at byte {}, not at {end}", segment.start)));
@@ -114,7 +143,7 @@ impl Volume {
                 return Err(bad(format!("segment {i}: {} bytes are no sectors of {sector}", segment.len)));
             }
             let fits = |from: u64| from.checked_add(segment.len).is_some_and(|end| end <= i64::MAX as u64);
-            if !fits(segment.start) || !fits(segment.lower) {
+            if !fits(segment.start) || segment.as_stored().is_some_and(|stored| !fits(stored.lower)) {
                 return Err(bad(format!("segment {i} ends beyond any file")));
             }
             end = segment.end();
@@ -229,7 +258,8 @@ mod tests {
             [(0, 1 << 20, 8), (4095, (1 << 20) + 4095, 15), (4096, 512, 8), (8192, 4608, 16)]
         {
             let found = &volume.segments()[volume.segment_index(offset).unwrap()];
-            assert_eq!((found.lower_offset(offset), found.sector(offset)), (lower, sector), "{offset}");
+            assert_eq!(found.lower(offset), Some((0, lower)), "{offset}");
+            assert_eq!(found.cipher(offset).map(|(_, number)| number), Some(sector), "{offset}");
         }
         assert!(volume.segment_index(12288).is_none());
     }

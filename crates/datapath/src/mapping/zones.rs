@@ -4,7 +4,6 @@ use std::io;
 
 use rustix::io::Errno;
 use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
-use underseal_volume::SegmentKind;
 
 use super::{Lies, Mapping};
 
@@ -60,7 +59,7 @@ impl Mapping {
 
     /// The one device, and where the volume begins on it.
     fn zoned(&self) -> Option<(&dyn Device, u64)> {
-        let [Lies { kind: SegmentKind::Stored, device, lower, .. }] = self.extents.0[..] else { return None };
+        let [(_, Lies::Stored { device, lower, .. })] = self.extents.0[..] else { return None };
         let device = &**self.devices.get(device)?;
         let zone = device.geometry().zones?.size;
         lower.is_multiple_of(zone).then_some((device, lower))

@@ -194,13 +194,13 @@ impl Queue {
     fn zones_of(&self, volume: &Volume, range: Range<u64>) -> Range<u64> {
         let zone = |at: u64, up: bool| {
             let segment = &volume.segments()[volume.segment_index(at)?];
-            let zones = self.mapping.devices().get(segment.device)?.geometry().zones?;
-            let lower = segment.lower_offset(at);
+            let (device, lower) = segment.lower(at)?;
+            let zones = self.mapping.devices().get(device)?.geometry().zones?;
             let begin = lower / zones.size * zones.size;
             Some(if up {
                 at.saturating_add(begin.saturating_add(zones.size) - lower).min(segment.end())
             } else {
-                segment.start + begin.saturating_sub(segment.lower)
+                at.saturating_sub(lower.saturating_sub(begin)).max(segment.start)
             })
         };
         let last = range.end.saturating_sub(1).max(range.start);

@@ -70,7 +70,7 @@ impl Queue {
         let slot = self.slots.get(index);
         let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
         piece.encrypt(volume, &mut buffer[piece.range.clone()]);
-        let device = piece.segment(volume).device;
+        let device = piece.device(volume);
         let (durable, in_line) = (slot.job.is_durable(), slot.order == WriteOrder::Arrival);
         self.crypto_over(index, Did::Inline);
         if in_line {
@@ -150,7 +150,10 @@ impl Queue {
                 Step::Done
             }
             (Outcome::Blocked(done), _) => self.start_rest(index, done),
-            (Outcome::Failed(e), _) => Step::Failed(self.lower(volume.segments()[segment].device, e)),
+            (Outcome::Failed(e), _) => {
+                let device = volume.segments()[segment].as_stored().map_or(0, |stored| stored.device);
+                Step::Failed(self.lower(device, e))
+            }
             (Outcome::Untouched | Outcome::Died, _) => {
                 let context = "a worker failed amid the request; the log tells more";
                 Step::Failed(Error::new(ErrorKind::Worker, context))

@@ -135,11 +135,12 @@ impl Queue {
         let (Some(volume), Some(engine)) = (&self.volume, self.mapping.engine()) else { return false };
         let Some(piece) = Piece::of(volume, slot) else { return false };
         let segment = piece.segment(volume);
-        let sector = segment.cipher.sector_size().bytes();
+        let sector = segment.sector_size().bytes();
         let from = slot.jobs_at;
         let most = engine.max_sectors().map_or(usize::MAX, |n| n.max(1).saturating_mul(sector));
         let range = from..piece.range.end.min(from.saturating_add(most));
-        let number = segment.sector(piece.at + (from - piece.range.start) as u64);
+        let cipher = segment.cipher(piece.at + (from - piece.range.start) as u64);
+        let Some((_, number)) = cipher else { return false };
         let encrypts = !slot.job.reads();
         let is_stuck = self.jobs.is_stuck(engine.patience());
         let Some(mut memory) = self.jobs.alloc(range.len()) else { return self.no_room(index, &piece) };
@@ -250,12 +251,13 @@ impl Queue {
         let Some(volume) = &self.volume else { return };
         let (Some(piece), Some(buffer)) = (Piece::of(volume, slot), &mut slot.buffer) else { return };
         let segment = piece.segment(volume);
-        let sector = segment.sector(piece.at + (range.start - piece.range.start) as u64);
+        let cipher = segment.cipher(piece.at + (range.start - piece.range.start) as u64);
+        let Some((cipher, sector)) = cipher else { return };
         let data = InOutBuf::from(&mut buffer[range]);
         if slot.job.reads() {
-            segment.cipher.decrypt(sector, data)
+            cipher.decrypt(sector, data)
         } else {
-            segment.cipher.encrypt(sector, data)
+            cipher.encrypt(sector, data)
         }
         self.post.stats.did(Did::EngineRetry);
     }

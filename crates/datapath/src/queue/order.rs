@@ -50,7 +50,7 @@ impl Queue {
             WriteOrder::Sorted => {
                 let place = self.volume.as_ref().and_then(|volume| {
                     let segment = &volume.segments()[volume.segment_index(slot.at)?];
-                    Some((segment.device, segment.lower_offset(slot.at)))
+                    segment.lower(slot.at)
                 });
                 let (device, offset) = place.unwrap_or((0, slot.at));
                 self.order.sorted.push((device, offset, index));

@@ -56,13 +56,17 @@ impl Piece {
 
     /// Where it begins on the lower device.
     pub(super) fn lower(&self, volume: &Volume) -> u64 {
-        self.segment(volume).lower_offset(self.at)
+        self.segment(volume).lower(self.at).map_or(0, |(_, offset)| offset)
+    }
+
+    /// The lower device of a piece that lies on one.
+    pub(super) fn device(&self, volume: &Volume) -> usize {
+        self.segment(volume).as_stored().map_or(0, |stored| stored.device)
     }
 
     pub(super) fn place(&self, volume: &Volume) -> Place {
-        let segment = self.segment(volume);
-        match segment.kind {
-            SegmentKind::Stored => Place::On(segment.device),
+        match &self.segment(volume).kind {
+            SegmentKind::Stored(stored) => Place::On(stored.device),
             SegmentKind::Zero => Place::Zero,
             SegmentKind::Error => Place::Error,
         }
@@ -74,12 +78,14 @@ impl Piece {
     }
 
     pub(super) fn encrypt(&self, volume: &Volume, bytes: &mut [u8]) {
-        let segment = self.segment(volume);
-        segment.cipher.encrypt(segment.sector(self.at), InOutBuf::from(bytes));
+        if let Some((cipher, sector)) = self.segment(volume).cipher(self.at) {
+            cipher.encrypt(sector, InOutBuf::from(bytes));
+        }
     }
 
     pub(super) fn decrypt(&self, volume: &Volume, bytes: &mut [u8]) {
-        let segment = self.segment(volume);
-        segment.cipher.decrypt(segment.sector(self.at), InOutBuf::from(bytes));
+        if let Some((cipher, sector)) = self.segment(volume).cipher(self.at) {
+            cipher.decrypt(sector, InOutBuf::from(bytes));
+        }
     }
 }

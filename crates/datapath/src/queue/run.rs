@@ -126,7 +126,7 @@ impl Queue {
             (Some(volume), Some(buffer)) => match Piece::of(volume, slot) {
                 Some(piece) => {
                     // Only what lies on a device is encrypted.
-                    let device = piece.segment(volume).device;
+                    let device = piece.device(volume);
                     self.write(index, device, buffer, &piece, durable)
                 }
                 None => lost_memory(),
@@ -256,7 +256,7 @@ impl Queue {
         let (job, Some(buffer)) = (slot.job, slot.buffer.take()) else { return lost_memory() };
         let offset = piece.lower(volume) + done as u64;
         let range = piece.range.start + done..piece.range.end;
-        let device = piece.segment(volume).device;
+        let device = piece.device(volume);
         let io = if job.reads() {
             Io::Read { offset, buffer, range }
         } else {

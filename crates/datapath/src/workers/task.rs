@@ -58,28 +58,33 @@ impl Task {
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
         self.started = Instant::now();
         let segment = &self.volume.segments()[self.segment];
-        let (lower, sector) = (segment.lower_offset(self.at), segment.sector(self.at));
+        // The data path gives out what is stored only; the rest stays untouched.
+        let (Some((device, lower)), Some((cipher, sector))) =
+            (segment.lower(self.at), segment.cipher(self.at))
+        else {
+            return;
+        };
         let bytes = &mut self.buffer[self.range.clone()];
-        let channel = channels.get_mut(segment.device);
+        let channel = channels.get_mut(device);
         let now = match (self.work, channel) {
             (Work::Decrypt, _) => {
-                segment.cipher.decrypt(sector, InOutBuf::from(bytes));
+                cipher.decrypt(sector, InOutBuf::from(bytes));
                 Now::Done
             }
             (Work::Encrypt, _) => {
-                segment.cipher.encrypt(sector, InOutBuf::from(bytes));
+                cipher.encrypt(sector, InOutBuf::from(bytes));
                 Now::Done
             }
             (Work::ReadAndDecrypt, None) => Now::Blocked(0),
             (Work::ReadAndDecrypt, Some(channel)) => {
                 let now = channel.read_now(lower, bytes);
                 if matches!(now, Now::Done) {
-                    segment.cipher.decrypt(sector, InOutBuf::from(bytes));
+                    cipher.decrypt(sector, InOutBuf::from(bytes));
                 }
                 now
             }
             (Work::EncryptAndWrite, channel) => {
-                segment.cipher.encrypt(sector, InOutBuf::from(&mut *bytes));
+                cipher.encrypt(sector, InOutBuf::from(&mut *bytes));
                 channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, bytes))
             }
         };

@@ -197,7 +197,7 @@ impl Setup {
         let lower = if self.is_zoned() { [ZONE, 2 * ZONE] } else { [65536, 4096] };
         let segments = vec![
             Segment::stored(0, half, lower[0], 0, first),
-            Segment { device: 1, ..Segment::stored(half, self.size - half, lower[1], 8, second) },
+            Segment::stored(half, self.size - half, lower[1], 8, second).on_device(1),
         ];
         Volume::new(segments).unwrap().with_discards(self.discards)
     }

@@ -58,7 +58,7 @@ fn a_write_that_begins_where_nothing_is_stored_goes_down_too() {
     for text in POLICIES {
         let cipher = xts(underseal_cipher::SectorSize::S4096);
         let half = SIZE / 2;
-        let zero = Segment { kind: SegmentKind::Zero, ..Segment::stored(0, half, 0, 0, cipher.clone()) };
+        let zero = Segment { start: 0, len: half, kind: SegmentKind::Zero };
         let stored = Segment::stored(half, half, 0, 0, cipher);
         let device: Arc<dyn Device> = Arc::new(RamDevice::new(half));
         let mapping = Mapping::new(Volume::new(vec![zero, stored]).unwrap(), device).unwrap();

@@ -114,8 +114,9 @@ impl Controlled {
         // A volume that could never get a key again would be lost to its clients.
         self.keyless()?;
         let ciphers: Vec<_> = self.mapping.volume().map_or_else(Vec::new, |volume| {
-            let keyed = volume.segments().iter().filter(|segment| segment.recipe.is_some());
-            keyed.map(|segment| Arc::downgrade(&segment.cipher)).collect()
+            let stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
+            let keyed = stored.filter(|stored| stored.recipe.is_some());
+            keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect()
         });
         self.mapping.wipe_key().map_err(|e| self.refused(&e))?;
         // Each thread that serves the volume drops the key as it learns of it.

@@ -162,8 +162,7 @@ fn stripe_of_volumes(bytes: u64) -> Result<Arc<Mapping>> {
     let segments = (0..bytes / CHUNK).map(|nth| {
         let member = usize::from(nth % 2 == 1);
         let lower = nth / 2 * CHUNK;
-        let segment = Segment::stored(nth * CHUNK, CHUNK, lower, lower >> 9, ciphers[member].clone());
-        Segment { device: member, ..segment }
+        Segment::stored(nth * CHUNK, CHUNK, lower, lower >> 9, ciphers[member].clone()).on_device(member)
     });
     let volume = Volume::new(segments.collect())?;
     let devices = vec![volumes::ram(bytes / 2)?, volumes::ram(bytes / 2)?];

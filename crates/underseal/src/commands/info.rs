@@ -1,28 +1,18 @@
 //! `underseal info`.
 
-use std::fs::File;
-
 use serde::Serialize;
 use underseal_cipher::CpuPath;
-use underseal_device::OpenOptions;
-use underseal_volume::Info;
+use underseal_volume::{Header, Info};
 
 use crate::cli::InfoArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{Lower, On, Remote, is_remote};
+use crate::lower::open_header;
 use crate::output::print;
 
 pub(super) fn run(args: InfoArgs) -> Result<()> {
     let path = args.header.unwrap_or(args.image);
-    let header = if is_remote(&path) {
-        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let device = Lower::open(&path, options)?.into_device();
-        On::Remote(&Remote::new(&*device)?).header(&path)?
-    } else {
-        let file = File::open(&path).map_err(|e| Error::io(&path, "cannot open", e))?;
-        On::File(&file).header(&path)?
-    };
+    let header = Header::read(&*open_header(&path, true)?).map_err(|e| e.in_file(&path))?;
     let mut info = header.info();
     if !args.raw_metadata {
         info.metadata = None;

@@ -1,53 +1,8 @@
 //! What a crash leaves behind, and what is refused.
 
-use std::cell::RefCell;
-use std::io;
-
 use super::*;
-use crate::{ActivateOptions, Cost, PbkdfKind, ReadAt, Target, UnlockOptions};
-
-enum Event {
-    Write(u64, Vec<u8>),
-    Sync,
-}
-
-/// A disk that remembers what was written to it in which order.
-struct Recorder {
-    bytes: RefCell<Vec<u8>>,
-    events: RefCell<Vec<Event>>,
-}
-
-impl ReadAt for Recorder {
-    fn size(&self) -> io::Result<u64> {
-        self.bytes.borrow()[..].size()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.bytes.borrow()[..].read_exact_at(buf, offset)
-    }
-}
-
-impl Target for Recorder {
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        apply(&mut self.bytes.borrow_mut(), offset, bytes);
-        self.events.borrow_mut().push(Event::Write(offset, bytes.to_vec()));
-        Ok(())
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.events.borrow_mut().push(Event::Sync);
-        Ok(())
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-}
-
-fn apply(disk: &mut [u8], offset: u64, bytes: &[u8]) {
-    let at = usize::try_from(offset).unwrap();
-    disk[at..at + bytes.len()].copy_from_slice(bytes);
-}
+use crate::storage::recorder::Recorder;
+use crate::{ActivateOptions, Cost, PbkdfKind, UnlockOptions};
 
 fn cheap(version: Version) -> FormatOptions {
     let mut options = match version {
@@ -61,20 +16,20 @@ fn cheap(version: Version) -> FormatOptions {
 
 fn write(disk: &Recorder, passphrase: &str, options: FormatOptions) -> Result<(Header, VolumeKey)> {
     let passphrase = Key::new(passphrase.as_bytes()).unwrap();
-    let new = NewHeader::prepare(disk.bytes.borrow().len() as u64, &passphrase, options)?;
-    Ok((new.write_on(disk)?, new.into_key()))
+    let new = NewHeader::prepare(disk.bytes().len() as u64, &passphrase, options)?;
+    Ok((new.write(disk)?, new.into_key()))
 }
 
 /// The passphrase that opens what is on the disk: the old one, the new one, or none because there is no header.
 fn state(disk: &[u8], context: &str) -> Option<&'static str> {
-    let header = match Header::parse(disk) {
+    let header = match Header::read(disk) {
         Ok(header) => header,
         Err(e) if e.kind() == ErrorKind::NoHeader => return None,
         Err(e) => panic!("{context}: half a header: {e}"),
     };
     let opens = |passphrase: &&str| {
         let passphrase = Key::new(passphrase.as_bytes()).unwrap();
-        header.unlock_from(disk, &passphrase, &UnlockOptions::default()).is_ok()
+        header.unlock(disk, &passphrase, &UnlockOptions::default()).is_ok()
     };
     let opened = ["old", "new"].into_iter().find(opens);
     assert!(opened.is_some(), "{context}: a header that nothing opens");
@@ -90,30 +45,15 @@ fn a_crash_while_formatting_leaves_no_header_or_a_whole_one() {
         (Version::Luks2, Version::Luks1),
         (Version::Luks2, Version::Luks2),
     ] {
-        let disk = Recorder { bytes: vec![0; 3 << 20].into(), events: Vec::new().into() };
+        let disk = Recorder::new(vec![0; 3 << 20]);
         write(&disk, "old", cheap(old)).unwrap();
-        let mut synced = disk.bytes.borrow().clone();
-        disk.events.borrow_mut().clear();
+        disk.forget_events();
+        let before = disk.bytes().clone();
         write(&disk, "new", cheap(new)).unwrap();
-        assert_eq!(state(&disk.bytes.borrow(), "at the end"), Some("new"));
-
-        let events = disk.events.take();
-        assert!(matches!(events.last(), Some(Event::Sync)), "all is on disk when formatting returns");
-        let mut pending: Vec<(u64, &[u8])> = Vec::new();
-        for (i, event) in events.iter().enumerate() {
-            match event {
-                Event::Write(offset, bytes) => pending.push((*offset, bytes)),
-                Event::Sync => {
-                    pending.drain(..).for_each(|(offset, bytes)| apply(&mut synced, offset, bytes));
-                }
-            }
-            for lost in 0..=pending.len() {
-                let mut disk = synced.clone();
-                let kept = pending.iter().enumerate().filter(|(i, _)| *i != lost);
-                kept.for_each(|(_, (offset, bytes))| apply(&mut disk, *offset, bytes));
-                state(&disk, &format!("{old:?} to {new:?}, event {i}, write {lost} lost"));
-            }
-        }
+        assert_eq!(state(&disk.bytes(), "at the end"), Some("new"));
+        disk.each_crash(before, |disk, at| {
+            state(disk, &format!("{old:?} to {new:?}, {at}"));
+        });
     }
 }
 
@@ -180,10 +120,10 @@ fn options_that_do_not_fit_each_other_are_refused() {
             ErrorKind::BadOption,
         ),
     ] {
-        let disk = Recorder { bytes: vec![7; 3 << 20].into(), events: Vec::new().into() };
+        let disk = Recorder::new(vec![7; 3 << 20]);
         let refused = write(&disk, "new", options).unwrap_err();
         assert_eq!(refused.kind(), kind, "{name}: {refused}");
-        assert!(disk.events.borrow().is_empty(), "{name}: nothing is written before all is checked");
+        assert!(disk.is_untouched(), "{name}: nothing is written before all is checked");
     }
 }
 
@@ -236,9 +176,9 @@ fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() 
     ] {
         specs.extend(ivs.map(|iv| format!("{wide}-{iv}")));
     }
-    let old = Recorder { bytes: vec![0; 3 << 20].into(), events: Vec::new().into() };
+    let old = Recorder::new(vec![0; 3 << 20]);
     write(&old, "old", cheap(Version::Luks2)).unwrap();
-    let old = old.bytes.into_inner();
+    let old = old.bytes().clone();
     let (mut refused, mut made) = (0, 0);
     for spec in specs.iter().filter_map(|text| text.parse::<CipherSpec>().ok()) {
         for (version, sector) in
@@ -248,18 +188,18 @@ fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() 
             let options =
                 FormatOptions { cipher: spec.clone(), sector_size, allow_null: true, ..cheap(version) };
             let name = format!("{spec} in {version:?}, sectors of {sector:?}");
-            let disk = Recorder { bytes: old.clone().into(), events: Vec::new().into() };
+            let disk = Recorder::new(old.clone());
             match write(&disk, "new", options) {
                 Err(e) => {
                     assert!(matches!(e.kind(), ErrorKind::BadOption), "{name}: {e}");
-                    assert!(disk.events.borrow().is_empty() && *disk.bytes.borrow() == old, "{name}: {e}");
+                    assert!(disk.is_untouched() && *disk.bytes() == old, "{name}: {e}");
                     refused += 1;
                 }
                 Ok(_) => {
-                    let disk = disk.bytes.borrow();
-                    let header = Header::parse(&disk[..]).unwrap();
+                    let disk = disk.bytes();
+                    let header = Header::read(&disk[..]).unwrap();
                     let options = UnlockOptions { allow_null: true, ..UnlockOptions::default() };
-                    let opened = header.unlock_from(&disk[..], &Key::new(b"new").unwrap(), &options);
+                    let opened = header.unlock(&disk[..], &Key::new(b"new").unwrap(), &options);
                     let opened = opened.unwrap_or_else(|e| panic!("{name}: {e}"));
                     let options = ActivateOptions { allow_null: true, ..ActivateOptions::default() };
                     let volume = header.activate(&opened.key, disk.len() as u64, &options);

@@ -1,14 +1,12 @@
 //! A new header on its way to the disk.
 
 use std::fmt;
-use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
 
 use underseal_cipher::Key;
 
 use super::{FormatOptions, Version};
-use crate::lock::HeaderLock;
+use crate::lock::LockTo;
 use crate::storage::{self, Target};
 use crate::{Error, ErrorKind, Header, Result, VolumeKey, luks1, luks2};
 
@@ -61,20 +59,12 @@ impl NewHeader {
     ///
     /// # Errors
     /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
-    pub fn write(&self, file: &File, name: &Path) -> Result<Header> {
-        let written = HeaderLock::exclusive(file).and_then(|_lock| self.write_on(file));
-        written.map_err(|e| e.in_file(name))
-    }
-
-    /// As [`NewHeader::write`], on what nobody else can lock: a device that is no file.
-    ///
-    /// # Errors
-    /// As [`NewHeader::write`], without the name.
-    pub fn write_on(&self, to: &impl Target) -> Result<Header> {
+    pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
+        let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
         self.make_room(to)?;
         forget_old_headers(to, keyslots.end.max(*data_offset))?;
-        scrub(to, keyslots.clone())?;
+        storage::scrub(to, keyslots.clone())?;
         storage::write(to, *place, area.as_bytes())?;
         storage::sync(to)?;
         match copies {
@@ -82,7 +72,7 @@ impl NewHeader {
                 storage::write(to, 0, &bytes[..])?;
                 storage::sync(to)?;
             }
-            Copies::Luks2(copies) => copies.write(to)?,
+            Copies::Luks2(copies) => copies.write(to, luks2::Place::First)?,
         }
         Header::parse(to)
     }
@@ -92,7 +82,7 @@ impl NewHeader {
         self.key
     }
 
-    fn make_room(&self, to: &impl Target) -> Result<()> {
+    fn make_room(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         let (size, end) = (storage::size(to)?, self.parts.keyslots.end);
         if size < end && self.detached {
             to.set_len(end).map_err(|e| {
@@ -120,7 +110,7 @@ impl fmt::Debug for NewHeader {
 }
 
 /// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
-fn forget_old_headers(target: &impl Target, end: u64) -> Result<()> {
+fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     let forget = |place| {
         storage::write(target, place, &[0; luks2::BINARY_LEN])?;
         storage::sync(target)
@@ -133,19 +123,6 @@ fn forget_old_headers(target: &impl Target, end: u64) -> Result<()> {
         if magic == luks2::SECOND_MAGIC {
             forget(place)?;
         }
-    }
-    Ok(())
-}
-
-/// Overwrites a range with random bytes.
-fn scrub(target: &impl Target, Range { start, end }: Range<u64>) -> Result<()> {
-    let mut noise = vec![0; 1 << 20];
-    let mut at = start;
-    while at < end {
-        let left = usize::try_from(end - at).unwrap_or(usize::MAX).min(noise.len());
-        crate::random::fill(&mut noise[..left])?;
-        storage::write(target, at, &noise[..left])?;
-        at += left as u64;
     }
     Ok(())
 }

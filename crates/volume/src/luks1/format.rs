@@ -3,10 +3,9 @@
 use underseal_cipher::{Key, SectorSize};
 
 use super::phdr::{Phdr, SLOTS, Slot};
-use crate::area::KeyArea;
 use crate::format::{Copies, Parts, bad, leaves_data, try_cipher};
 use crate::text::FixedText;
-use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af};
+use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af, area};
 
 /// Key material begins here, and every slot at a multiple of it.
 const ALIGNMENT: u64 = 4096;
@@ -35,6 +34,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
         digest: [0; 20],
         digest_salt: crate::random::bytes()?,
         digest_iterations: options.pbkdf.digest_iterations(hash, 20),
+        bytes: Phdr::blank(&options.cipher, hash, &uuid, &places),
         uuid,
         slots: [const { None }; SLOTS],
     };
@@ -42,8 +42,8 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     let digest = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &KdfLimits::NONE)?;
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
-    let sealed = KeyArea { spec: &phdr.cipher, offset: places[0], hash }.seal(&wrapping, &key)?;
-    let copies = Copies::Luks1(Box::new(phdr.encode(&places)));
+    let sealed = area::seal(&phdr.cipher, hash, &wrapping, &key)?;
+    let copies = Copies::Luks1(Box::new(phdr.encode()));
     Ok((Parts { keyslots, data_offset: payload_offset, area: (places[0], sealed), copies }, key))
 }
 

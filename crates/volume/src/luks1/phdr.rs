@@ -35,6 +35,8 @@ pub(super) struct Phdr {
     pub(super) uuid: FixedText<40>,
     /// The keyslots; none where not in use.
     pub(super) slots: [Option<Slot>; SLOTS],
+    /// As it was read: what the fields do not say is kept when the header is written again.
+    pub(super) bytes: [u8; LEN],
 }
 
 /// A keyslot in use.
@@ -72,35 +74,58 @@ impl Phdr {
             digest_iterations: iterations(word(bytes, 164), "digest")?,
             uuid: FixedText::parse(text(168, 40), "UUID")?,
             slots: slots(bytes)?,
+            bytes: *bytes,
         };
         header.check_areas()?;
         Ok(header)
     }
 
-    /// The header's bytes. Slots not in use keep their place, as cryptsetup expects.
-    pub(super) fn encode(&self, places: &[u64; SLOTS]) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
+    /// The header's bytes: those that were read, with what the fields say. What they do not say stays, as the places of slots
+    /// that are not in use.
+    pub(super) fn encode(&self) -> [u8; LEN] {
+        let mut bytes = self.bytes;
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        let sector =
-            |byte: u64| u32::try_from(byte / 512).expect("checked against the payload").to_be_bytes();
-        put(0, &MAGIC);
-        put(8, self.cipher.cipher().as_bytes());
-        put(40, self.cipher.mode().as_bytes());
-        put(72, self.hash.name().as_bytes());
         put(104, &sector(self.payload_offset));
         put(108, &u32::try_from(self.key_bytes).expect("at most 1024").to_be_bytes());
         put(112, &self.digest);
         put(132, &self.digest_salt);
         put(164, &self.digest_iterations.to_be_bytes());
-        put(168, self.uuid.as_bytes());
-        for (i, (slot, place)) in self.slots.iter().zip(places).enumerate() {
+        for (i, slot) in self.slots.iter().enumerate() {
             let at = FIRST_SLOT + i * SLOT_LEN;
-            let state = if slot.is_some() { ACTIVE } else { INACTIVE };
-            put(at, &state.to_be_bytes());
-            if let Some(slot) = slot {
-                put(at + 4, &slot.iterations.to_be_bytes());
-                put(at + 8, &slot.salt);
+            match slot {
+                Some(slot) => {
+                    put(at, &ACTIVE.to_be_bytes());
+                    put(at + 4, &slot.iterations.to_be_bytes());
+                    put(at + 8, &slot.salt);
+                    put(at + 40, &sector(slot.offset));
+                }
+                None if word(&self.bytes, at) != INACTIVE => {
+                    put(at, &INACTIVE.to_be_bytes());
+                    put(at + 4, &[0; 36]);
+                }
+                None => {}
             }
+        }
+        bytes
+    }
+
+    /// The bytes of a header of which only the names are known, and where its slots lie, in bytes.
+    pub(super) fn blank(
+        cipher: &CipherSpec,
+        hash: Hash,
+        uuid: &FixedText<40>,
+        places: &[u64; SLOTS],
+    ) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, cipher.cipher().as_bytes());
+        put(40, cipher.mode().as_bytes());
+        put(72, hash.name().as_bytes());
+        put(168, uuid.as_bytes());
+        for (i, place) in places.iter().enumerate() {
+            let at = FIRST_SLOT + i * SLOT_LEN;
+            put(at, &INACTIVE.to_be_bytes());
             put(at + 40, &sector(*place));
             put(at + 44, &STRIPES.to_be_bytes());
         }
@@ -159,6 +184,10 @@ fn slots(bytes: &[u8; LEN]) -> Result<[Option<Slot>; SLOTS]> {
     Ok(slots)
 }
 
+fn sector(byte: u64) -> [u8; 4] {
+    u32::try_from(byte / 512).expect("checked against the payload").to_be_bytes()
+}
+
 fn iterations(count: u32, what: &str) -> Result<u32> {
     if count == 0 { Err(bad(format!("a {what} of no iterations"))) } else { Ok(count) }
 }
@@ -173,4 +202,48 @@ fn array<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
 
 fn bad(why: String) -> Error {
     Error::new(ErrorKind::BadHeader, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with noise wherever nobody looks.
+    fn odd() -> [u8; LEN] {
+        let cipher = "aes-xts-plain64".parse().unwrap();
+        let uuid = FixedText::new("11111111-2222-3333-4444-555555555555", "UUID").unwrap();
+        let places = std::array::from_fn(|i| 4096 + (256 << 10) * i as u64);
+        let mut bytes = Phdr::blank(&cipher, Hash::Sha256, &uuid, &places);
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(8, b"aes\0left over");
+        put(72, b"SHA256\0\xff\xff");
+        put(104, &4096u32.to_be_bytes());
+        put(108, &64u32.to_be_bytes());
+        put(112, &[7; 52]);
+        put(164, &1000u32.to_be_bytes());
+        for (i, state) in [INACTIVE, ACTIVE, INACTIVE, ACTIVE].into_iter().enumerate() {
+            let at = FIRST_SLOT + i * SLOT_LEN;
+            put(at, &state.to_be_bytes());
+            put(at + 4, &[0x5a; 36]);
+        }
+        // A free slot's place and stripes may be anything.
+        put(FIRST_SLOT + 40, &[0xff; 8]);
+        bytes
+    }
+
+    #[test]
+    fn what_is_not_understood_is_written_as_it_was_read() {
+        let bytes = odd();
+        let mut phdr = Phdr::parse(&bytes).unwrap();
+        assert_eq!(phdr.encode(), bytes);
+        phdr.slots[1] = None;
+        let at = FIRST_SLOT + SLOT_LEN;
+        let mut freed = bytes;
+        freed[at..at + 4].copy_from_slice(&INACTIVE.to_be_bytes());
+        freed[at + 4..at + 40].fill(0);
+        assert_eq!(phdr.encode(), freed, "its place and stripes stay");
+        assert!(Phdr::parse(&freed).unwrap().slots[1].is_none());
+        phdr.slots[1] = Some(Slot { iterations: 0x5a5a_5a5a, salt: [0x5a; 32], offset: 4096 + (256 << 10) });
+        assert_eq!(phdr.encode(), bytes);
+    }
 }

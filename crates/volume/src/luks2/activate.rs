@@ -61,7 +61,8 @@ fn one(
 
 /// Two segments over the same bytes would let one overwrite the other.
 fn apart(segments: &[crate::Segment]) -> Result<()> {
-    let mut ranges: Vec<(u64, u64)> = segments.iter().map(|s| (s.lower, s.lower + s.len)).collect();
+    let range = |s: &crate::Segment| s.as_stored().map(|stored| (stored.lower, stored.lower + s.len));
+    let mut ranges: Vec<(u64, u64)> = segments.iter().filter_map(range).collect();
     ranges.sort_unstable();
     match ranges.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some(pair) => {

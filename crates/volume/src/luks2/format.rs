@@ -4,16 +4,14 @@ use std::ops::Range;
 
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
-use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_cipher::{Key, SectorSize};
 
 use super::binary::{self, Binary, SIZES};
-use super::metadata::Metadata;
+use super::keyslot::new::{NewSlot, area_size};
 use super::store::Copies;
-use crate::area::KeyArea;
 use crate::format::{self, Parts, bad, leaves_data, try_cipher};
-use crate::kdf::Kdf;
 use crate::text::FixedText;
-use crate::{FormatOptions, Hash, KdfLimits, Pbkdf, Result, af, kdf};
+use crate::{FormatOptions, Hash, Result, kdf};
 
 /// Where the data begins by default, as in cryptsetup.
 const DATA_OFFSET: u64 = 16 << 20;
@@ -32,10 +30,10 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     leaves_data(data_size, layout.data_offset)?;
     let sector_size = sector_size(&options, &key, data_size - layout.data_offset)?;
     try_cipher(&options.cipher, &key, sector_size)?;
-    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf, layout.keyslots.start)?;
+    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf)?;
     let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
     let document = object(json!({
-        "keyslots": { "0": slot.json(key.len()) },
+        "keyslots": { "0": slot.json(key.len(), layout.keyslots.start) },
         "tokens": {},
         "segments": { "0": {
             "type": "crypt",
@@ -51,7 +49,8 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
             "keyslots_size": (layout.keyslots.end - layout.keyslots.start).to_string(),
         },
     }));
-    let copies = Copies::new(binary, &Metadata::parse(document, options.metadata_size)?)?;
+    let copies = Copies::new(binary, &document)?;
+    copies.metadata()?;
     let area = (layout.keyslots.start, slot.seal(passphrase, &key)?);
     let Layout { keyslots, data_offset } = layout;
     Ok((Parts { keyslots, data_offset, area, copies: format::Copies::Luks2(copies) }, key))
@@ -118,67 +117,6 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
     }
 }
 
-/// A keyslot that is about to be written, its cost settled.
-struct NewSlot {
-    cipher: CipherSpec,
-    wrapping_size: usize,
-    hash: Hash,
-    kdf: Kdf,
-    offset: u64,
-}
-
-impl NewSlot {
-    fn settle(data_cipher: &CipherSpec, hash: Hash, pbkdf: &Pbkdf, offset: u64) -> Result<Self> {
-        // The area is never authenticated nor null; where the data's cipher does not do, AES-XTS does.
-        let own = !data_cipher.is_null() && !data_cipher.to_string().starts_with("capi:");
-        let default = || "aes-xts-plain64".parse().expect("a constant that parses");
-        let cipher: CipherSpec = if own { data_cipher.clone() } else { default() };
-        let sizes = underseal_cipher::key_sizes(&cipher);
-        let sizes = sizes.map_err(|e| crate::area::cipher_error(&cipher, e))?;
-        let wrapping_size = sizes.last().copied().unwrap_or(0);
-        Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)?, offset })
-    }
-
-    /// The bytes of its area.
-    fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
-        let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
-        try_cipher(&self.cipher, &wrapping, SectorSize::S512)?;
-        KeyArea { spec: &self.cipher, offset: self.offset, hash: self.hash }.seal(&wrapping, key)
-    }
-
-    fn json(&self, key_len: usize) -> Value {
-        json!({
-            "type": "luks2",
-            "key_size": key_len,
-            "af": { "type": "luks1", "stripes": af::STRIPES, "hash": self.hash.name() },
-            "area": {
-                "type": "raw",
-                "offset": self.offset.to_string(),
-                "size": area_size(key_len).to_string(),
-                "encryption": self.cipher.to_string(),
-                "key_size": self.wrapping_size,
-            },
-            "kdf": kdf_json(&self.kdf),
-        })
-    }
-}
-
-fn kdf_json(kdf: &Kdf) -> Value {
-    let salt = Base64::encode_string(kdf.salt());
-    match kdf {
-        Kdf::Pbkdf2 { hash, iterations, .. } => {
-            json!({ "type": "pbkdf2", "hash": hash.name(), "iterations": iterations, "salt": salt })
-        }
-        Kdf::Argon2 { passes, memory_kib, lanes, .. } => json!({
-            "type": kdf.kind().name(),
-            "time": passes,
-            "memory": memory_kib,
-            "cpus": lanes,
-            "salt": salt,
-        }),
-    }
-}
-
 fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
     let salt = crate::random::bytes::<32>()?;
     let mut digest = kdf::new_key(hash.output_len())?;
@@ -192,11 +130,6 @@ fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
         "salt": Base64::encode_string(&salt),
         "digest": Base64::encode_string(digest.as_bytes()),
     }))
-}
-
-/// The length of a keyslot's area: its stripes in whole pages.
-fn area_size(key_len: usize) -> u64 {
-    af::split_len(key_len).next_multiple_of(4096) as u64
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -1,4 +1,6 @@
-//! From a passphrase to the volume key, through any keyslot that it opens.
+//! From a passphrase to the volume key, through any keyslot that it opens; `new` makes one.
+
+pub(super) mod new;
 
 use underseal_cipher::Key;
 
@@ -6,7 +8,7 @@ use super::metadata::{Digest, Keyslot, Metadata};
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::storage::ReadAt;
-use crate::{Error, ErrorKind, Result, UnlockOptions, Unlocked, VolumeKey};
+use crate::{Error, ErrorKind, KdfLimits, Result, UnlockOptions, Unlocked, VolumeKey};
 
 /// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number.
 pub(super) fn unlock(
@@ -32,6 +34,16 @@ pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> 
         }
     }
     Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
+}
+
+/// Checks that a key is the one of the digest that it says it is of: it may be another header's.
+pub(super) fn confirm(metadata: &Metadata, key: &VolumeKey) -> Result<()> {
+    let budget = Budget::new(KdfLimits::default());
+    let digest = metadata.digests.get(&key.digest);
+    match digest.filter(|digest| has_length(metadata, digest, key.key.len())) {
+        Some(digest) if matches(digest, &key.key, &budget)? => Ok(()),
+        _ => Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume")),
+    }
 }
 
 /// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one

@@ -3,9 +3,13 @@
 use super::binary::{self, Binary, Place, SIZES};
 use super::json;
 use super::metadata::Metadata;
+use serde_json::{Map, Value};
+
+use crate::lock::LockTo;
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
 use crate::{Error, ErrorKind, Result};
+use underseal_error::with_causes;
 
 /// One sound copy.
 struct Copy {
@@ -29,6 +33,18 @@ pub(super) struct Damage {
     pub(super) unknown: bool,
 }
 
+impl Damage {
+    /// # Errors
+    /// `Ambiguous`.
+    pub(super) fn may_be_overwritten(&self) -> Result<()> {
+        if !self.unknown {
+            return Ok(());
+        }
+        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
+        Err(Error::new(ErrorKind::Ambiguous, context))
+    }
+}
+
 /// Reads both copies and takes the newer sound one; none when neither place has the magic.
 pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
     let first = read_copy(from, Place::First, None);
@@ -45,14 +61,15 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
             match second {
                 Some(Ok(Copy { binary, metadata })) => {
                     let unknown = in_place_of_first(from, &binary)?;
-                    let damage = Some(Damage { place: Place::First, why: reason(&first), unknown });
+                    let damage =
+                        Some(Damage { place: Place::First, why: with_causes(&first).to_string(), unknown });
                     Ok(Some(Stored { binary, metadata, damage }))
                 }
                 Some(Err(second)) if absent(&first) => {
                     Err(second.within("only the second header copy is left"))
                 }
                 Some(Err(second)) => {
-                    let context = format!("both header copies are bad; the second: {}", reason(&second));
+                    let context = format!("both header copies are bad; the second: {}", with_causes(&second));
                     Err(Error::new(ErrorKind::BadHeader, context).with_source(first))
                 }
                 None if absent(&first) => Ok(None),
@@ -92,41 +109,48 @@ pub(crate) struct Copies {
 impl Copies {
     /// # Errors
     /// `BadOption` when the metadata does not fit its area.
-    pub(super) fn new(binary: Binary, metadata: &Metadata) -> Result<Self> {
-        let area = json::fill_area(&metadata.document, binary.json_len())?;
+    pub(super) fn new(binary: Binary, document: &Map<String, Value>) -> Result<Self> {
+        let area = json::fill_area(document, binary.json_len())?;
         Ok(Self { binary, area })
     }
 
-    /// Writes one after the other, so that one is whole at every instant (the caller has locked the file).
-    pub(crate) fn write(&self, to: &impl Target) -> Result<()> {
-        write_copy(to, &self.binary, &self.area, Place::First)?;
-        write_copy(to, &self.binary, &self.area, Place::Second)
+    /// Writes one after the other, so that one is whole at every instant: `first` is the place whose copy may be lost, where
+    /// one of them is bad already (the caller has the lock).
+    pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: Place) -> Result<()> {
+        let places = match first {
+            Place::First => [Place::First, Place::Second],
+            Place::Second => [Place::Second, Place::First],
+        };
+        places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
+    }
+
+    /// The metadata, read back from the bytes that are going to be written.
+    pub(super) fn metadata(&self) -> Result<Metadata> {
+        Metadata::parse(json::parse_area(&self.area)?, self.binary.size)
     }
 }
 
-/// Writes the bad copy again from the good one, with a fresh salt (the caller has locked the file).
-pub(super) fn repair(to: &impl Target, stored: &Stored) -> Result<()> {
+/// Writes the bad copy again from the good one, with a fresh salt, under the header's lock.
+pub(super) fn repair(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     let Some(damage) = &stored.damage else { return Ok(()) };
-    if damage.unknown {
-        let context = "what stands in its place is no LUKS header and no zeros, and may be somebody else's";
-        return Err(Error::new(ErrorKind::Ambiguous, context));
-    }
-    unchanged(to, &stored.binary)?;
+    damage.may_be_overwritten()?;
+    let _lock = to.lock(LockTo::Change)?;
+    unchanged(to, stored)?;
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
 /// Refuses to go on when the header on disk is no longer the one that was read.
-pub(super) fn unchanged(to: &impl ReadAt, binary: &Binary) -> Result<()> {
-    let now = read(to)?;
-    if now.is_some_and(|now| now.binary.seqid == binary.seqid && now.binary.uuid == binary.uuid) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"))
+pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
+    // A header that was put back from a backup may have the same number and other contents.
+    let same =
+        |now: &Stored| now.binary == before.binary && now.metadata.document == before.metadata.document;
+    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
+    read(to)?.filter(same).ok_or_else(changed)
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
-fn write_copy(to: &impl Target, binary: &Binary, area: &[u8], place: Place) -> Result<()> {
+fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: Place) -> Result<()> {
     let offset = place.offset(binary.size);
     let bytes = binary.encode(place, &crate::random::bytes()?, area);
     storage::write(to, offset, &[0; binary::LEN])?;
@@ -176,7 +200,7 @@ fn newer(first: Copy, second: Result<Copy>) -> Stored {
             metadata,
         },
         Ok(_) => Stored { binary, metadata, damage: None },
-        Err(e) => Stored { damage: damage(Place::Second, &reason(&e)), binary, metadata },
+        Err(e) => Stored { damage: damage(Place::Second, &with_causes(&e).to_string()), binary, metadata },
     }
 }
 
@@ -191,15 +215,4 @@ fn nothing_there(e: Error) -> Error {
     } else {
         e
     }
-}
-
-/// An error with its causes, on one line.
-fn reason(e: &Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(e) = cause {
-        text = format!("{text}: {e}");
-        cause = e.source();
-    }
-    text
 }

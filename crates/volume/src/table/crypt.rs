@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build_with, weak_key};
+use underseal_cipher::{BuildOptions, CipherSpec, SectorCipher, build_with, weak_key};
 
 use super::words::{Words, escape};
 use super::{CryptOptions, TableKey, bad, of_cipher};
@@ -131,11 +131,4 @@ impl Crypt {
         }
         line
     }
-}
-
-/// What a linear line is under.
-pub(super) fn null() -> Result<Arc<dyn SectorCipher>> {
-    let spec: CipherSpec = "cipher_null-ecb".parse().map_err(of_cipher)?;
-    let key = Key::zeroed(0).map_err(of_cipher)?;
-    underseal_cipher::build(&spec, &key, SectorSize::S512).map_err(of_cipher)
 }

@@ -20,17 +20,17 @@ fn the_second_copy_is_found_in_all_nine_places() {
         let mut options = FormatOptions { metadata_size: place, ..FormatOptions::luks2() };
         options.data_offset = Some(10 << 20);
         options.pbkdf.kind = PbkdfKind::Pbkdf2;
-        format(&open(&image), &image, 12 << 20, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
+        format(&open(&image), 12 << 20, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
         for (name, len) in [("its magic", 6), ("its binary header", 4096), ("all of it", place)] {
             let bytes = vec![0; usize::try_from(len).unwrap()];
             open(&image).write_all_at(&bytes, 0).unwrap();
-            let mut header = Header::read(&open(&image), &image).unwrap();
+            let mut header = Header::read(&open(&image)).unwrap();
             assert!(header.damage().is_some(), "{place} without {name}");
             activate(&image, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{place} without {name}: {e}"));
 
-            header.repair(&open(&image), &image).unwrap();
+            header.repair(&open(&image)).unwrap();
             assert_eq!(header.damage(), None);
-            let repaired = Header::read(&open(&image), &image).unwrap();
+            let repaired = Header::read(&open(&image)).unwrap();
             assert_eq!(repaired.damage(), None, "{place} without {name}");
         }
         cryptsetup(&["luksDump", image.to_str().unwrap()]);
@@ -48,8 +48,8 @@ fn either_copy_is_repaired_from_the_other_with_a_fresh_salt() {
         assert_eq!(outcome(&bytes), Outcome::Damaged);
         let image = scratch.file("disk.img", &bytes);
         let file = open(&image);
-        let mut header = Header::read(&file, &image).unwrap();
-        header.repair(&file, &image).unwrap();
+        let mut header = Header::read(&file).unwrap();
+        header.repair(&file).unwrap();
         let repaired = std::fs::read(&image).unwrap();
         assert_eq!(outcome(&repaired), Outcome::Opens);
         assert!(salt(&repaired, broken) != salt(&sound, broken));
@@ -97,7 +97,7 @@ fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
         let scratch = Scratch::new();
         let path = scratch.file("disk.img", &image);
         let file = open(&path);
-        match (Header::read(&file, &path), want) {
+        match (Header::read(&file), want) {
             (Err(e), None) => {
                 assert_eq!(e.kind(), ErrorKind::Ambiguous, "{name}: {e}");
                 assert!(e.to_string().contains("byte 16384"), "{name}: {e}");
@@ -105,7 +105,7 @@ fn what_is_no_damaged_header_is_never_overwritten_by_a_repair() {
             (Ok(mut header), Some(repaired)) => {
                 assert!(header.damage().is_some(), "{name}");
                 activate(&path, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{name}: {e}"));
-                match header.repair(&file, &path) {
+                match header.repair(&file) {
                     Ok(()) => assert!(repaired, "{name}: it was overwritten"),
                     Err(e) => assert!(!repaired && e.kind() == ErrorKind::Ambiguous, "{name}: {e}"),
                 }
@@ -137,9 +137,9 @@ fn cryptsetup_repairs_the_same_damage_to_the_same_metadata() {
     let mut bytes = luks2();
     bytes[5000] ^= 1;
     let (ours, theirs) = (scratch.file("ours", &bytes), scratch.file("theirs", &bytes));
-    Header::read(&open(&ours), &ours).unwrap().repair(&open(&ours), &ours).unwrap();
+    Header::read(&open(&ours)).unwrap().repair(&open(&ours)).unwrap();
     cryptsetup(&["repair", theirs.to_str().unwrap()]);
-    let json = |path| match Header::read(&open(path), path).unwrap() {
+    let json = |path| match Header::read(&open(path)).unwrap() {
         Header::Luks2(header) if header.damage().is_none() => header.json().clone(),
         _ => panic!("not repaired"),
     };
@@ -154,7 +154,7 @@ fn the_newer_copy_wins_and_the_stale_one_is_reported() {
         let image = scratch.file("disk.img", &old);
         cryptsetup(&["config", "--label", "newer", image.to_str().unwrap()]);
         open(&image).write_all_at(&old[stale..stale + COPY], stale as u64).unwrap();
-        let header = Header::read(&open(&image), &image).unwrap();
+        let header = Header::read(&open(&image)).unwrap();
         assert_eq!(header.info().label.as_deref(), Some("newer"), "copy at {stale} is stale");
         assert!(header.damage().is_some_and(|why| why.contains("out of date")), "{:?}", header.damage());
     }
@@ -166,11 +166,11 @@ fn a_repair_never_overwrites_what_somebody_else_changed_meanwhile() {
     let mut bytes = luks2();
     bytes[5000] ^= 1;
     let image = scratch.file("disk.img", &bytes);
-    let mut header = Header::read(&open(&image), &image).unwrap();
+    let mut header = Header::read(&open(&image)).unwrap();
     cryptsetup(&["repair", image.to_str().unwrap()]);
     cryptsetup(&["config", "--label", "newer", image.to_str().unwrap()]);
     let before = std::fs::read(&image).unwrap();
-    assert_eq!(header.repair(&open(&image), &image).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(header.repair(&open(&image)).unwrap_err().kind(), ErrorKind::Busy);
     assert!(std::fs::read(&image).unwrap() == before);
 }
 
@@ -181,7 +181,7 @@ fn both_copies_lost_is_an_error_that_names_the_file() {
     bytes[5000] ^= 1;
     bytes[COPY + 5000] ^= 1;
     let image = scratch.file("disk.img", &bytes);
-    let error = Header::read(&open(&image), &image).unwrap_err();
+    let error = Header::read(&open(&image)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadHeader);
     assert!(error.to_string().contains("disk.img") && error.to_string().contains("byte 16384"), "{error}");
 }

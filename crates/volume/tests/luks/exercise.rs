@@ -60,13 +60,13 @@ fn seal(image: &mut [u8], at: usize) {
 
 /// Reads, describes, unlocks and activates, cheaply; true when it came to a volume.
 fn exercise(bytes: &[u8]) -> bool {
-    let Ok(header) = Header::parse(bytes) else { return false };
+    let Ok(header) = Header::read(bytes) else { return false };
     let info = header.info();
     assert!(!info.to_string().is_empty());
     let limits = KdfLimits { memory_kib: 64, argon2_work_kib: 4096, lanes: 2, rounds: 10_000 };
     let options = UnlockOptions { limits, allow_null: true, ..UnlockOptions::default() };
     let passphrase = Key::new(b"x").unwrap();
-    let _ = header.unlock_from(bytes, &passphrase, &options);
+    let _ = header.unlock(bytes, &passphrase, &options);
     let Ok(key) = header.volume_key(Key::new(&VOLUME_KEY).unwrap(), &options) else { return false };
     let mut opened = false;
     for size in [0, 1 << 20, 1 << 30, u64::MAX] {
@@ -77,10 +77,9 @@ fn exercise(bytes: &[u8]) -> bool {
             let mut at = 0;
             for segment in volume.segments() {
                 assert_eq!(segment.start, at, "segments follow each other");
-                assert!(
-                    segment.lower.checked_add(segment.len).is_some_and(|end| end <= size),
-                    "within the device"
-                );
+                let lower = segment.as_stored().map(|stored| stored.lower);
+                let end = lower.and_then(|lower| lower.checked_add(segment.len));
+                assert!(end.is_some_and(|end| end <= size), "within the device");
                 at = segment.end();
             }
             assert_eq!(volume.size(), at);

@@ -3,6 +3,7 @@
 mod damaged;
 mod exercise;
 mod findings;
+mod keyslots;
 mod ours_to_cryptsetup;
 mod plain;
 mod support;

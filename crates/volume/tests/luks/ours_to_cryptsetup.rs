@@ -13,7 +13,7 @@ const SIZE: u64 = 24 << 20;
 /// An image made with these options, cheaply, and its plaintext's first bytes.
 fn make(scratch: &Scratch, options: FormatOptions) -> PathBuf {
     let image = scratch.image("disk.img", SIZE);
-    format(&open(&image), &image, SIZE, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
+    format(&open(&image), SIZE, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
     image
 }
 
@@ -92,8 +92,8 @@ fn cryptsetup_opens_what_is_made_here_and_finds_the_same_volume_key() {
         let out = their_key.to_str().unwrap();
         cryptsetup(&["luksDump", "--dump-volume-key", "--volume-key-file", out, "--key-file", secret, path]);
         let file = open(&image);
-        let header = underseal_volume::Header::read(&file, &image).unwrap();
-        let opened = header.unlock(&file, &image, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
+        let header = underseal_volume::Header::read(&file).unwrap();
+        let opened = header.unlock(&file, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
         assert_eq!(
             hex(opened.unwrap().key.key().as_bytes()),
             hex(&std::fs::read(their_key).unwrap()),
@@ -110,7 +110,7 @@ fn cryptsetup_opens_what_is_made_here_and_finds_the_same_volume_key() {
 
 /// What our own description says and cryptsetup's must say too.
 fn expected_in_dump(image: &Path) -> Vec<String> {
-    let header = underseal_volume::Header::read(&open(image), image).unwrap();
+    let header = underseal_volume::Header::read(&open(image)).unwrap();
     let info = header.info();
     let mut expected = vec![info.uuid.clone()];
     if let Some(label) = info.label.filter(|label| !label.is_empty()) {
@@ -139,10 +139,10 @@ fn a_keyslot_that_cryptsetup_adds_opens_here() {
         reads_back(&image, PASSPHRASE.as_bytes(), &plain);
 
         let file = open(&image);
-        let header = underseal_volume::Header::read(&file, &image).unwrap();
+        let header = underseal_volume::Header::read(&file).unwrap();
         let unlock = |slot| {
             let options = UnlockOptions { slot: Some(slot), ..UnlockOptions::default() };
-            header.unlock(&file, &image, &key(b"another one"), &options).map(|opened| opened.slot)
+            header.unlock(&file, &key(b"another one"), &options).map(|opened| opened.slot)
         };
         assert_eq!(unlock(1).unwrap(), 1);
         assert_eq!(unlock(0).unwrap_err().kind(), underseal_volume::ErrorKind::WrongPassphrase);
@@ -172,11 +172,11 @@ fn the_limits_are_those_of_all_keyslots_together() {
             cryptsetup(&[&["luksAddKey"], &cheap[..], &files].concat());
         }
         let file = open(&image);
-        let header = underseal_volume::Header::read(&file, &image).unwrap();
+        let header = underseal_volume::Header::read(&file).unwrap();
         let unlock = |rounds, slot, passphrase: &str| {
             let limits = KdfLimits { rounds, ..KdfLimits::default() };
             let options = UnlockOptions { slot, limits, ..UnlockOptions::default() };
-            header.unlock(&file, &image, &key(passphrase.as_bytes()), &options).map(|opened| opened.slot)
+            header.unlock(&file, &key(passphrase.as_bytes()), &options).map(|opened| opened.slot)
         };
         // A slot costs 2000 rounds for 64 bytes of key, and 1000 for the digest.
         assert_eq!(unlock(3000, None, PASSPHRASE).unwrap(), 0);
@@ -224,7 +224,7 @@ fn a_luks1_header_converted_by_cryptsetup_opens_here() {
     let (image, plain) = filled(&scratch, FormatOptions::luks1());
     cryptsetup(&["convert", "--type", "luks2", image.to_str().unwrap()]);
     reads_back(&image, PASSPHRASE.as_bytes(), &plain);
-    let header = underseal_volume::Header::read(&open(&image), &image).unwrap();
+    let header = underseal_volume::Header::read(&open(&image)).unwrap();
     assert!(matches!(header, underseal_volume::Header::Luks2(_)));
 }
 
@@ -242,7 +242,7 @@ fn labels_and_flags_that_cryptsetup_sets_are_seen_here() {
         "0",
         image.to_str().unwrap(),
     ]);
-    let info = underseal_volume::Header::read(&open(&image), &image).unwrap().info();
+    let info = underseal_volume::Header::read(&open(&image)).unwrap().info();
     assert_eq!((info.label.as_deref(), info.keyslots[0].priority), (Some("fresh"), "preferred"));
     reads_back(&image, PASSPHRASE.as_bytes(), &plain);
 }
@@ -253,14 +253,14 @@ fn a_detached_header_leaves_the_data_device_alone() {
         let scratch = Scratch::new();
         let (header, data) = (scratch.image("header", 0), scratch.image("data", 1 << 20));
         let options = cheap(FormatOptions { detached: true, ..options });
-        format(&open(&header), &header, 1 << 20, &key(PASSPHRASE.as_bytes()), options).unwrap();
+        format(&open(&header), 1 << 20, &key(PASSPHRASE.as_bytes()), options).unwrap();
         assert!(std::fs::read(&data).unwrap() == vec![0; 1 << 20]);
         let secret = scratch.passphrase();
         let (header_path, data_path) = (header.to_str().unwrap(), data.to_str().unwrap());
         let secret = secret.to_str().unwrap();
         cryptsetup(&["open", "--test-passphrase", "--key-file", secret, "--header", header_path, data_path]);
         let volume = activate_with(&header, &data, PASSPHRASE.as_bytes()).unwrap();
-        assert_eq!((volume.size(), volume.segments()[0].lower), (1 << 20, 0));
+        assert_eq!((volume.size(), volume.segments()[0].lower(0)), (1 << 20, Some((0, 0))));
         let alone = activate(&header, PASSPHRASE.as_bytes()).unwrap_err();
         assert_eq!(alone.kind(), underseal_volume::ErrorKind::BadLayout);
     }

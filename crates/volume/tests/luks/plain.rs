@@ -43,9 +43,10 @@ fn offset_skip_size_and_sector_size_mean_what_they_mean_to_cryptsetup() {
     };
     let volume = plain::activate(&key, 4 << 20, &options).unwrap();
     let segment = &volume.segments()[0];
-    assert_eq!((volume.size(), segment.lower), (64 * 512, 8 * 512));
+    assert_eq!((volume.size(), segment.lower(0)), (64 * 512, Some((0, 8 * 512))));
     let mut bytes = vec![0; 64 * 512];
-    segment.cipher.encrypt(segment.sector(0), InOutBuf::from(&mut bytes[..]));
+    let (cipher, sector) = segment.cipher(0).unwrap();
+    cipher.encrypt(sector, InOutBuf::from(&mut bytes[..]));
     let digest = hex(&Sha256::digest(&bytes));
     assert_eq!(digest, "3afd083b1eab3a37e5ad77da5ff3c9ded0486b29c977c7381cc83645bf4993b9");
 }

@@ -99,8 +99,8 @@ pub(crate) fn activate_with(
     passphrase: &[u8],
 ) -> underseal_volume::Result<Volume> {
     let file = open(header);
-    let read = Header::read(&file, header)?;
-    let opened = read.unlock(&file, header, &key(passphrase), &UnlockOptions::default())?;
+    let read = Header::read(&file)?;
+    let opened = read.unlock(&file, &key(passphrase), &UnlockOptions::default())?;
     let options = ActivateOptions { detached: header != data, ..ActivateOptions::default() };
     read.activate(&opened.key, size(data), &options)
 }
@@ -114,8 +114,9 @@ pub(crate) fn plaintext(volume: &Volume, image: &Path, len: usize) -> Vec<u8> {
         let segment = &volume.segments()[index];
         let end = len.min(usize::try_from(segment.end()).unwrap());
         let part = &mut out[at..end];
-        open(image).read_exact_at(part, segment.lower_offset(at as u64)).unwrap();
-        segment.cipher.decrypt(segment.sector(at as u64), InOutBuf::from(part));
+        open(image).read_exact_at(part, segment.lower(at as u64).unwrap().1).unwrap();
+        let (cipher, sector) = segment.cipher(at as u64).unwrap();
+        cipher.decrypt(sector, InOutBuf::from(part));
         at = end;
     }
     out
@@ -126,6 +127,7 @@ pub(crate) fn write_plaintext(volume: &Volume, image: &Path, plain: &[u8]) {
     use std::os::unix::fs::FileExt;
     let segment = &volume.segments()[0];
     let mut bytes = plain.to_vec();
-    segment.cipher.encrypt(segment.sector(0), InOutBuf::from(&mut bytes[..]));
-    open(image).write_all_at(&bytes, segment.lower_offset(0)).unwrap();
+    let (cipher, sector) = segment.cipher(0).unwrap();
+    cipher.encrypt(sector, InOutBuf::from(&mut bytes[..]));
+    open(image).write_all_at(&bytes, segment.lower(0).unwrap().1).unwrap();
 }

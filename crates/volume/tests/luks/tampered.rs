@@ -32,7 +32,7 @@ pub(crate) fn outcome(image: &[u8]) -> Outcome {
 }
 
 fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
-    let header = match Header::parse(image) {
+    let header = match Header::read(image) {
         Ok(header) => header,
         Err(e) => return Read(e.kind()),
     };
@@ -40,7 +40,7 @@ fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
     // Low enough that a changed count of iterations does not keep the tests waiting.
     let limits = KdfLimits { rounds: 1 << 22, ..KdfLimits::default() };
     let options = UnlockOptions { limits, ..UnlockOptions::default() };
-    let opened = match header.unlock_from(image, &key(PASSPHRASE.as_bytes()), &options) {
+    let opened = match header.unlock(image, &key(PASSPHRASE.as_bytes()), &options) {
         Ok(opened) => opened,
         Err(e) => return Unlock(e.kind()),
     };
@@ -70,7 +70,7 @@ pub(crate) fn luks1() -> Vec<u8> {
 fn made(options: FormatOptions, size: u64) -> Vec<u8> {
     let scratch = Scratch::new();
     let image = scratch.image("disk.img", size);
-    format(&open(&image), &image, size, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
+    format(&open(&image), size, &key(PASSPHRASE.as_bytes()), cheap(options)).unwrap();
     std::fs::read(&image).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn with_text(text: &[u8]) -> Vec<u8> {
 }
 
 fn metadata() -> Value {
-    let Header::Luks2(header) = Header::parse(&luks2()[..]).unwrap() else { unreachable!() };
+    let Header::Luks2(header) = Header::read(&luks2()[..]).unwrap() else { unreachable!() };
     Value::Object(header.json().clone())
 }
 

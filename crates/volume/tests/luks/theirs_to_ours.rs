@@ -43,8 +43,8 @@ fn what_cryptsetup_makes_opens_here_with_the_same_volume_key() {
         args.extend(["--key-file", secret.to_str().unwrap(), path]);
         cryptsetup(&args);
         let file = open(&image);
-        let header = Header::read(&file, &image).unwrap_or_else(|e| panic!("{case}: {e}"));
-        let opened = header.unlock(&file, &image, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
+        let header = Header::read(&file).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let opened = header.unlock(&file, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default());
         let opened = opened.unwrap_or_else(|e| panic!("{case}: {e}"));
         assert_eq!(hex(opened.key.key().as_bytes()), hex(volume_key), "{case}");
         activate(&image, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{case}: {e}"));
@@ -73,7 +73,7 @@ fn a_header_that_cryptsetup_keeps_apart_opens_here() {
         let args = ["luksFormat", "--type", kind, "--header", header_path];
         cryptsetup(&[&args[..], &cheap, &[data_path]].concat());
         let volume = activate_with(&header, &data, PASSPHRASE.as_bytes()).unwrap();
-        assert_eq!((volume.size(), volume.segments()[0].lower), (1 << 20, 0), "{kind}");
+        assert_eq!((volume.size(), volume.segments()[0].lower(0)), (1 << 20, Some((0, 0))), "{kind}");
         let none = activate(&data, PASSPHRASE.as_bytes()).unwrap_err();
         assert_eq!(none.kind(), ErrorKind::NoHeader, "{kind}");
     }

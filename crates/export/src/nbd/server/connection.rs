@@ -1,7 +1,6 @@
 //! One client: its thread, its handshake, its handler. What goes wrong here ends this connection and no other.
 
 use std::{
-    error::Error as _,
     io,
     os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -110,8 +109,8 @@ fn serve(admitted: &Admitted, transport: Transport, negotiated: Negotiated, peer
 
 fn complain(limit: &RateLimit, peer: &Peer, error: &Error) {
     if let Some(more) = limit.pass() {
-        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-        log::warn!("{peer}: {error}{cause}{more}");
+        let error = underseal_error::with_causes(error);
+        log::warn!("{peer}: {error}{more}");
     }
 }
 

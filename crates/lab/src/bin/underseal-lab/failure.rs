@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use underseal_error::with_causes;
 use underseal_lab::ErrorKind;
 
 /// The result of whatever may end the program.
@@ -32,11 +33,7 @@ impl Failure {
 
     /// Adds a cause and all of its causes.
     pub(crate) fn because(mut self, cause: &dyn Error) -> Self {
-        let mut next = Some(cause);
-        while let Some(cause) = next {
-            self.what += &format!(": {cause}");
-            next = cause.source();
-        }
+        self.what += &format!(": {}", with_causes(cause));
         self
     }
 
@@ -73,10 +70,6 @@ pub(crate) fn of_experiment(error: underseal_lab::Error) -> Failure {
 
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        let this = Self::new(error.to_string());
-        match error.source() {
-            Some(cause) => this.because(cause),
-            None => this,
-        }
+        Self::new(with_causes(&error).to_string())
     }
 }

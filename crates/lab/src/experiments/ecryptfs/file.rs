@@ -105,7 +105,7 @@ impl File {
 
 impl From<underseal_ecryptfs::Error> for Error {
     fn from(e: underseal_ecryptfs::Error) -> Self {
-        Self::new(crate::ErrorKind::Path, "the file's cipher cannot be made").because(e)
+        Self::new(crate::ErrorKind::Path, "the file's cipher cannot be made").with_source(e)
     }
 }
 

@@ -14,10 +14,11 @@ pub(super) fn of(file: &impl ReadAt) -> io::Result<Option<&'static str>> {
     if size == 0 {
         return Ok(None);
     }
-    match Header::parse(file) {
+    match Header::read(file) {
         Ok(Header::Luks1(_)) => return Ok(Some("a LUKS1 volume")),
         Ok(_) => return Ok(Some("a LUKS2 volume")),
         Err(e) if e.kind() == ErrorKind::NoHeader => {}
+        Err(e) if e.kind() == ErrorKind::Busy => return Err(io::Error::other(e)),
         Err(_) => return Ok(Some("a damaged LUKS header")),
     }
     let mut start = vec![0; usize::try_from(size.min(LOOKED_AT)).unwrap_or(0)];

@@ -10,7 +10,7 @@ use underseal_volume::{Header, NewHeader};
 
 use super::contents;
 use crate::error::{Error, Result};
-use crate::lower::{Lower, On, Remote, is_remote};
+use crate::lower::{DeviceBytes, Lower, is_remote};
 use crate::size;
 
 /// A file or block device, locked, or an export. Until [`Target::settle`] it is as it was found.
@@ -27,7 +27,7 @@ enum Place {
     /// Nothing is there yet.
     Absent,
     File(FileDevice),
-    Remote(Box<Remote>),
+    Remote(Box<DeviceBytes>),
 }
 
 impl Target {
@@ -74,7 +74,7 @@ impl Target {
     fn at(path: &Path) -> Result<Self> {
         let (place, size) = if is_remote(path) {
             let device = Lower::open(path, OpenOptions::default())?.into_device();
-            (Place::Remote(Box::new(Remote::new(&*device)?)), device.geometry().size)
+            (Place::Remote(Box::new(DeviceBytes::new(&*device)?)), device.geometry().size)
         } else if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             // Now, and not when somebody has typed a passphrase twice.
@@ -116,11 +116,12 @@ impl Target {
     /// # Errors
     /// The header's.
     pub(super) fn write(&self, new: &NewHeader) -> Result<Header> {
-        match &self.place {
-            Place::Absent => Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
-            Place::File(device) => On::File(device.file()).write(&self.path, new),
-            Place::Remote(remote) => On::Remote(remote).write(&self.path, new),
-        }
+        let written = match &self.place {
+            Place::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
+            Place::File(device) => new.write(device.file()),
+            Place::Remote(remote) => new.write(&**remote),
+        };
+        Ok(written.map_err(|e| e.in_file(&self.path))?)
     }
 
     /// What it holds; none where it begins with zeros.

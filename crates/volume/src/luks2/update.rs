@@ -1,0 +1,55 @@
+//! The one way by which a header changes.
+//!
+//! ```text
+//!   lock -> read again -> the same? -> edit the document -> parse it as a reader would -> what must be on disk before -> copy, copy
+//! ```
+
+pub(super) mod keyslots;
+
+use serde_json::{Map, Value};
+
+use super::Header;
+use super::binary::{Binary, Place};
+use super::metadata::Metadata;
+use super::store::{self, Copies};
+use crate::lock::LockTo;
+use crate::{Error, ErrorKind, Result, Target};
+
+impl Header {
+    /// Changes the header that was read from `on`, and takes over what is there afterwards.
+    ///
+    /// `edit` changes the document: what this build does not understand stays in it. `before` gets what `edit` returned and puts
+    /// on disk, synced, whatever the new header relies on: a keyslot's area, or data that has moved. It runs when nothing but
+    /// a write can fail any more. A crash at any instant leaves the old header or the new one.
+    ///
+    /// # Errors
+    /// `Busy` when somebody changed the header since it was read, or keeps its lock; `Ambiguous` when what stands in a copy's
+    /// place may be something else; `BadOption` when the metadata would not fit its area; `BadHeader` when no reader would take
+    /// it; those of `edit` and `before`; `Io`.
+    pub(super) fn update<T, D: Target + ?Sized>(
+        &mut self,
+        on: &D,
+        edit: impl FnOnce(&mut Map<String, Value>, &Metadata) -> Result<T>,
+        before: impl FnOnce(&T) -> Result<()>,
+    ) -> Result<T> {
+        let _lock = on.lock(LockTo::Change)?;
+        let now = store::unchanged(on, &self.stored)?;
+        now.damage.as_ref().map_or(Ok(()), |damage| damage.may_be_overwritten())?;
+        let mut document = now.metadata.document.clone();
+        let told = edit(&mut document, &now.metadata)?;
+        let seqid = now.binary.seqid.checked_add(1);
+        let seqid =
+            seqid.ok_or_else(|| Error::new(ErrorKind::BadHeader, "its updates cannot be counted on"))?;
+        let copies = Copies::new(Binary { seqid, ..now.binary }, &document)?;
+        copies.metadata()?;
+        before(&told)?;
+        // Of a good copy and a bad one the good one is written last.
+        copies.write(on, now.damage.map_or(Place::First, |damage| damage.place))?;
+        let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
+        self.stored = store::read(on)?.ok_or_else(gone)?;
+        Ok(told)
+    }
+}
+
+#[cfg(test)]
+mod tests;
