@@ -9,9 +9,8 @@
 //!     +-- NbdChannel -+- Link -- Socket                   where it does not: one connection for all
 //!
 //!   handshake   options, without I/O          flight    one request: what is asked, what was answered
-//!   protocol    numbers and messages          replies   the server's bytes, taken apart
+//!   extents     block status                  replies   the server's bytes, taken apart
 //!   address     nbd://..., nbd+unix://...     link      sending, receiving, connecting again
-//!   extents     block status
 //! ```
 //!
 //! # How many connections
@@ -56,19 +55,19 @@ mod extents;
 mod flight;
 mod handshake;
 mod link;
-pub mod protocol;
 mod replies;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod script;
 mod socket;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use underseal_nbd_protocol::TransmissionFlags;
+
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::Extents;
 use self::link::{Link, say_goodbye};
-use self::protocol::TransmissionFlags;
 use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
 use crate::bell::Bell;
 use crate::losses::Losses;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use queue::Queue;
 use server::{Behaviour, Server};
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
     Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Io, Kind, Medium, ModelDevice, NbdDevice,
     OpenOptions, Profile, RamDevice, RecorderDevice, Rule, StripeDevice, ZonedDevice, Zones,
 };
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 const SIZE: usize = 512 << 10;
 const BLOCK: usize = 4096;

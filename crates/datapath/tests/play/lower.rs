@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
     Device, FileDevice, ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, StripeDevice, ZonedDevice,
     Zones,
 };
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 use super::dice::Dice;
 use super::round::Setup;

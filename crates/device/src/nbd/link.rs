@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use underseal_nbd_protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
 use self::outage::Outage;
 use super::Shared;
 use super::flight::Flight;
-use super::protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 use super::replies::{Answer, Inbox, Received};
 use super::socket::{Attempt, Socket};
 use crate::bell::Bell;

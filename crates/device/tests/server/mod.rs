@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use underseal_device::nbd::protocol::{
+use underseal_nbd_protocol::{
     Command, CommandFlags, Errno, ExtentState, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN,
     Request, TransmissionFlags as Flags, block_descriptor, block_status_header, error_chunk, info,
     none_chunk, offset_data_header, offset_hole_chunk, option, option_reply as reply, simple_reply,
