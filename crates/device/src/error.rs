@@ -38,11 +38,14 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+    /// What went wrong, where.
+    pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self { kind, context: context.into(), source: None }
     }
 
-    pub(crate) fn with_source(mut self, source: impl Into<io::Error>) -> Self {
+    /// Adds what the system said.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<io::Error>) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::{
+use underseal_device::{
     Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring,
     Started, Token,
 };
@@ -331,7 +331,7 @@ impl Channel for StripeChannel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, RamDevice};
+    use underseal_device::{Blocking, RamDevice};
 
     fn ram(size: u64) -> Arc<dyn Device> {
         Arc::new(RamDevice::new(size))

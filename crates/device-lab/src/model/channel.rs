@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::disk::{Progress, Request, Ticket};
-use crate::{Channel, Finished, Io, Now, Ring, Started, Token};
+use underseal_device::{Channel, Finished, Io, Now, Ring, Started, Token};
 
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,

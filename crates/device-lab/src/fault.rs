@@ -18,11 +18,11 @@ mod rule;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Blocking, Channel, Device, Extent, Geometry, Kind, Result};
 use cache::Cache;
 use channel::FaultChannel;
 use rule::{Decision, Dice, NowDecision};
 pub use rule::{Fault, Rule};
+use underseal_device::{Blocking, Channel, Device, Extent, Geometry, Kind, Result};
 
 /// A device with faults.
 pub struct FaultDevice {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::FaultControl;
 use super::cache::{Covered, Write};
 use super::rule::{Decision, NowDecision};
-use crate::{
+use underseal_device::{
     Arena, Buffer, Channel, Error, ErrorKind, Finished, Io, Kind, Now, Result, Ring, Started, Token,
     monotonic,
 };

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Channel, Device, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started, Token};
+use underseal_device::{
+    Channel, Device, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started, Token,
+};
 
 /// A device whose requests are written down.
 pub struct RecorderDevice {
@@ -184,7 +186,7 @@ impl Channel for RecorderChannel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, RamDevice};
+    use underseal_device::{Blocking, RamDevice};
 
     #[test]
     fn requests_are_recorded_in_their_order_up_to_the_limit() {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::{
+use underseal_device::{
     Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started,
     Token, Zones,
 };
@@ -262,7 +262,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Blocking, Fault, FaultDevice, RamDevice, Rule};
+    use crate::{Fault, FaultDevice, Rule};
+    use underseal_device::{Blocking, RamDevice};
 
     const ZONE: u64 = 64 << 10;
     const ZONES: Zones = Zones { size: ZONE, conventional: 1 };
