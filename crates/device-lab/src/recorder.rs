@@ -150,9 +150,8 @@ impl RecorderChannel {
         answer
     }
 
-    fn over(&mut self, done: Finished) -> Finished {
+    fn over(&mut self, done: &Finished) {
         self.shared.end(self.places[done.slot as usize].take(), done.result.is_ok());
-        done
     }
 }
 
@@ -171,15 +170,23 @@ impl Channel for RecorderChannel {
         let durable = matches!(io, Io::Write { durable: true, .. });
         self.places[slot as usize] = self.shared.begin(self.number, io.kind(), io.extent(), durable);
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
-        match self.inner.start(ring, slot, io) {
-            Started::Finished(done) => Started::Finished(self.over(done)),
-            Started::Pending => Started::Pending,
+        let started = self.inner.start(ring, slot, io);
+        if let Started::Finished(done) = &started {
+            self.over(done);
         }
+        started
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
-        Some(self.over(done))
+        self.over(&done);
+        Some(done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let before = over.len();
+        self.inner.woken(ring, token, result, over);
+        over[before..].iter().for_each(|done| self.over(done));
     }
 }
 

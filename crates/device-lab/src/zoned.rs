@@ -183,7 +183,7 @@ impl ZonedChannel {
         }
     }
 
-    fn over(&mut self, done: Finished) -> Finished {
+    fn over(&mut self, done: &Finished) {
         let change = std::mem::replace(&mut self.changes[done.slot as usize], Change::None);
         match (change, done.result.is_ok()) {
             // What was written behind it is lost as well.
@@ -199,7 +199,6 @@ impl ZonedChannel {
             }
             _ => {}
         }
-        done
     }
 }
 
@@ -245,15 +244,23 @@ impl Channel for ZonedChannel {
         };
         self.changes[slot as usize] = change;
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
-        match self.inner.start(ring, slot, io) {
-            Started::Finished(done) => Started::Finished(self.over(done)),
-            Started::Pending => Started::Pending,
+        let started = self.inner.start(ring, slot, io);
+        if let Started::Finished(done) = &started {
+            self.over(done);
         }
+        started
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
-        Some(self.over(done))
+        self.over(&done);
+        Some(done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let before = over.len();
+        self.inner.woken(ring, token, result, over);
+        over[before..].iter().for_each(|done| self.over(done));
     }
 }
 

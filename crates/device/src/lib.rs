@@ -17,7 +17,8 @@
 //!
 //! A channel is asked twice. [`Channel::read_now`] and [`Channel::write_now`] answer at once or say that they would
 //! block; [`Channel::start`] takes the request's [`Buffer`] and hands it back in [`Channel::finish`], so memory that
-//! the kernel may still write to is never anybody else's.
+//! the kernel may still write to is never anybody else's. What a channel waits for that is no request (a socket, a bell, a time) has
+//! tokens of its own and goes to [`Channel::woken`].
 
 mod arena;
 mod bell;
@@ -45,7 +46,7 @@ pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use request::Kind;
-pub use ring::{Completion, Ring, Token};
+pub use ring::{Below, Completion, Ring, Token};
 pub use signal::Signal;
 
 /// The result of this crate's operations.

@@ -151,12 +151,12 @@ impl Device for NbdDevice {
         self.geometry
     }
 
-    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+    fn channel(&self, _depth: u32) -> Result<Box<dyn Channel>> {
         let (link, bell) = match &self.single {
             Some(link) => (link.clone(), Some(Arc::new(Bell::new()?))),
             None => (Arc::new(Link::new(self.shared.clone())), None),
         };
-        Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell, depth)))
+        Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell)))
     }
 
     fn name(&self) -> &str {

@@ -157,6 +157,9 @@ impl Channel for FileChannel {
         };
         over.or_else(|| self.push(ring, slot).err().map(|e| self.over(slot, Err(e))))
     }
+
+    /// It waits for requests only.
+    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 impl FileChannel {

@@ -141,7 +141,7 @@ impl State {
         self.resign(number);
     }
 
-    /// Takes a request. Whether it is over at once is told by [`take_over`](Self::take_over).
+    /// Takes a request. Whether it is over at once is told by [`take_slot`](Self::take_slot).
     pub(super) fn begin(&mut self, member: usize, slot: u32, io: Io) {
         self.requests += 1;
         let mut flight = Flight::new(member, slot, io, self.requests);
@@ -182,16 +182,32 @@ impl State {
         }
     }
 
-    /// Requests of a channel that are over.
+    /// A channel's request, if it is over.
+    pub(super) fn take_slot(&mut self, member: usize, slot: u32) -> Option<Finished> {
+        let over = &mut self.members[member].as_mut()?.over;
+        let at = over.iter().position(|done| done.slot == slot)?;
+        Some(over.swap_remove(at))
+    }
+
+    /// All requests of a channel that are over.
     pub(super) fn take_over(&mut self, member: usize, into: &mut Vec<Finished>) {
         if let Some(member) = &mut self.members[member] {
             into.append(&mut member.over);
         }
     }
 
+    pub(super) fn has_over(&self, member: usize) -> bool {
+        self.members[member].as_ref().is_some_and(|member| !member.over.is_empty())
+    }
+
+    /// Whether a channel has requests that are not over.
+    pub(super) fn is_busy(&self, member: usize) -> bool {
+        is_busy(&self.members[member])
+    }
+
     /// Whether a channel leads, or does now because nobody did.
     pub(super) fn leads(&mut self, number: usize) -> bool {
-        if self.leader.is_none() && is_busy(&self.members[number]) {
+        if self.leader.is_none() && self.is_busy(number) {
             self.leader = Some(number);
         }
         self.leader == Some(number)
@@ -232,8 +248,7 @@ impl State {
         }
     }
 
-    /// Something may have happened. `readable`: the socket can be read. Only then it is: a request that ends while its
-    /// socket is still waited for would wait too.
+    /// Something may have happened. `readable`: the socket can be read. Only then it is: to look costs a system call.
     pub(super) fn drive(&mut self, readable: bool) {
         match &self.phase {
             Phase::Down => {}
