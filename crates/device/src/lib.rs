@@ -12,6 +12,7 @@
 //!
 //!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
+//!   Mailbox, Bell  what other threads leave for one that waits in its ring, and what wakes it
 //!   Signal         wakes the owner of an event descriptor, and never waits for it
 //! ```
 //!
@@ -30,19 +31,23 @@ mod file;
 mod geometry;
 mod lock;
 mod losses;
+mod mailbox;
 pub mod nbd;
 mod ram;
 mod request;
 mod ring;
 mod signal;
+mod sync;
 
 pub use arena::{Arena, Buffer};
+pub use bell::Bell;
 pub use blocking::Blocking;
 pub use channel::{Channel, Device, Extent, Finished, Io, Now, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
+pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use request::Kind;

@@ -152,8 +152,11 @@ impl Device for NbdDevice {
     }
 
     fn channel(&self, _depth: u32) -> Result<Box<dyn Channel>> {
+        let no_bell = |e: std::io::Error| {
+            Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e)
+        };
         let (link, bell) = match &self.single {
-            Some(link) => (link.clone(), Some(Arc::new(Bell::new()?))),
+            Some(link) => (link.clone(), Some(Arc::new(Bell::new().map_err(no_bell)?))),
             None => (Arc::new(Link::new(self.shared.clone())), None),
         };
         Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell)))
