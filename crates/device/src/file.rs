@@ -16,7 +16,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
-use crate::losses::Losses;
+use crate::losses::{Losses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 
@@ -44,19 +44,7 @@ struct Shared {
     way: Way,
     /// What discards on a block device are multiples of.
     discard_unit: Option<u32>,
-    losses: Losses,
-}
-
-impl Shared {
-    /// A flush failed, whoever asked for it.
-    fn failed(&self, e: Errno) {
-        if self.losses.fail(e) {
-            log::error!(
-                "{}: a flush failed ({e}): acknowledged writes may be lost; every flush fails until the volume is opened again",
-                self.name
-            );
-        }
-    }
+    losses: Arc<Losses>,
 }
 
 /// How a file's data is reached.
@@ -111,7 +99,8 @@ impl FileDevice {
             true => Some(ioctl_blksszget(&file).map_err(|e| cannot(e.into()))?.max(512)),
             false => None,
         };
-        let shared = Shared { file, name, way, discard_unit, losses: Losses::default() };
+        let losses = Arc::new(Losses::new(&name));
+        let shared = Shared { file, name, way, discard_unit, losses };
         Ok(Self { shared: Arc::new(shared), geometry })
     }
 
@@ -131,7 +120,8 @@ impl Device for FileDevice {
         let cannot =
             |e| Error::new(ErrorKind::Open, format!("cannot open {} again", shared.name)).with_source(e);
         let file = reopen(&shared.file, self.geometry.read_only, shared.way).map_err(cannot)?;
-        Ok(Box::new(FileChannel::new(shared, file, depth)))
+        let losses = shared.losses.clone();
+        Ok(Box::new(Sticky::new(FileChannel::new(shared, file, depth), losses)))
     }
 
     fn name(&self) -> &str {

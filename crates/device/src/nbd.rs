@@ -70,7 +70,7 @@ use self::extents::Extents;
 use self::link::{Link, say_goodbye};
 use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
 use crate::bell::Bell;
-use crate::losses::Losses;
+use crate::losses::{Losses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::Address;
@@ -92,7 +92,7 @@ struct Shared {
     /// The host's addresses, looked up once: no name server is waited for amid requests.
     addresses: Vec<SocketAddr>,
     export: Export,
-    losses: Losses,
+    losses: Arc<Losses>,
     /// A connection that nobody uses now, and whether it has structured replies.
     spare: Mutex<Option<(Arc<Socket>, bool)>>,
     /// Those in use.
@@ -134,7 +134,7 @@ impl NbdDevice {
         };
         let several = has(TransmissionFlags::CAN_MULTI_CONN);
         let spare = Mutex::new(Some((socket, export.structured)));
-        let (losses, sockets) = (Losses::default(), Mutex::default());
+        let (losses, sockets) = (Arc::new(Losses::new(&name)), Mutex::default());
         let shared = Arc::new(Shared { address, name, addresses, export, losses, spare, sockets });
         let single = (!several).then(|| Arc::new(Link::new(shared.clone())));
         Ok(Self { shared, single, geometry, extents: Extents::default() })
@@ -159,7 +159,8 @@ impl Device for NbdDevice {
             Some(link) => (link.clone(), Some(Arc::new(Bell::new().map_err(no_bell)?))),
             None => (Arc::new(Link::new(self.shared.clone())), None),
         };
-        Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell)))
+        let channel = NbdChannel::new(self.shared.clone(), link, bell);
+        Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
     }
 
     fn name(&self) -> &str {

@@ -30,8 +30,6 @@ use crate::{Finished, Io, monotonic};
 
 /// How often whoever waits for a connection looks, though nothing was heard.
 const TICK: Duration = Duration::from_millis(100);
-/// Why no flush succeeds any more.
-const FLUSH_FAILED: &str = "a flush failed: acknowledged writes may be lost";
 /// Requests that are sent in one call, and receives before others have their turn.
 const BATCH: usize = 32;
 
@@ -149,7 +147,7 @@ impl State {
         let has = |flag| export.flags.contains(flag);
         let at_once = match &flight.io {
             Io::Flush if !has(TransmissionFlags::SEND_FLUSH) => Some(Ok(())),
-            Io::Flush => self.shared.losses.failed().map(|errno| Err((errno, FLUSH_FAILED))),
+            Io::Flush => None,
             io if io.extent().1 == 0 => Some(Ok(())),
             io if io.kind().changes() && has(TransmissionFlags::READ_ONLY) => {
                 Some(Err((Errno::ROFS, "the export is read-only")))
@@ -380,18 +378,10 @@ impl State {
         }
         if let Err((errno, _)) = result
             && flight.asks_to_flush()
-            && shared.losses.fail(errno)
         {
-            log::error!(
-                "{}: the server could not flush ({errno}): acknowledged writes may be lost; every flush fails until the volume \
-                 is opened again",
-                shared.name
-            );
+            shared.losses.fail(errno);
         }
         if result.is_ok() && flight.is_flush() {
-            if let Some(errno) = shared.losses.failed() {
-                return self.end(flight, Err((errno, FLUSH_FAILED)));
-            }
             // Another connection may have lost the server, and nobody has looked.
             shared.look();
             if let Some(member) = &mut self.members[flight.member]
