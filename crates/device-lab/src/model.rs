@@ -70,6 +70,10 @@ impl Device for ModelDevice {
         self.inner.geometry()
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
+    }
+
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
         let inner = self.inner.channel(depth)?;
         Ok(match &self.shared {

@@ -81,6 +81,10 @@ impl Device for RecorderDevice {
         self.inner.geometry()
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
+    }
+
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
         Ok(Box::new(RecorderChannel {
             inner: self.inner.channel(depth)?,

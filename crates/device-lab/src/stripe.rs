@@ -51,7 +51,8 @@ impl StripeDevice {
         }
         let count = members.len() as u64;
         let smallest = geometries.iter().map(|g| g.size).min().unwrap_or(0);
-        let Some(size) = (smallest / chunk * chunk).checked_mul(count) else { return bad("it is too large") };
+        let layout = Layout { chunk, count };
+        let Some(size) = layout.size(smallest) else { return bad("it is too large") };
         let geometry = Geometry {
             size,
             block,
@@ -63,13 +64,19 @@ impl StripeDevice {
         };
         let names: Vec<_> = members.iter().map(|m| m.name()).collect();
         let name = format!("stripe({})", names.join(", "));
-        Ok(Self { members, layout: Layout { chunk, count }, geometry, name })
+        Ok(Self { members, layout, geometry, name })
     }
 }
 
 impl Device for StripeDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let smallest = self.members.iter().map(|m| m.geometry().size).min().unwrap_or(0);
+        Geometry { size: self.layout.size(smallest).unwrap_or(self.geometry.size), ..self.geometry }
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        self.members.iter().try_for_each(|member| member.refresh().map(drop))?;
+        Ok(self.geometry().size)
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
@@ -113,6 +120,11 @@ struct Layout {
 }
 
 impl Layout {
+    /// What members of so many bytes come to.
+    fn size(self, member: u64) -> Option<u64> {
+        (member / self.chunk * self.chunk).checked_mul(self.count)
+    }
+
     /// The pieces of a range in order: member, offset on it, length.
     fn chunks(self, offset: u64, len: u64) -> impl Iterator<Item = (usize, u64, u64)> {
         let end = offset + len;

@@ -6,8 +6,19 @@ use crate::{Buffer, Error, Geometry, Result, Ring, Token, Zone, ZoneAction, Zone
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
-    /// Size and alignment. The size is that of opening time.
+    /// Size and alignment. The size is that of opening time, or of the last [`refresh`](Device::refresh).
     fn geometry(&self) -> Geometry;
+
+    /// Asks how large the device is now, and waits for the answer. From then on [`geometry`](Device::geometry) tells that, and every
+    /// channel reaches it, also those that are open already. Nobody else is told.
+    ///
+    /// A device whose size cannot change says what it always said.
+    ///
+    /// # Errors
+    /// `Open` when it cannot be asked, or something else is there now; then nothing changes.
+    fn refresh(&self) -> Result<u64> {
+        Ok(self.geometry().size)
+    }
 
     /// A channel for the calling thread's queue, for up to `depth` requests at a time.
     ///

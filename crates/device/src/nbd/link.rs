@@ -49,8 +49,11 @@ pub(super) struct Wants {
 pub(super) struct State {
     shared: Arc<Shared>,
     phase: Phase,
-    /// How the export is read on this connection.
+    /// How the export is read on this connection, and how large it is there.
     structured: bool,
+    size: u64,
+    /// A request goes beyond that: another connection is made as soon as nothing is in flight on this one.
+    outgrown: bool,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     /// Requests of which not everything has left, the first in part perhaps.
@@ -86,6 +89,8 @@ impl Link {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let state = State {
             structured: shared.export.structured,
+            size: shared.size(),
+            outgrown: false,
             shared,
             phase: Phase::Down,
             flights: Vec::new(),
@@ -165,6 +170,8 @@ impl State {
         if let Some(result) = at_once {
             return self.end(flight, result);
         }
+        let (offset, len) = flight.io.extent();
+        self.outgrown |= self.size < self.shared.size() && offset.saturating_add(len) > self.size;
         self.questions = self.questions.wrapping_add(1);
         flight.ask(&export, self.shared.losses.mark(), self.questions);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -232,7 +239,7 @@ impl State {
         match &self.phase {
             Phase::Down => nothing,
             Phase::Up(socket) => {
-                Wants { socket: Some(socket.clone()), read: true, write: !self.outbox.is_empty(), at: None }
+                Wants { socket: Some(socket.clone()), read: true, write: self.can_send(), at: None }
             }
             Phase::Trying(attempt, to_write) => Wants {
                 socket: Some(attempt.socket().clone()),
@@ -265,17 +272,25 @@ impl State {
     /// True when the socket takes nothing more for now.
     pub(super) fn blocked(&self) -> Option<Arc<Socket>> {
         match &self.phase {
-            Phase::Up(socket) if !self.outbox.is_empty() => Some(socket.clone()),
+            Phase::Up(socket) if self.can_send() => Some(socket.clone()),
             _ => None,
         }
     }
 
+    /// Whether there is something to send. On a connection that the export has outgrown it is what was begun.
+    fn can_send(&self) -> bool {
+        !self.outbox.is_empty() && (!self.outgrown || self.sent > 0)
+    }
+
     /// Sends what may be sent: for whoever found the socket writable.
     pub(super) fn send(&mut self) {
-        while let (Phase::Up(socket), false) = (&self.phase, self.outbox.is_empty()) {
+        if self.outgrown && self.sent == 0 && !self.flights.iter().flatten().any(|flight| flight.is_sent) {
+            return self.renew();
+        }
+        while let (Phase::Up(socket), true) = (&self.phase, self.can_send()) {
             let export = &self.shared.export;
             let mut headers = [[0; REQUEST_LEN]; BATCH];
-            let count = self.outbox.len().min(BATCH);
+            let count = self.outbox.len().min(if self.outgrown { 1 } else { BATCH });
             for (&index, header) in self.outbox.iter().zip(&mut headers) {
                 if let Some(flight) = &self.flights[index as usize] {
                     *header = flight.request(index, export).encode();
