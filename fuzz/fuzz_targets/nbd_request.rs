@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use underseal_export::nbd::protocol::{
+use underseal_nbd_protocol::{
     Command, ERROR_HEADER_LEN, ERROR_OFFSET_HEADER_LEN, Errno, ExtentState, MAX_STRING, REQUEST_LEN, Request,
     block_descriptor, block_status_header, error_chunk, error_offset_chunk, none_chunk, offset_data_header,
     offset_hole_chunk, simple_reply,

@@ -10,10 +10,8 @@
 //! A job has memory of its own: the bytes of the request are copied into it and, when it is done, back. So a job that
 //! fails or never comes back costs nothing but its own memory, and the queue does the crypto itself.
 
-mod dma;
 mod pool;
 
-pub use dma::{DmaFaults, DmaModel, DmaSpec};
 pub use pool::SoftwarePool;
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ mod claims;
 mod control;
 pub mod engine;
 mod error;
-mod hand_over;
+mod injector;
 mod locks;
 mod mapping;
 mod policy;

@@ -1,14 +1,12 @@
 //! Where others reach a queue: what they send it, and what wakes its thread.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{read, write};
+use underseal_device::{Bell, Mailbox};
 
 use crate::engine::Returned;
-use crate::hand_over::Mailbox;
 use crate::stats::QueueStats;
 use crate::workers::Task;
 
@@ -26,7 +24,7 @@ pub(crate) enum Letter {
 pub(crate) struct Post {
     mailbox: Mailbox<Letter>,
     /// Rings in the queue's io_uring.
-    bell: OwnedFd,
+    bell: Bell,
     /// The last version of the settings under which the queue was seen with nothing in flight.
     quiet_at: AtomicU32,
     pub(crate) stats: QueueStats,
@@ -36,7 +34,7 @@ impl Post {
     pub(crate) fn new(room: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailbox: Mailbox::new(room),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: Bell::new()?,
             quiet_at: AtomicU32::new(0),
             stats: QueueStats::new(),
         })
@@ -45,20 +43,15 @@ impl Post {
     /// Sends from any thread.
     pub(crate) fn send(&self, letter: Letter) {
         if self.mailbox.send(letter) {
-            self.ring();
+            self.bell.ring();
         }
     }
 
     /// Makes the queue look at the settings.
     pub(crate) fn rouse(&self) {
         if self.mailbox.rouse() {
-            self.ring();
+            self.bell.ring();
         }
-    }
-
-    fn ring(&self) {
-        // It fails only when 2^64 - 2 rings were not heard, so it is ringing.
-        let _ = write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// What the queue's ring watches.
@@ -68,7 +61,7 @@ impl Post {
 
     /// The bell was heard.
     pub(crate) fn heard(&self) {
-        let _ = read(&self.bell, &mut [0u8; 8]);
+        self.bell.heard();
     }
 
     pub(crate) fn take(&self, into: &mut VecDeque<Letter>) {

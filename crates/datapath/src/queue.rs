@@ -29,7 +29,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use underseal_device::{Arena, Buffer, Channel, Ring};
+use underseal_device::{Arena, Buffer, Channel, Finished, Ring};
 use underseal_volume::Volume;
 
 use self::adaptive::Adaptive;
@@ -80,6 +80,8 @@ pub struct Queue {
     /// One a lower device, by its number.
     channels: Box<[Box<dyn Channel>]>,
     ring: Ring,
+    /// What a channel that was woken has finished.
+    over: Vec<Finished>,
     arena: Arena,
     slots: Slots,
     depth: u32,
@@ -144,6 +146,7 @@ impl Queue {
             post,
             channels,
             ring,
+            over: Vec::new(),
             arena,
             slots: Slots::new(count),
             depth: options.depth,
@@ -383,12 +386,23 @@ impl Queue {
                 }
                 continue;
             }
+            if let Some(device) = completion.token.as_channel() {
+                let (channel, mut over) = (&mut self.channels[device], std::mem::take(&mut self.over));
+                let wake =
+                    |ring: &mut Ring| channel.woken(ring, completion.token, completion.result, &mut over);
+                self.ring.channel(device, wake);
+                over.drain(..).for_each(|done| self.finished(done));
+                self.over = over;
+                continue;
+            }
             let Some(index) = completion.token.as_lower() else {
                 self.events.extend(completion.token.as_event().map(|number| (number, completion.result)));
                 continue;
             };
-            let channel = &mut self.channels[self.slots.get(index).device];
-            if let Some(done) = channel.finish(&mut self.ring, completion.token, completion.result) {
+            let device = self.slots.get(index).device;
+            let channel = &mut self.channels[device];
+            let finish = |ring: &mut Ring| channel.finish(ring, completion.token, completion.result);
+            if let Some(done) = self.ring.channel(device, finish) {
                 self.finished(done);
             }
         }

@@ -22,7 +22,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_seta
 use underseal_device::{Channel, Device};
 
 use crate::Affinity;
-use crate::hand_over::Injector;
+use crate::injector::Injector;
 
 /// More threads than this are of no use to one volume.
 const MOST: usize = 64;

@@ -12,11 +12,11 @@ use proptest::prelude::*;
 use server::{Behaviour, Server};
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
-use underseal_device::{
-    Channel, Device, Fault, FaultDevice, FileDevice, Geometry, ModelDevice, NbdDevice, OpenOptions, Profile,
-    RamDevice, RecorderDevice, Rule, StripeDevice, ZonedDevice, Zones,
+use underseal_device::{Channel, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RamDevice, Zones};
+use underseal_device_lab::{
+    Fault, FaultDevice, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
 };
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 const SIZE: u64 = 1 << 20;

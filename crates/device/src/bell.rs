@@ -1,26 +1,30 @@
-//! Wakes a channel that waits in its ring for what another thread sees end.
+//! Wakes a thread that waits in its ring for what another thread sees end.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Error, ErrorKind, Result};
-
-pub(crate) struct Bell(OwnedFd);
+/// A descriptor that a ring watches, and that any thread makes readable.
+pub struct Bell(OwnedFd);
 
 impl Bell {
-    pub(crate) fn new() -> Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let none = |e| Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e);
-        fd.map(Self).map_err(none)
+    /// One that does not ring.
+    ///
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(crate) fn ring(&self) {
-        // A bell that cannot count further rings already.
+    /// Rings until it is heard.
+    pub fn ring(&self) {
+        // It fails only when 2^64 - 2 rings were not heard, so it is ringing.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    pub(crate) fn heard(&self) {
+    /// Its owner has woken up.
+    pub fn heard(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,6 +1,6 @@
 //! A device for those who have nothing else to do: one request at a time, waited for.
 
-use crate::{Arena, Channel, Device, Error, ErrorKind, Finished, Io, Result, Ring, Started};
+use crate::{Arena, Channel, Completion, Device, Error, ErrorKind, Finished, Io, Result, Ring, Started};
 
 /// The most that one request moves.
 const MOST: usize = 1 << 20;
@@ -12,6 +12,7 @@ pub struct Blocking {
     channel: Box<dyn Channel>,
     ring: Ring,
     arena: Arena,
+    over: Vec<Finished>,
 }
 
 impl Blocking {
@@ -20,7 +21,12 @@ impl Blocking {
     /// # Errors
     /// When the system has no ring, descriptor or memory for it.
     pub fn new(device: &dyn Device) -> Result<Self> {
-        Ok(Self { channel: device.channel(1)?, ring: Ring::new(8)?, arena: Arena::new(MOST)? })
+        Ok(Self {
+            channel: device.channel(1)?,
+            ring: Ring::new(8)?,
+            arena: Arena::new(MOST)?,
+            over: Vec::new(),
+        })
     }
 
     /// Fills `data` from `offset`.
@@ -98,10 +104,15 @@ impl Blocking {
                 // The request's memory stays with the channel.
                 return (None, Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e)));
             }
-            while let Some(completion) = self.ring.next_completion() {
-                if let Some(done) = self.channel.finish(&mut self.ring, completion.token, completion.result) {
-                    started = Started::Finished(done);
+            while let Some(Completion { token, result }) = self.ring.next_completion() {
+                if token.as_channel().is_some() {
+                    self.channel.woken(&mut self.ring, token, result, &mut self.over);
+                } else {
+                    self.over.extend(self.channel.finish(&mut self.ring, token, result));
                 }
+            }
+            if let Some(done) = self.over.pop() {
+                started = Started::Finished(done);
             }
         }
     }

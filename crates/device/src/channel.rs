@@ -6,8 +6,19 @@ use crate::{Buffer, Error, Geometry, Result, Ring, Token, Zone, ZoneAction, Zone
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
-    /// Size and alignment. The size is that of opening time.
+    /// Size and alignment. The size is that of opening time, or of the last [`refresh`](Device::refresh).
     fn geometry(&self) -> Geometry;
+
+    /// Asks how large the device is now, and waits for the answer. From then on [`geometry`](Device::geometry) tells that, and every
+    /// channel reaches it, also those that are open already. Nobody else is told.
+    ///
+    /// A device whose size cannot change says what it always said.
+    ///
+    /// # Errors
+    /// `Open` when it cannot be asked, or something else is there now; then nothing changes.
+    fn refresh(&self) -> Result<u64> {
+        Ok(self.geometry().size)
+    }
 
     /// A channel for the calling thread's queue, for up to `depth` requests at a time.
     ///
@@ -104,7 +115,7 @@ pub struct Finished {
 pub enum Started {
     /// It is over already.
     Finished(Finished),
-    /// A completion of this channel's will come out of the ring.
+    /// It will come from `finish` or `woken`, after a completion out of the ring.
     Pending,
 }
 
@@ -112,7 +123,8 @@ pub enum Started {
 ///
 /// # Contract
 /// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
-/// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`.
+/// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`, those for
+/// [`Token::channel`] to `woken`.
 pub trait Channel {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
@@ -125,4 +137,8 @@ pub trait Channel {
 
     /// Takes a completion from the ring; `None` when the request goes on (it was cut short and was started again).
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished>;
+
+    /// Something has come that the channel waits for by itself, whichever requests are in flight: a socket, a time, the bell that a
+    /// library's thread rings. Requests that are over with it are put into `over`.
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>);
 }

@@ -7,18 +7,21 @@ mod trim;
 mod zones;
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 
-use crate::losses::Losses;
+use crate::losses::{Losses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
+
+/// `_IOR(0x12, 114, size_t)` (linux/fs.h).
+const BLKGETSIZE64: u64 = 2 << 30 | 8 << 16 | 0x12 << 8 | 114;
 
 /// How to open a file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +37,9 @@ pub struct OpenOptions {
 /// A regular file or a block device, locked for as long as it is open.
 pub struct FileDevice {
     shared: Arc<Shared>,
+    /// All but the size.
     geometry: Geometry,
+    size: AtomicU64,
 }
 
 /// What its channels have in common.
@@ -44,19 +49,7 @@ struct Shared {
     way: Way,
     /// What discards on a block device are multiples of.
     discard_unit: Option<u32>,
-    losses: Losses,
-}
-
-impl Shared {
-    /// A flush failed, whoever asked for it.
-    fn failed(&self, e: Errno) {
-        if self.losses.fail(e) {
-            log::error!(
-                "{}: a flush failed ({e}): acknowledged writes may be lost; every flush fails until the volume is opened again",
-                self.name
-            );
-        }
-    }
+    losses: Arc<Losses>,
 }
 
 /// How a file's data is reached.
@@ -80,12 +73,12 @@ impl FileDevice {
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
         let name = path.display().to_string();
         let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
-        let mut file = open(path, options)?;
+        let file = open(path, options)?;
         let kind = file.metadata().map_err(cannot)?.file_type();
         if !options.unlocked {
             crate::lock::lock(&file, &name, !options.read_only)?;
         }
-        let size = file.seek(SeekFrom::End(0)).map_err(cannot)?;
+        let size = size(&file).map_err(cannot)?;
         let way = match () {
             () if options.direct => Way::Direct,
             () if kind.is_file() && lives_in_memory(&file) => Way::Memory,
@@ -111,8 +104,9 @@ impl FileDevice {
             true => Some(ioctl_blksszget(&file).map_err(|e| cannot(e.into()))?.max(512)),
             false => None,
         };
-        let shared = Shared { file, name, way, discard_unit, losses: Losses::default() };
-        Ok(Self { shared: Arc::new(shared), geometry })
+        let losses = Arc::new(Losses::new(&name));
+        let shared = Shared { file, name, way, discard_unit, losses };
+        Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
     }
 
     /// The open file, for reading the headers that lie on it.
@@ -123,7 +117,16 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        let Shared { file, name, .. } = &*self.shared;
+        let cannot =
+            |e| Error::new(ErrorKind::Open, format!("cannot tell the size of {name}")).with_source(e);
+        let size = size(file).map_err(cannot)?;
+        self.size.store(size, Ordering::Release);
+        Ok(size)
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
@@ -131,7 +134,8 @@ impl Device for FileDevice {
         let cannot =
             |e| Error::new(ErrorKind::Open, format!("cannot open {} again", shared.name)).with_source(e);
         let file = reopen(&shared.file, self.geometry.read_only, shared.way).map_err(cannot)?;
-        Ok(Box::new(FileChannel::new(shared, file, depth)))
+        let losses = shared.losses.clone();
+        Ok(Box::new(Sticky::new(FileChannel::new(shared, file, depth), losses)))
     }
 
     fn name(&self) -> &str {
@@ -183,6 +187,20 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
         .and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK))
         .map_err(|e| cannot(e.into()))?;
     Ok(file)
+}
+
+/// How large a file or a block device is. Its position stays where it is: others may read from there.
+fn size(file: &File) -> std::io::Result<u64> {
+    let of = file.metadata()?;
+    if !of.file_type().is_block_device() {
+        return Ok(of.len());
+    }
+    let mut size = 0_u64;
+    // SAFETY: the kernel writes 64 bits.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut size) } == 0 {
+        return Ok(size);
+    }
+    Err(std::io::Error::last_os_error())
 }
 
 /// Whether a block device knows what is not needed any more.

@@ -1,9 +1,9 @@
 //! What a device wants of those who use it.
 
-/// A device's size and its alignment rules.
+/// A device's size and its alignment rules. All but the size is of opening time and does not change while the device is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Size in bytes.
+    /// Size in bytes, when it was last asked for: on opening, and by [`Device::refresh`](crate::Device::refresh).
     pub size: u64,
     /// Offsets and lengths must be a multiple of this many bytes; 1 when anything goes.
     pub block: u32,

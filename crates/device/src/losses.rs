@@ -1,4 +1,12 @@
-//! Writes that were acknowledged and may be lost.
+//! Writes that were acknowledged and may be lost: the one place for every device that can lose them.
+//!
+//! ```text
+//!   queue -- Sticky -- the device's channel      says when a flush fails (`fail`), or a server goes away (`note`)
+//!               \           /
+//!                 Losses                         one a device
+//! ```
+//!
+//! Devices on other devices hold channels that are [`Sticky`] already, and pass on what those say. Memory loses nothing.
 //!
 //! # A flush that failed
 //! Linux tells of bytes that it could not write back once on each open file, and takes them for written from then on: they are read
@@ -11,13 +19,18 @@
 //! # A server that went away
 //! What it had acknowledged and not flushed is told of once on each channel: the head of [`nbd`](crate::nbd) says why.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use rustix::io::Errno;
 
+use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Result, Ring, Started, Token};
+
 /// What a device knows of acknowledged writes, over all its channels.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
+    /// The device's.
+    name: String,
     /// The error number of the first flush that failed; 0 before.
     failed: AtomicI32,
     /// Changes that were acknowledged without being durable.
@@ -31,16 +44,25 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// A flush has failed. True the first time.
-    pub(crate) fn fail(&self, errno: Errno) -> bool {
-        self.failed.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst).is_ok()
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.into(), ..Self::default() }
     }
 
-    /// Why no flush can succeed any more.
-    pub(crate) fn failed(&self) -> Option<Errno> {
+    /// A flush has failed: one that was asked for, or that of a durable write.
+    pub(crate) fn fail(&self, errno: Errno) {
+        if self.failed.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst).is_ok() {
+            log::error!(
+                "{}: a flush failed ({errno}): acknowledged writes may be lost; every flush fails until the volume is opened again",
+                self.name
+            );
+        }
+    }
+
+    /// An error, when no flush can succeed any more.
+    fn check(&self) -> Result<()> {
         match self.failed.load(SeqCst) {
-            0 => None,
-            errno => Some(Errno::from_raw_os_error(errno)),
+            0 => Ok(()),
+            errno => Err(unflushed(Errno::from_raw_os_error(errno))),
         }
     }
 
@@ -86,18 +108,143 @@ impl Losses {
     }
 }
 
+/// The error of a flush that failed, or that comes after one.
+pub(crate) fn unflushed(errno: Errno) -> Error {
+    Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(errno)
+}
+
+/// A channel on which every flush fails once one of its device has failed.
+pub(crate) struct Sticky<C> {
+    inner: C,
+    losses: Arc<Losses>,
+    /// The slots of flushes in flight.
+    flushes: Vec<u32>,
+}
+
+impl<C> Sticky<C> {
+    pub(crate) fn new(inner: C, losses: Arc<Losses>) -> Self {
+        Self { inner, losses, flushes: Vec::new() }
+    }
+
+    /// A request is over. Where it is a flush that succeeded, another channel's may have failed meanwhile, and taken the error.
+    fn over(&mut self, done: &mut Finished) {
+        if let Some(at) = self.flushes.iter().position(|&slot| slot == done.slot) {
+            self.flushes.swap_remove(at);
+            if done.result.is_ok() {
+                done.result = self.losses.check();
+            }
+        }
+    }
+}
+
+impl<C: Channel> Channel for Sticky<C> {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        self.inner.read_now(offset, data)
+    }
+
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        self.inner.write_now(offset, data)
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        if let Io::Flush = io {
+            let result = self.losses.check();
+            if result.is_err() {
+                return Started::Finished(Finished { slot, buffer: None, result });
+            }
+            self.flushes.push(slot);
+        }
+        let mut started = self.inner.start(ring, slot, io);
+        if let Started::Finished(done) = &mut started {
+            self.over(done);
+        }
+        started
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        let mut done = self.inner.finish(ring, token, result)?;
+        self.over(&mut done);
+        Some(done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let before = over.len();
+        self.inner.woken(ring, token, result, over);
+        over[before..].iter_mut().for_each(|done| self.over(done));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Device, RamDevice};
 
     #[test]
     fn a_flush_that_failed_is_not_made_good() {
         let losses = Losses::default();
-        assert_eq!(losses.failed(), None);
-        assert!(losses.fail(Errno::IO));
-        assert!(!losses.fail(Errno::NOSPC), "it is known already");
+        losses.check().unwrap();
+        losses.fail(Errno::IO);
+        losses.fail(Errno::NOSPC);
         losses.flushed(losses.mark());
-        assert_eq!(losses.failed(), Some(Errno::IO));
+        assert_eq!(losses.check().unwrap_err().errno(), Some(Errno::IO.raw_os_error()), "the first one's");
+    }
+
+    /// Answers a flush when it is woken, and other requests at once.
+    struct Later(Box<dyn Channel>, Vec<u32>);
+
+    impl Channel for Later {
+        fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+            self.0.read_now(offset, data)
+        }
+
+        fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+            self.0.write_now(offset, data)
+        }
+
+        fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+            match io {
+                Io::Flush => {
+                    self.1.push(slot);
+                    Started::Pending
+                }
+                io => self.0.start(ring, slot, io),
+            }
+        }
+
+        fn finish(&mut self, _: &mut Ring, _: Token, _: i32) -> Option<Finished> {
+            None
+        }
+
+        fn woken(&mut self, _: &mut Ring, _: Token, _: i32, over: &mut Vec<Finished>) {
+            over.extend(self.1.drain(..).map(|slot| Finished { slot, buffer: None, result: Ok(()) }));
+        }
+    }
+
+    #[test]
+    fn every_channel_fails_to_flush_from_then_on_and_does_all_else() {
+        let (device, losses) = (RamDevice::new(1 << 20), Arc::new(Losses::default()));
+        let mut ring = Ring::new(2).unwrap();
+        let [mut a, mut b] =
+            [(); 2].map(|()| Sticky::new(Later(device.channel(4).unwrap(), Vec::new()), losses.clone()));
+        let wake = |channel: &mut Sticky<Later>, ring: &mut Ring| {
+            let mut over = Vec::new();
+            channel.woken(ring, Token::channel(0), 0, &mut over);
+            over.into_iter().map(|done| (done.slot, done.result.is_ok())).collect::<Vec<_>>()
+        };
+        assert!(matches!(a.start(&mut ring, 1, Io::Flush), Started::Pending));
+        assert_eq!(wake(&mut a, &mut ring), [(1, true)]);
+        // Two are under way when a third one's fails.
+        assert!(matches!(a.start(&mut ring, 2, Io::Flush), Started::Pending));
+        assert!(matches!(b.start(&mut ring, 2, Io::Flush), Started::Pending));
+        losses.fail(Errno::IO);
+        assert_eq!((wake(&mut a, &mut ring), wake(&mut b, &mut ring)), (vec![(2, false)], vec![(2, false)]));
+        for channel in [&mut a, &mut b] {
+            let Started::Finished(done) = channel.start(&mut ring, 3, Io::Flush) else { panic!("at once") };
+            assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Flush);
+            let zero = Io::Zero { offset: 0, len: 4096, punch: true };
+            let Started::Finished(done) = channel.start(&mut ring, 3, zero) else { panic!("at once") };
+            done.result.unwrap();
+        }
     }
 
     #[test]

@@ -9,9 +9,8 @@
 //!     +-- NbdChannel -+- Link -- Socket                   where it does not: one connection for all
 //!
 //!   handshake   options, without I/O          flight    one request: what is asked, what was answered
-//!   protocol    numbers and messages          replies   the server's bytes, taken apart
+//!   extents     block status                  replies   the server's bytes, taken apart
 //!   address     nbd://..., nbd+unix://...     link      sending, receiving, connecting again
-//!   extents     block status
 //! ```
 //!
 //! # How many connections
@@ -25,7 +24,8 @@
 //! parameter); then they fail with EIO, and each one that follows looks for the server again. Asking twice changes nothing:
 //! no request that overlaps one in flight is made. (A server that is not dead but cut off may still carry out what it was asked
 //! before, as with every client that connects again.) An export that is back with another size, other flags or narrower
-//! blocks is refused.
+//! blocks is refused. Another size is taken where it is asked for (`Device::refresh`): a connection reaches what its server told on
+//! it, and is made again, when nothing is in flight on it, for a request that goes beyond.
 //!
 //! # Flushes
 //! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has those bytes any more, so a
@@ -56,22 +56,23 @@ mod extents;
 mod flight;
 mod handshake;
 mod link;
-pub mod protocol;
 mod replies;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod script;
 mod socket;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use underseal_nbd_protocol::TransmissionFlags;
 
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::Extents;
 use self::link::{Link, say_goodbye};
-use self::protocol::TransmissionFlags;
 use self::socket::{HANDSHAKE_LIMIT, Socket, connect_now};
 use crate::bell::Bell;
-use crate::losses::Losses;
+use crate::losses::{Losses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::Address;
@@ -82,6 +83,7 @@ pub struct NbdDevice {
     shared: Arc<Shared>,
     /// The one connection of a server that does not want several.
     single: Option<Arc<Link>>,
+    /// All but the size.
     geometry: Geometry,
     extents: Extents,
 }
@@ -93,11 +95,27 @@ struct Shared {
     /// The host's addresses, looked up once: no name server is waited for amid requests.
     addresses: Vec<SocketAddr>,
     export: Export,
-    losses: Losses,
-    /// A connection that nobody uses now, and whether it has structured replies.
-    spare: Mutex<Option<(Arc<Socket>, bool)>>,
+    /// The export's size when it was last asked for; what `export` says is of opening time.
+    size: AtomicU64,
+    losses: Arc<Losses>,
+    /// A connection that nobody uses now.
+    spare: Mutex<Option<Connected>>,
     /// Those in use.
     sockets: Mutex<Vec<Weak<Socket>>>,
+}
+
+/// A connection that is negotiated.
+struct Connected {
+    socket: Arc<Socket>,
+    structured: bool,
+    /// The export's size as this connection knows it: for another one the client has to connect again.
+    size: u64,
+}
+
+impl Connected {
+    fn new(socket: Arc<Socket>, export: &Export) -> Self {
+        Self { socket, structured: export.structured, size: export.size }
+    }
 }
 
 impl NbdDevice {
@@ -125,7 +143,7 @@ impl NbdDevice {
             );
         }
         let geometry = Geometry {
-            size: export.size / u64::from(export.min_block) * u64::from(export.min_block),
+            size: 0,
             block: export.min_block,
             preferred_block: export.preferred_block,
             memory_alignment: 1,
@@ -134,14 +152,15 @@ impl NbdDevice {
             zones: None,
         };
         let several = has(TransmissionFlags::CAN_MULTI_CONN);
-        let spare = Mutex::new(Some((socket, export.structured)));
-        let (losses, sockets) = (Losses::default(), Mutex::default());
-        let shared = Arc::new(Shared { address, name, addresses, export, losses, spare, sockets });
+        let spare = Mutex::new(Some(Connected::new(socket, &export)));
+        let size = AtomicU64::new(export.size);
+        let (losses, sockets) = (Arc::new(Losses::new(&name)), Mutex::default());
+        let shared = Arc::new(Shared { address, name, addresses, export, size, losses, spare, sockets });
         let single = (!several).then(|| Arc::new(Link::new(shared.clone())));
         Ok(Self { shared, single, geometry, extents: Extents::default() })
     }
 
-    /// What the server says of the export.
+    /// What the server said of the export when it was opened.
     pub fn export(&self) -> Export {
         self.shared.export
     }
@@ -149,15 +168,35 @@ impl NbdDevice {
 
 impl Device for NbdDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let block = u64::from(self.shared.export.min_block);
+        Geometry { size: self.shared.size() / block * block, ..self.geometry }
     }
 
-    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+    /// A server tells the size once on each connection: a new one is made. A server that lets only one client in does not answer.
+    fn refresh(&self) -> Result<u64> {
+        let Shared { address, addresses, name, .. } = &*self.shared;
+        let (socket, export) =
+            connect_now(address, addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(name, &e))?;
+        if let Some(why) = self.shared.differs(&Export { size: self.shared.size(), ..export }) {
+            let context = format!("{name}: what is served there is another export: {why}");
+            return Err(Error::new(ErrorKind::Open, context));
+        }
+        // Connections that are used are made again when a request needs what they do not reach.
+        self.shared.size.store(export.size, SeqCst);
+        self.shared.keep_spare(Connected::new(socket, &export));
+        Ok(self.geometry().size)
+    }
+
+    fn channel(&self, _depth: u32) -> Result<Box<dyn Channel>> {
+        let no_bell = |e: std::io::Error| {
+            Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e)
+        };
         let (link, bell) = match &self.single {
-            Some(link) => (link.clone(), Some(Arc::new(Bell::new()?))),
+            Some(link) => (link.clone(), Some(Arc::new(Bell::new().map_err(no_bell)?))),
             None => (Arc::new(Link::new(self.shared.clone())), None),
         };
-        Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell, depth)))
+        let channel = NbdChannel::new(self.shared.clone(), link, bell);
+        Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
     }
 
     fn name(&self) -> &str {
@@ -166,32 +205,41 @@ impl Device for NbdDevice {
 
     fn extent(&self, offset: u64, len: u64) -> Extent {
         let tells = self.single.is_none() && self.shared.export.structured;
-        let inside = offset < self.geometry.size && len > 0;
+        let size = self.geometry().size;
+        let inside = offset < size && len > 0;
         if !tells || !inside {
             return Extent { len, hole: false };
         }
         // The end of the last block is the end of the export.
-        let len = len.min(self.geometry.size - offset);
+        let len = len.min(size - offset);
         self.extents.at(&self.shared, offset, len)
     }
 }
 
 impl Shared {
     /// A connection that nobody uses, if there is one and it is whole.
-    fn take_spare(&self) -> Option<(Arc<Socket>, bool)> {
-        let (socket, structured) = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        if socket.is_dead() {
-            self.note_loss(&socket);
+    fn take_spare(&self) -> Option<Connected> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        if spare.socket.is_dead() {
+            self.note_loss(&spare.socket);
             return None;
         }
-        Some((socket, structured))
+        if spare.size != self.size() {
+            say_goodbye(&spare.socket);
+            return None;
+        }
+        Some(spare)
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(SeqCst)
     }
 
     /// Keeps a connection for the next channel. One is enough.
-    fn keep_spare(&self, spare: (Arc<Socket>, bool)) {
+    fn keep_spare(&self, spare: Connected) {
         let before = self.spare.lock().unwrap_or_else(PoisonError::into_inner).replace(spare);
-        if let Some((socket, _)) = before {
-            say_goodbye(&socket);
+        if let Some(before) = before {
+            say_goodbye(&before.socket);
         }
     }
 
@@ -238,8 +286,9 @@ impl Shared {
     fn differs(&self, now: &Export) -> Option<String> {
         let was = &self.export;
         let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;
-        if now.size != was.size {
-            return Some(format!("it has {} bytes, not {}", now.size, was.size));
+        let size = self.size();
+        if now.size != size {
+            return Some(format!("it has {} bytes, not {size}", now.size));
         }
         if now.min_block > was.min_block || now.max_block < was.max_block {
             let (min, max) = (now.min_block, now.max_block);
@@ -255,8 +304,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some((socket, _)) = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            say_goodbye(&socket);
+        if let Some(spare) = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            say_goodbye(&spare.socket);
         }
     }
 }

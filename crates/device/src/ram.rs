@@ -135,6 +135,9 @@ impl Channel for RamChannel {
     fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
         None
     }
+
+    /// It waits for nothing.
+    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the devices that stand on others want to know of a request.
+//! What a request is, for devices that stand on others and for messages.
 
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ impl Kind {
     }
 
     /// The error of such a request at byte `offset`, as the system would report it.
-    pub(crate) fn failed(self, offset: u64, why: &str, errno: Errno) -> Error {
+    pub fn failed(self, offset: u64, why: &str, errno: Errno) -> Error {
         let (kind, what) = match self {
             Self::Read => (ErrorKind::Read, "read"),
             Self::Write => (ErrorKind::Write, "write"),
@@ -71,7 +71,7 @@ impl Io {
     }
 
     /// Its memory, when it has any.
-    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+    pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
             _ => None,

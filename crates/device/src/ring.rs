@@ -13,23 +13,36 @@ use crate::{Error, ErrorKind, Result, monotonic};
 /// Tells whose completion it is.
 ///
 /// A device that stands on others may have several operations in flight for one request. Its lower channels see slots
-/// of their own, `slot << bits | part`, inside [`Ring::nested`]; the token then tells each of them its own number:
+/// of their own, `slot << bits | part`, inside [`Ring::nested`]; the token then tells each of them its own number. What a
+/// channel waits for by itself belongs to no request: its token leads to the channel, as a number at each fork of the way down.
 ///
 /// ```text
-///   63     47    39     31              0
-///   event   depth  bits  slot of the lowest channel = slot of the queue << bits | parts on the way down
+///   63 62     54          37     32                 0
+///   1  0      the number of an event
+///   0  0      depth       bits   slot of the lowest channel = slot of the queue << bits | parts on the way down
+///   0  1      depth  |  forks of the way (28 bits)  |  the queue's channel (20)  |  what it waits for (6)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token(u64);
 
 impl Token {
     const EVENT: u64 = 1 << 63;
+    const CHANNEL: u64 = 1 << 62;
+    const DEPTH: u32 = 54;
     const BITS: u32 = 32;
-    const DEPTH: u32 = 40;
+    /// Of a channel's token: where the way down begins, the queue's channel, and what that waits for.
+    const FORKS: u32 = 26;
+    const OWNER: u32 = 6;
+    const WHAT: u64 = 0x3f;
 
     /// A request to the lower device, by its slot.
     pub fn lower(slot: u32) -> Self {
         Self(u64::from(slot))
+    }
+
+    /// Something that a channel waits for by itself, by the channel's own number for it (0 to 63).
+    pub fn channel(what: u8) -> Self {
+        Self(Self::CHANNEL | u64::from(what) & Self::WHAT)
     }
 
     /// An event on a descriptor that the ring watches, by the watcher's own number.
@@ -44,13 +57,39 @@ impl Token {
 
     /// The slot, if it is a request to the lower device.
     pub fn as_lower(self) -> Option<u32> {
-        (self.0 & Self::EVENT == 0).then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
+        let is_lower = self.0 & (Self::EVENT | Self::CHANNEL) == 0;
+        is_lower.then(|| self.low() >> (self.0 >> Self::BITS & 0x1f))
+    }
+
+    /// Which of the queue's channels is woken by it, as [`Ring::channel`] was told, if it is something that one waits for by itself.
+    pub fn as_channel(self) -> Option<usize> {
+        let channel = self.0 >> Self::OWNER & 0xf_ffff;
+        (self.0 & Self::CHANNEL != 0).then_some(usize::try_from(channel).unwrap_or(usize::MAX))
+    }
+
+    /// What a channel has waited for.
+    pub fn what(self) -> u8 {
+        (self.0 & Self::WHAT) as u8
     }
 
     /// The token as a lower channel knows it that was started in [`Ring::nested`] with as many `bits`; `None` when the
     /// operation is the channel's own.
     pub fn below(self, bits: u32) -> Option<Self> {
-        (self.0 >> Self::DEPTH & 0xff != 0).then(|| Self(self.0 - Self::nesting(bits)))
+        (self.depth() != 0).then(|| Self(self.0 - Self::nesting(bits)))
+    }
+
+    /// Which of `of` lower channels is woken, and the token as that one knows it; `None` when it is the channel itself.
+    pub fn fork(self, of: usize) -> Option<(usize, Self)> {
+        let bits = Below::fork_bits(of);
+        let forks = (self.0 & ((1 << Self::DEPTH) - 1)) >> Self::FORKS & ((1 << 28) - 1);
+        let low = self.0 & ((1 << Self::FORKS) - 1);
+        let head = (self.0 >> Self::DEPTH).checked_sub(1).filter(|_| self.depth() != 0)?;
+        let number = usize::try_from(forks & ((1 << bits) - 1)).ok()?;
+        Some((number, Self(head << Self::DEPTH | forks >> bits << Self::FORKS | low)))
+    }
+
+    fn depth(self) -> u64 {
+        self.0 >> Self::DEPTH & 0xff
     }
 
     fn nesting(bits: u32) -> u64 {
@@ -67,6 +106,57 @@ impl Token {
     }
 }
 
+/// One of a channel's lower channels, as a token finds it again.
+#[derive(Debug, Clone, Copy)]
+pub struct Below {
+    bits: u32,
+    number: usize,
+    of: usize,
+}
+
+impl Below {
+    /// The only one, whose slots are those of the channel above.
+    pub const ONLY: Self = Self { bits: 0, number: 0, of: 1 };
+
+    /// The `number`th of so many, whose slots are `slot << bits | part`. The numbers on the way down to a channel that waits for
+    /// something by itself have 28 bits together.
+    pub fn new(bits: u32, number: usize, of: usize) -> Self {
+        Self { bits, number, of }
+    }
+
+    fn fork_bits(of: usize) -> u32 {
+        usize::BITS - of.saturating_sub(1).leading_zeros()
+    }
+}
+
+/// What the tokens of the channel that is running are marked with.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    /// A request's.
+    slots: u64,
+    /// The channel's own, and how many bits of forks are in it.
+    own: u64,
+    forks: u32,
+}
+
+impl Marks {
+    fn below(self, below: Below) -> Self {
+        let forks = self.forks + Below::fork_bits(below.of);
+        debug_assert!(Token::FORKS + forks <= Token::DEPTH, "the way down is too long for a token");
+        let fork = (below.number as u64) << (Token::FORKS + self.forks);
+        Self {
+            slots: self.slots + Token::nesting(below.bits),
+            own: self.own + (1 << Token::DEPTH) + fork,
+            forks,
+        }
+    }
+
+    fn mark(self, token: Token) -> Token {
+        let mark = if token.0 & Token::CHANNEL == 0 { self.slots } else { self.own };
+        Token(token.0 | mark)
+    }
+}
+
 /// Something that the ring was waiting for.
 #[derive(Debug, Clone, Copy)]
 pub struct Completion {
@@ -79,8 +169,7 @@ pub struct Completion {
 /// A queue's io_uring.
 pub struct Ring {
     ring: IoUring,
-    /// What the tokens of the channel that is running are marked with.
-    nesting: u64,
+    marks: Marks,
     /// Timeouts that have not come, the next first: when, and whose. The kernel is told of the next one only.
     timeouts: BinaryHeap<Reverse<(Duration, u64)>>,
     /// Completions that channels made themselves.
@@ -110,16 +199,25 @@ impl Ring {
             )
             .with_source(e)
         })?;
-        Ok(Self { ring, nesting: 0, timeouts: BinaryHeap::new(), posted: VecDeque::new() })
+        Ok(Self { ring, marks: Marks::default(), timeouts: BinaryHeap::new(), posted: VecDeque::new() })
     }
 
-    /// Runs a lower channel whose slots are `slot << bits | part`; the completions come with a token that
-    /// [`Token::below`] opens.
-    pub fn nested<T>(&mut self, bits: u32, run: impl FnOnce(&mut Self) -> T) -> T {
-        let above = self.nesting;
-        self.nesting += Token::nesting(bits);
+    /// Runs a lower channel. The completions of its requests come with a token that [`Token::below`] opens, what it waits for by
+    /// itself with one that [`Token::fork`] opens.
+    pub fn nested<T>(&mut self, below: Below, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.marked(self.marks.below(below), run)
+    }
+
+    /// Runs the `number`th of a queue's channels: what it waits for by itself comes with a token that tells the number
+    /// ([`Token::as_channel`]). Who has one channel only need not say so.
+    pub fn channel<T>(&mut self, number: usize, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.marked(Marks { own: (number as u64) << Token::OWNER, ..Marks::default() }, run)
+    }
+
+    fn marked<T>(&mut self, marks: Marks, run: impl FnOnce(&mut Self) -> T) -> T {
+        let above = std::mem::replace(&mut self.marks, marks);
         let result = run(self);
-        self.nesting = above;
+        self.marks = above;
         result
     }
 
@@ -131,7 +229,7 @@ impl Ring {
         if !self.has_timeouts() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        self.timeouts.push(Reverse((deadline, token.0 | self.nesting)));
+        self.timeouts.push(Reverse((deadline, self.marks.mark(token).0)));
         Ok(())
     }
 
@@ -177,16 +275,16 @@ impl Ring {
         unsafe { self.push(&command) }
     }
 
-    /// Gives a completion with result 0 at once: of a request that ended with another one's completion.
-    pub(crate) fn post(&mut self, token: Token) {
-        self.posted.push_back(token.0 | self.nesting);
+    /// Gives a completion with result 0 at once.
+    pub fn post(&mut self, token: Token) {
+        self.posted.push_back(self.marks.mark(token).0);
     }
 
-    /// As [`Ring::watch`], for a request to the lower device.
+    /// As [`Ring::watch`], for a channel.
     ///
     /// # Errors
     /// When the ring cannot take an operation.
-    pub(crate) fn poll(&mut self, fd: BorrowedFd<'_>, events: i16, token: Token) -> io::Result<()> {
+    pub fn poll(&mut self, fd: BorrowedFd<'_>, events: i16, token: Token) -> io::Result<()> {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), u32::from(events.cast_unsigned()))
             .build()
             .user_data(token.0);
@@ -200,11 +298,12 @@ impl Ring {
     /// The memory that the operation refers to stays valid, and untouched where the kernel writes, until its completion
     /// has come.
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let marked = self.marks.mark(Token(entry.get_user_data())).0;
         let nested;
-        let entry = if self.nesting == 0 {
+        let entry = if marked == entry.get_user_data() {
             entry
         } else {
-            nested = entry.clone().user_data(entry.get_user_data() | self.nesting);
+            nested = entry.clone().user_data(marked);
             &nested
         };
         // SAFETY: the caller's promise.
@@ -294,7 +393,8 @@ mod tests {
         let mut ring = Ring::new(4).unwrap();
         let (outer, inner) = (5u32, (5 << 4 | 3) << 2 | 1);
         let past = monotonic();
-        ring.nested(4, |ring| ring.nested(2, |ring| ring.timeout(Token::lower(inner), past))).unwrap();
+        let (first, then) = (Below::new(4, 0, 1), Below::new(2, 0, 1));
+        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(Token::lower(inner), past))).unwrap();
         ring.timeout(Token::lower(outer), past).unwrap();
         let mut seen = Vec::new();
         while seen.len() < 2 {
@@ -307,6 +407,39 @@ mod tests {
         let slots = [seen[0], second, third, seen[1]].map(|t| t.as_lower().unwrap());
         assert_eq!(slots, [outer, outer << 4 | 3, inner, outer]);
         assert_eq!((third, third.below(0)), (Token::lower(inner), None));
+    }
+
+    #[test]
+    fn tokens_of_its_own_find_each_channel() {
+        let mut ring = Ring::new(4).unwrap();
+        // A queue's fifth channel: a stripe of three, the last of which is a model of a stripe of two.
+        let own = |what: u8| move |ring: &mut Ring| ring.post(Token::channel(what));
+        ring.channel(4, |ring| {
+            own(1)(ring);
+            ring.nested(Below::new(4, 2, 3), |ring| {
+                own(2)(ring);
+                ring.nested(Below::ONLY, |ring| {
+                    own(3)(ring);
+                    ring.nested(Below::new(4, 1, 2), own(63));
+                });
+                ring.post(Token::lower(7 << 4));
+            });
+        });
+        own(5)(&mut ring);
+        let mut tokens = std::iter::from_fn(|| ring.next_completion()).map(|c| c.token);
+        let mut next = || tokens.next().unwrap();
+        let first = next();
+        assert_eq!((first.as_channel(), first.what(), first.fork(3)), (Some(4), 1, None));
+        let (number, second) = next().fork(3).unwrap();
+        assert_eq!((number, second.what(), second.fork(1)), (2, 2, None));
+        let (number, third) = next().fork(3).unwrap().1.fork(1).unwrap();
+        assert_eq!((number, third.what(), third.fork(2)), (0, 3, None));
+        let (number, fourth) = next().fork(3).unwrap().1.fork(1).unwrap().1.fork(2).unwrap();
+        assert_eq!((number, fourth.what(), fourth.fork(1)), (1, 63, None));
+        assert_eq!((fourth.as_lower(), fourth.as_event(), fourth.as_channel()), (None, None, Some(4)));
+        let request = next();
+        assert_eq!((request.as_channel(), request.as_lower()), (None, Some(7)));
+        assert_eq!((next().as_channel(), tokens.next()), (Some(0), None));
     }
 
     #[test]

@@ -154,6 +154,24 @@ fn parts_of_blocks_are_not_discarded() {
 }
 
 #[test]
+fn what_a_disk_has_grown_by_is_there_when_it_is_asked() {
+    let Some(disk) = Loop::new("what_a_disk_has_grown_by_is_there_when_it_is_asked") else { return };
+    for (options, size) in WAYS.into_iter().zip([SIZE, 2 * SIZE]) {
+        let device = disk.open(options);
+        let mut io = Blocking::new(&device).unwrap();
+        assert_eq!((device.geometry().size, device.refresh().unwrap()), (size, size));
+        File::options().write(true).open(disk.image()).unwrap().set_len(size + SIZE).unwrap();
+        run(Command::new("losetup").arg("--set-capacity").arg(&disk.device));
+        assert_eq!(device.geometry().size, size, "nobody has asked");
+        assert_eq!((device.refresh().unwrap(), device.geometry().size), (size + SIZE, size + SIZE));
+        io.write(size + SIZE - 4096, &[9; 4096], true).unwrap();
+        let mut back = [0; 4096];
+        io.read(size + SIZE - 4096, &mut back).unwrap();
+        assert_eq!(back, [9; 4096]);
+    }
+}
+
+#[test]
 fn a_device_that_the_kernel_uses_is_not_opened_for_writing() {
     let Some(disk) = Loop::new("a_device_that_the_kernel_uses_is_not_opened_for_writing") else { return };
     run(Command::new("mkfs.ext4").arg("-q").arg(&disk.device));

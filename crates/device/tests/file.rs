@@ -184,6 +184,31 @@ fn a_flush_that_was_under_way_when_another_failed_fails_too() {
 }
 
 #[test]
+fn what_a_file_has_grown_by_is_there_when_it_is_asked() {
+    for direct in [false, true] {
+        let f = Fixture::new(1 << 20);
+        let device = f.open(OpenOptions { direct, ..Default::default() });
+        let mut before = Blocking::new(&device).unwrap();
+        std::io::Seek::seek(&mut device.file(), std::io::SeekFrom::Start(77)).unwrap();
+        assert_eq!(device.refresh().unwrap(), 1 << 20);
+        let opened = device.geometry();
+        device.file().set_len(3 << 20).unwrap();
+        assert_eq!(device.geometry(), opened, "nobody has asked");
+        assert_eq!(device.refresh().unwrap(), 3 << 20);
+        assert_eq!(device.geometry(), underseal_device::Geometry { size: 3 << 20, ..opened });
+        let end = (3 << 20) - 4096;
+        before.write(end, &[9; 4096], true).unwrap();
+        let mut back = [0; 4096];
+        Blocking::new(&device).unwrap().read(end, &mut back).unwrap();
+        assert_eq!(back, [9; 4096]);
+        device.file().set_len(2 << 20).unwrap();
+        assert_eq!((device.refresh().unwrap(), device.geometry().size), (2 << 20, 2 << 20));
+        assert!(before.read(end, &mut back).is_err(), "it is gone");
+        assert_eq!(std::io::Seek::stream_position(&mut device.file()).unwrap(), 77, "its position stays");
+    }
+}
+
+#[test]
 fn each_channel_has_an_open_file_of_its_own() {
     let open_files = |path: &PathBuf| {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();

@@ -48,11 +48,14 @@ macro_rules! error_type {
         }
 
         impl $name {
-            pub(crate) fn new(kind: $kind, context: impl ::std::convert::Into<::std::string::String>) -> Self {
+            /// What went wrong, where.
+            pub fn new(kind: $kind, context: impl ::std::convert::Into<::std::string::String>) -> Self {
                 Self { kind, context: context.into(), source: None }
             }
 
-            pub(crate) fn with_source(mut self, source: impl ::std::convert::Into<$source>) -> Self {
+            /// Adds what caused it.
+            #[must_use]
+            pub fn with_source(mut self, source: impl ::std::convert::Into<$source>) -> Self {
                 let source: $source = source.into();
                 self.source = Some(source.into());
                 self

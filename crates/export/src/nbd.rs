@@ -26,4 +26,4 @@ pub use server::{Connection, ConnectionHandler, Server, ServerConfig, StopSignal
 pub use tls::{TlsConfig, TlsFiles, TlsMode};
 pub use transmission::{MAX_PAYLOAD, VolumeHandler};
 pub use transport::{TlsStream, Transport};
-pub use underseal_device::nbd::protocol;
+pub use underseal_nbd_protocol as protocol;

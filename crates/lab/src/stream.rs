@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Arena, Buffer, Channel, Device, Finished, Io, Now, Ring, Started};
+use underseal_device::{Arena, Buffer, Channel, Completion, Device, Finished, Io, Now, Ring, Started};
 
 use crate::{Error, Result};
 
@@ -93,6 +93,7 @@ pub(crate) struct Bare {
     channel: Box<dyn Channel>,
     ring: Ring,
     arena: Arena,
+    over: Vec<Finished>,
     ready: VecDeque<Done>,
 }
 
@@ -104,6 +105,7 @@ impl Bare {
             channel: device.channel(entries)?,
             ring: Ring::new(entries.saturating_add(8))?,
             arena: Arena::new(size.next_power_of_two().max(4096) * depth * 2)?,
+            over: Vec::with_capacity(depth),
             ready: VecDeque::with_capacity(depth),
         })
     }
@@ -121,11 +123,15 @@ impl Bare {
     }
 
     fn reap(&mut self) {
-        while let Some(completion) = self.ring.next_completion() {
-            let finished = self.channel.finish(&mut self.ring, completion.token, completion.result);
-            if let Some(Finished { slot, buffer, result }) = finished {
-                self.done(slot, result, buffer);
+        while let Some(Completion { token, result }) = self.ring.next_completion() {
+            if token.as_channel().is_some() {
+                self.channel.woken(&mut self.ring, token, result, &mut self.over);
+            } else {
+                self.over.extend(self.channel.finish(&mut self.ring, token, result));
             }
+        }
+        while let Some(Finished { slot, buffer, result }) = self.over.pop() {
+            self.done(slot, result, buffer);
         }
     }
 }

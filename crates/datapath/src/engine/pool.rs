@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::{Accelerator, Job};
-use crate::hand_over::Injector;
+use crate::injector::Injector;
 use crate::{Error, ErrorKind, Result};
 
 /// Threads that crypt what they are given.

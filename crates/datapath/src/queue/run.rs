@@ -242,7 +242,8 @@ impl Queue {
 
     fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
         self.slots.get(index).device = device;
-        match self.channels[device].start(&mut self.ring, index, io) {
+        let channel = &mut self.channels[device];
+        match self.ring.channel(device, |ring| channel.start(ring, index, io)) {
             Started::Pending => Step::Pending,
             Started::Finished(done) => self.piece_over(done),
         }

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, WriteOrder};
-use underseal_device::{Fault, FaultControl, Kind, Rule};
+use underseal_device::Kind;
+use underseal_device_lab::{Fault, FaultControl, Rule};
 
 use super::dice::Dice;
 use super::disk::tick;

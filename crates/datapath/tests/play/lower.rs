@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
-use underseal_device::{
-    Device, FileDevice, ModelDevice, NbdDevice, OpenOptions, Profile, RamDevice, StripeDevice, ZonedDevice,
-    Zones,
-};
+use underseal_device::{Device, FileDevice, NbdDevice, OpenOptions, RamDevice, Zones};
+use underseal_device_lab::{ModelDevice, Profile, StripeDevice, ZonedDevice};
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 use super::dice::Dice;
 use super::round::Setup;

@@ -9,9 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_cipher::{Key, SectorSize, build};
-use underseal_datapath::engine::{Accelerator, DmaFaults, DmaModel, DmaSpec, SoftwarePool};
+use underseal_datapath::engine::{Accelerator, SoftwarePool};
 use underseal_datapath::{Mapping, QueueOptions};
-use underseal_device::{Device, FaultControl, FaultDevice};
+use underseal_device::Device;
+use underseal_device_lab::{DmaFaults, DmaModel, DmaSpec};
+use underseal_device_lab::{FaultControl, FaultDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;

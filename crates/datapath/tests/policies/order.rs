@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use underseal_datapath::engine::Accelerator;
 use underseal_datapath::{ErrorKind, Mapping, Request};
-use underseal_device::{
-    Device, Fault, FaultDevice, Kind, RamDevice, RecorderDevice, Rule, ZonedDevice, Zones,
-};
+use underseal_device::{Device, Kind, RamDevice, Zones};
+use underseal_device_lab::{Fault, FaultDevice, RecorderDevice, Rule, ZonedDevice};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use super::engines::Backwards;

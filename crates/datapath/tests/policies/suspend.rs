@@ -8,7 +8,8 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
 use underseal_datapath::engine::SoftwarePool;
-use underseal_device::{RamDevice, RecorderDevice};
+use underseal_device::RamDevice;
+use underseal_device_lab::RecorderDevice;
 
 use super::*;
 

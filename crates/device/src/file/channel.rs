@@ -11,6 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::trim::{self, Order, Trimmer};
 use super::{Shared, Way};
+use crate::losses::unflushed;
 use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
@@ -129,21 +130,19 @@ impl Channel for FileChannel {
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         let io = self.in_blocks(io);
-        let result = match io {
-            Io::Flush if self.shared.way == Way::Memory || self.shared.losses.failed().is_some() => {
-                self.flushed()
-            }
-            Io::Discard { len: 0, .. } => Ok(()),
-            _ => {
-                self.in_flight[slot as usize] =
-                    Some(Flight { io, done: 0, retries: 0, unsynced: None, order: None });
-                return match self.push(ring, slot) {
-                    Ok(()) => Started::Pending,
-                    Err(e) => Started::Finished(self.over(slot, Err(e))),
-                };
-            }
+        let is_done = match io {
+            Io::Flush => self.shared.way == Way::Memory,
+            Io::Discard { len, .. } => len == 0,
+            _ => false,
         };
-        Started::Finished(Finished { slot, buffer: None, result })
+        if is_done {
+            return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
+        }
+        self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0, unsynced: None, order: None });
+        match self.push(ring, slot) {
+            Ok(()) => Started::Pending,
+            Err(e) => Started::Finished(self.over(slot, Err(e))),
+        }
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
@@ -157,6 +156,9 @@ impl Channel for FileChannel {
         };
         over.or_else(|| self.push(ring, slot).err().map(|e| self.over(slot, Err(e))))
     }
+
+    /// It waits for requests only.
+    fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}
 }
 
 impl FileChannel {
@@ -169,14 +171,9 @@ impl FileChannel {
             let error = (moved == 0).then(|| flight.cut_short())?;
             return Some(self.over_with(slot, Err(error)));
         }
-        Some(match (&flight.io, flight.unsynced) {
-            (Io::Flush, _) => self.over_with(slot, self.flushed()),
-            (_, None) => self.over(slot, Ok(())),
-            (_, Some(e)) => {
-                self.shared.failed(e);
-                self.over(slot, Err(e))
-            }
-        })
+        let unsynced = flight.unsynced;
+        unsynced.into_iter().for_each(|e| self.shared.losses.fail(e));
+        Some(self.over(slot, unsynced.map_or(Ok(()), Err)))
     }
 
     /// The kernel has not done it. `None` when it is to be tried again, or in another way.
@@ -185,8 +182,8 @@ impl FileChannel {
         match flight.io {
             _ if matches!(e, Errno::INTR | Errno::AGAIN) && flight.retries < RETRIES => flight.retries += 1,
             Io::Flush => {
-                self.shared.failed(e);
-                return Some(self.over_with(slot, self.flushed()));
+                self.shared.losses.fail(e);
+                return Some(self.over(slot, Err(e)));
             }
             // The write failed, or the flush that belongs to it: then others' writes may be lost with it.
             Io::Write { durable: true, .. } if flight.unsynced.is_none() => {
@@ -205,11 +202,6 @@ impl FileChannel {
             _ => return Some(self.over(slot, Err(e))),
         }
         None
-    }
-
-    /// What a flush comes to that the kernel has done. Another channel's may have failed meanwhile, and taken the error.
-    fn flushed(&self) -> crate::Result<()> {
-        self.shared.losses.failed().map_or(Ok(()), |e| Err(unflushed(e)))
     }
 
     fn over(&mut self, slot: u32, result: Result<(), Errno>) -> Finished {
@@ -308,10 +300,6 @@ fn allocate(fd: types::Fd, offset: u64, len: u64, mode: FallocateFlags) -> squeu
 
 fn failed(kind: ErrorKind, what: &str, offset: u64, e: Errno) -> Error {
     Error::new(kind, format!("{what} failed at byte {offset} of the lower device")).with_source(e)
-}
-
-fn unflushed(e: Errno) -> Error {
-    Error::new(ErrorKind::Flush, "flush failed: acknowledged writes may be lost").with_source(e)
 }
 
 fn ends_early(offset: u64) -> Error {

@@ -63,7 +63,7 @@ impl Trimmer {
     }
 
     pub(super) fn order(&self, offset: u64, len: u64) -> Result<Arc<Order>, Errno> {
-        let bell = Bell::new().map_err(|e| e.errno().map_or(Errno::NOMEM, Errno::from_raw_os_error))?;
+        let bell = Bell::new().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM))?;
         let order = Arc::new(Order { range: [offset, len], result: AtomicI32::new(0), bell });
         let sent = self.orders.as_ref().is_some_and(|orders| orders.send(order.clone()).is_ok());
         if sent { Ok(order) } else { Err(Errno::IO) }

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::protocol::{MAX_STRING, PORT};
+use underseal_nbd_protocol::{MAX_STRING, PORT};
+
 use crate::{Error, ErrorKind, Result};
 
 /// How long requests wait for a server that went away, unless the URI says otherwise.

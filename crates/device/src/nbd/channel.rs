@@ -3,8 +3,8 @@
 //! The socket is read and written with plain system calls that do not wait; the queue's ring only tells when it is worth
 //! while. So the kernel never has memory of a request's, and a connection can go at any time.
 //!
-//! What is waited for goes under the token of a request in flight, and a request is not over before that has come:
-//! afterwards its slot may be another device's.
+//! What the ring waits for is the channel's own and no request's: the socket, the clock, and the bell that rings when another
+//! channel of a shared connection has read this one's answers.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,6 +15,14 @@ use super::link::{Link, State};
 use super::socket::Socket;
 use crate::bell::Bell;
 use crate::{Channel, Error, Finished, Io, Now, Ring, Started, Token, monotonic};
+
+/// What the channel is woken for.
+const READ: u8 = 0;
+const WRITE: u8 = 1;
+const BELL: u8 = 2;
+const CLOCK: u8 = 3;
+/// Requests are over that nobody was given.
+const OVER: u8 = 4;
 
 /// poll(2).
 const POLLIN: i16 = 1;
@@ -29,76 +37,27 @@ pub(super) struct NbdChannel {
     number: usize,
     /// When it shares its link.
     bell: Option<Arc<Bell>>,
-    slots: Vec<Slot>,
-    /// Slots whose requests are not over.
-    active: Vec<u32>,
-    /// What the ring waits for already.
-    reads: Option<Read>,
-    writes: bool,
+    /// The sockets that the ring waits for stay open as long.
+    reads: Option<Arc<Socket>>,
+    writes: Option<Arc<Socket>>,
+    listens: bool,
     ticks: bool,
-    over: Vec<Finished>,
-}
-
-/// A request, and what the ring has under its token.
-#[derive(Default)]
-struct Slot {
-    /// What can be read that is waited for.
-    read: Option<Read>,
-    write: bool,
-    /// Polls that the kernel has.
-    polls: u32,
-    /// The sockets that they are about stay open.
-    open: Vec<Arc<Socket>>,
-    timer: bool,
     posted: bool,
-    over: Option<Finished>,
-}
-
-#[derive(Clone, Copy)]
-enum Read {
-    Socket,
-    Bell,
-}
-
-impl Slot {
-    fn is_free(&self) -> bool {
-        self.polls == 0 && !self.timer && !self.posted
-    }
 }
 
 impl NbdChannel {
-    pub(super) fn new(shared: Arc<Shared>, link: Arc<Link>, bell: Option<Arc<Bell>>, depth: u32) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, link: Arc<Link>, bell: Option<Arc<Bell>>) -> Self {
         let number = link.lock().join(bell.clone());
-        Self {
-            shared,
-            link,
-            number,
-            bell,
-            slots: (0..depth).map(|_| Slot::default()).collect(),
-            active: Vec::with_capacity(depth as usize),
-            reads: None,
-            writes: false,
-            ticks: false,
-            over: Vec::new(),
-        }
+        let (reads, writes) = (None, None);
+        Self { shared, link, number, bell, reads, writes, listens: false, ticks: false, posted: false }
     }
 
-    /// Takes what is over, and sees to it that whatever comes next is waited for. `current` is asked for by the caller.
-    fn settle(&mut self, ring: &mut Ring, state: &mut State, current: u32) {
-        state.take_over(self.number, &mut self.over);
-        for done in self.over.drain(..) {
-            let number = done.slot;
-            let slot = &mut self.slots[number as usize];
-            slot.over = Some(done);
-            if let Some(at) = self.active.iter().position(|&active| active == number) {
-                self.active.swap_remove(at);
-            }
-            if number != current && slot.is_free() {
-                slot.posted = true;
-                ring.post(Token::lower(number));
-            }
+    /// Sees to it that whatever comes next is waited for.
+    fn settle(&mut self, ring: &mut Ring, state: &mut State) {
+        if state.has_over(self.number) && !std::mem::replace(&mut self.posted, true) {
+            ring.post(Token::channel(OVER));
         }
-        if self.active.is_empty() {
+        if !state.is_busy(self.number) {
             return state.resign(self.number);
         }
         if !state.leads(self.number) {
@@ -122,77 +81,35 @@ impl NbdChannel {
     }
 
     fn wait_to_read(&mut self, ring: &mut Ring, socket: Arc<Socket>) {
-        match self.reads {
-            Some(Read::Socket) => return,
-            // It leads since it began to wait for its bell. That wait has to end first.
-            Some(Read::Bell) => return self.bell.iter().for_each(|bell| bell.ring()),
-            None => {}
-        }
-        let Some(number) = self.youngest() else { return };
-        match ring.poll(socket.as_fd(), POLLIN, Token::lower(number)) {
-            Ok(()) => {
-                self.reads = Some(Read::Socket);
-                let slot = &mut self.slots[number as usize];
-                slot.read = self.reads;
-                slot.polls += 1;
-                slot.open.push(socket);
+        if self.reads.is_none() {
+            match ring.poll(socket.as_fd(), POLLIN, Token::channel(READ)) {
+                Ok(()) => self.reads = Some(socket),
+                Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
-            Err(_) => self.wait_until(ring, monotonic() + SOON),
-        }
-    }
-
-    fn wait_for_bell(&mut self, ring: &mut Ring) {
-        let Some(bell) = self.bell.clone().filter(|_| self.reads.is_none()) else { return };
-        let Some(number) = self.youngest() else { return };
-        match ring.poll(bell.as_fd(), POLLIN, Token::lower(number)) {
-            Ok(()) => {
-                self.reads = Some(Read::Bell);
-                let slot = &mut self.slots[number as usize];
-                slot.read = self.reads;
-                slot.polls += 1;
-            }
-            Err(_) => self.wait_until(ring, monotonic() + SOON),
         }
     }
 
     fn wait_to_write(&mut self, ring: &mut Ring, socket: Arc<Socket>) {
-        if self.writes {
-            return;
-        }
-        let Some(number) = self.youngest() else { return };
-        match ring.poll(socket.as_fd(), POLLOUT, Token::lower(number)) {
-            Ok(()) => {
-                self.writes = true;
-                let slot = &mut self.slots[number as usize];
-                slot.write = true;
-                slot.polls += 1;
-                slot.open.push(socket);
+        if self.writes.is_none() {
+            match ring.poll(socket.as_fd(), POLLOUT, Token::channel(WRITE)) {
+                Ok(()) => self.writes = Some(socket),
+                Err(_) => self.wait_until(ring, monotonic() + SOON),
             }
-            Err(_) => self.wait_until(ring, monotonic() + SOON),
+        }
+    }
+
+    fn wait_for_bell(&mut self, ring: &mut Ring) {
+        if let (false, Some(bell)) = (self.listens, &self.bell) {
+            match ring.poll(bell.as_fd(), POLLIN, Token::channel(BELL)) {
+                Ok(()) => self.listens = true,
+                Err(_) => self.wait_until(ring, monotonic() + SOON),
+            }
         }
     }
 
     fn wait_until(&mut self, ring: &mut Ring, at: Duration) {
-        if self.ticks {
-            return;
-        }
-        let Some(number) = self.youngest() else { return };
         // Kernels before 5.11 have no timeouts for us: then a server that went away is looked for when the next request comes.
-        if ring.timeout(Token::lower(number), at).is_ok() {
-            self.ticks = true;
-            self.slots[number as usize].timer = true;
-        }
-    }
-
-    /// Under whose token is waited: the oldest are over first.
-    fn youngest(&self) -> Option<u32> {
-        self.active.last().copied()
-    }
-
-    /// Hands out a request that is over, unless the ring still has something under its token.
-    fn hand_out(&mut self, number: u32) -> Option<Finished> {
-        let slot = &mut self.slots[number as usize];
-        if slot.is_free() { slot.over.take() } else { None }
+        self.ticks = self.ticks || ring.timeout(Token::channel(CLOCK), at).is_ok();
     }
 }
 
@@ -209,46 +126,39 @@ impl Channel for NbdChannel {
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         let link = self.link.clone();
         let mut state = link.lock();
-        self.active.push(slot);
         state.begin(self.number, slot, io);
-        self.settle(ring, &mut state, slot);
-        self.hand_out(slot).map_or(Started::Pending, Started::Finished)
+        let over = state.take_slot(self.number, slot);
+        self.settle(ring, &mut state);
+        over.map_or(Started::Pending, Started::Finished)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
-        let number = token.as_lower()?;
-        let slot = self.slots.get_mut(number as usize)?;
-        if result == 0 {
-            slot.posted = false;
-            return self.hand_out(number);
-        }
+    /// Nothing in the ring is a request's.
+    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
+        None
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
         let link = self.link.clone();
         let mut state = link.lock();
-        let leads = state.leads(self.number);
-        if result == -libc::ETIME {
-            (slot.timer, self.ticks) = (false, false);
-            if leads {
-                state.drive(false);
-            }
-        } else {
-            slot.polls = slot.polls.saturating_sub(1);
-            if slot.polls == 0 {
-                slot.open.clear();
-            }
-            // An error may be either one's: then both are waited for anew, and what is left comes for nothing.
-            let (can_read, can_write) = (result & i32::from(POLLIN) != 0, result & i32::from(POLLOUT) != 0);
-            let (can_read, can_write) =
-                if result < 0 || !(can_read || can_write) { (true, true) } else { (can_read, can_write) };
-            let read = if can_read { slot.read.take() } else { None };
-            self.reads = self.reads.filter(|_| read.is_none());
-            self.writes &= !(can_write && std::mem::take(&mut slot.write));
-            if let Some(Read::Bell) = read {
+        let what = token.what();
+        // The old ones of a connection that was made again come here too: a look too many does no harm.
+        match what {
+            READ => self.reads = None,
+            WRITE => self.writes = None,
+            BELL => {
+                self.listens = false;
                 self.bell.iter().for_each(|bell| bell.heard());
             }
-            if leads { state.drive(matches!(read, Some(Read::Socket))) } else { state.send() }
+            CLOCK => self.ticks = false,
+            _ => self.posted = false,
         }
-        self.settle(ring, &mut state, number);
-        self.hand_out(number)
+        if state.leads(self.number) {
+            state.drive(what == READ);
+        } else {
+            state.send();
+        }
+        state.take_over(self.number, over);
+        self.settle(ring, &mut state);
     }
 }
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use underseal_nbd_protocol::{
+    CHUNK_HEADER_LEN, Command, CommandFlags, ExtentState, Request, STRUCTURED_REPLY_MAGIC, chunk,
+};
 
 use super::Shared;
 use super::handshake::Refused;
-use super::protocol::{
-    CHUNK_HEADER_LEN, Command, CommandFlags, ExtentState, Request, STRUCTURED_REPLY_MAGIC, chunk,
-};
 use super::socket::{Failed, Socket, connect_now, wait};
 use crate::{Extent, monotonic};
 

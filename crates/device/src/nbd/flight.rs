@@ -1,9 +1,9 @@
 //! A request in flight: what is asked next, and what has come of it.
 
 use rustix::io::Errno;
+use underseal_nbd_protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
 
 use super::handshake::Export;
-use super::protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
 use crate::{Buffer, Finished, Io};
 
 /// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.

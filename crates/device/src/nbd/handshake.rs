@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use super::protocol::{
+use underseal_nbd_protocol::{
     BASE_ALLOCATION, ClientFlags, DEFAULT_MAX_PAYLOAD, HandshakeFlags, INIT_PASSWD, MAX_STRING, OPTION_MAGIC,
     OPTION_REPLY_MAGIC, TransmissionFlags, info, option, option_reply as reply,
 };

@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use underseal_nbd_protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 
 use self::outage::Outage;
 use super::Shared;
 use super::flight::Flight;
-use super::protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
 use super::replies::{Answer, Inbox, Received};
 use super::socket::{Attempt, Socket};
 use crate::bell::Bell;
@@ -30,8 +30,6 @@ use crate::{Finished, Io, monotonic};
 
 /// How often whoever waits for a connection looks, though nothing was heard.
 const TICK: Duration = Duration::from_millis(100);
-/// Why no flush succeeds any more.
-const FLUSH_FAILED: &str = "a flush failed: acknowledged writes may be lost";
 /// Requests that are sent in one call, and receives before others have their turn.
 const BATCH: usize = 32;
 
@@ -51,8 +49,11 @@ pub(super) struct Wants {
 pub(super) struct State {
     shared: Arc<Shared>,
     phase: Phase,
-    /// How the export is read on this connection.
+    /// How the export is read on this connection, and how large it is there.
     structured: bool,
+    size: u64,
+    /// A request goes beyond that: another connection is made as soon as nothing is in flight on this one.
+    outgrown: bool,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     /// Requests of which not everything has left, the first in part perhaps.
@@ -88,6 +89,8 @@ impl Link {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let state = State {
             structured: shared.export.structured,
+            size: shared.size(),
+            outgrown: false,
             shared,
             phase: Phase::Down,
             flights: Vec::new(),
@@ -141,7 +144,7 @@ impl State {
         self.resign(number);
     }
 
-    /// Takes a request. Whether it is over at once is told by [`take_over`](Self::take_over).
+    /// Takes a request. Whether it is over at once is told by [`take_slot`](Self::take_slot).
     pub(super) fn begin(&mut self, member: usize, slot: u32, io: Io) {
         self.requests += 1;
         let mut flight = Flight::new(member, slot, io, self.requests);
@@ -149,7 +152,7 @@ impl State {
         let has = |flag| export.flags.contains(flag);
         let at_once = match &flight.io {
             Io::Flush if !has(TransmissionFlags::SEND_FLUSH) => Some(Ok(())),
-            Io::Flush => self.shared.losses.failed().map(|errno| Err((errno, FLUSH_FAILED))),
+            Io::Flush => None,
             io if io.extent().1 == 0 => Some(Ok(())),
             io if io.kind().changes() && has(TransmissionFlags::READ_ONLY) => {
                 Some(Err((Errno::ROFS, "the export is read-only")))
@@ -167,6 +170,8 @@ impl State {
         if let Some(result) = at_once {
             return self.end(flight, result);
         }
+        let (offset, len) = flight.io.extent();
+        self.outgrown |= self.size < self.shared.size() && offset.saturating_add(len) > self.size;
         self.questions = self.questions.wrapping_add(1);
         flight.ask(&export, self.shared.losses.mark(), self.questions);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -182,16 +187,32 @@ impl State {
         }
     }
 
-    /// Requests of a channel that are over.
+    /// A channel's request, if it is over.
+    pub(super) fn take_slot(&mut self, member: usize, slot: u32) -> Option<Finished> {
+        let over = &mut self.members[member].as_mut()?.over;
+        let at = over.iter().position(|done| done.slot == slot)?;
+        Some(over.swap_remove(at))
+    }
+
+    /// All requests of a channel that are over.
     pub(super) fn take_over(&mut self, member: usize, into: &mut Vec<Finished>) {
         if let Some(member) = &mut self.members[member] {
             into.append(&mut member.over);
         }
     }
 
+    pub(super) fn has_over(&self, member: usize) -> bool {
+        self.members[member].as_ref().is_some_and(|member| !member.over.is_empty())
+    }
+
+    /// Whether a channel has requests that are not over.
+    pub(super) fn is_busy(&self, member: usize) -> bool {
+        is_busy(&self.members[member])
+    }
+
     /// Whether a channel leads, or does now because nobody did.
     pub(super) fn leads(&mut self, number: usize) -> bool {
-        if self.leader.is_none() && is_busy(&self.members[number]) {
+        if self.leader.is_none() && self.is_busy(number) {
             self.leader = Some(number);
         }
         self.leader == Some(number)
@@ -218,7 +239,7 @@ impl State {
         match &self.phase {
             Phase::Down => nothing,
             Phase::Up(socket) => {
-                Wants { socket: Some(socket.clone()), read: true, write: !self.outbox.is_empty(), at: None }
+                Wants { socket: Some(socket.clone()), read: true, write: self.can_send(), at: None }
             }
             Phase::Trying(attempt, to_write) => Wants {
                 socket: Some(attempt.socket().clone()),
@@ -232,8 +253,7 @@ impl State {
         }
     }
 
-    /// Something may have happened. `readable`: the socket can be read. Only then it is: a request that ends while its
-    /// socket is still waited for would wait too.
+    /// Something may have happened. `readable`: the socket can be read. Only then it is: to look costs a system call.
     pub(super) fn drive(&mut self, readable: bool) {
         match &self.phase {
             Phase::Down => {}
@@ -252,17 +272,25 @@ impl State {
     /// True when the socket takes nothing more for now.
     pub(super) fn blocked(&self) -> Option<Arc<Socket>> {
         match &self.phase {
-            Phase::Up(socket) if !self.outbox.is_empty() => Some(socket.clone()),
+            Phase::Up(socket) if self.can_send() => Some(socket.clone()),
             _ => None,
         }
     }
 
+    /// Whether there is something to send. On a connection that the export has outgrown it is what was begun.
+    fn can_send(&self) -> bool {
+        !self.outbox.is_empty() && (!self.outgrown || self.sent > 0)
+    }
+
     /// Sends what may be sent: for whoever found the socket writable.
     pub(super) fn send(&mut self) {
-        while let (Phase::Up(socket), false) = (&self.phase, self.outbox.is_empty()) {
+        if self.outgrown && self.sent == 0 && !self.flights.iter().flatten().any(|flight| flight.is_sent) {
+            return self.renew();
+        }
+        while let (Phase::Up(socket), true) = (&self.phase, self.can_send()) {
             let export = &self.shared.export;
             let mut headers = [[0; REQUEST_LEN]; BATCH];
-            let count = self.outbox.len().min(BATCH);
+            let count = self.outbox.len().min(if self.outgrown { 1 } else { BATCH });
             for (&index, header) in self.outbox.iter().zip(&mut headers) {
                 if let Some(flight) = &self.flights[index as usize] {
                     *header = flight.request(index, export).encode();
@@ -365,18 +393,10 @@ impl State {
         }
         if let Err((errno, _)) = result
             && flight.asks_to_flush()
-            && shared.losses.fail(errno)
         {
-            log::error!(
-                "{}: the server could not flush ({errno}): acknowledged writes may be lost; every flush fails until the volume \
-                 is opened again",
-                shared.name
-            );
+            shared.losses.fail(errno);
         }
         if result.is_ok() && flight.is_flush() {
-            if let Some(errno) = shared.losses.failed() {
-                return self.end(flight, Err((errno, FLUSH_FAILED)));
-            }
             // Another connection may have lost the server, and nobody has looked.
             shared.look();
             if let Some(member) = &mut self.members[flight.member]

@@ -5,11 +5,12 @@
 //!                 \--- a read's bytes go straight into its buffer, from the socket where they have not come yet
 //! ```
 
-use super::flight::{Flight, named};
-use super::protocol::{
+use underseal_nbd_protocol::{
     CHUNK_HEADER_LEN, Cookie, Errno, MAX_STRING, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
     STRUCTURED_REPLY_MAGIC, chunk,
 };
+
+use super::flight::{Flight, named};
 
 /// Bytes that are received at a time when no read's are expected.
 const INBOX: usize = 64 << 10;

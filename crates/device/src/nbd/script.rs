@@ -1,10 +1,10 @@
 //! A server's bytes without a server: for fuzzing, and for a test that throws dice.
 
 use rustix::io::Errno;
+use underseal_nbd_protocol::TransmissionFlags;
 
 use super::flight::Flight;
 use super::handshake::{Export, Handshake};
-use super::protocol::TransmissionFlags;
 use super::replies::{Answer, Inbox, Received, Source};
 use crate::{Arena, Io};
 
@@ -16,7 +16,6 @@ const AROUND: usize = 512;
 const GENERATION: u32 = 7;
 
 /// Takes whatever a server says in its handshake. The export, if it comes to one.
-#[doc(hidden)]
 pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<Export> {
     let mut handshake = Handshake::new("export", wants_allocation);
     let mut rest = said;
@@ -40,7 +39,6 @@ pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<Export> {
 }
 
 /// Takes whatever a server replies to three requests, in portions. How many were answered well.
-#[doc(hidden)]
 pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
     let Ok(mut arena) = Arena::new(1 << 20) else { return 0 };
     let export = Export {
@@ -126,7 +124,6 @@ impl Source for Script<'_> {
 }
 
 /// Replies with right magics and cookies out of any bytes: ten of them each say what the reply is, and data follows.
-#[doc(hidden)]
 pub fn replies(mut dice: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     while let Some((&[kind, request, flags, at, length, a, b, c, d, data], rest)) = dice.split_first_chunk() {

@@ -2,7 +2,7 @@
 
 use super::{Behaviour, Server, open, plain};
 use underseal_device::Blocking;
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 fn restart(server: &Server) {
     server.vanish();

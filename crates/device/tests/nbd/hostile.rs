@@ -7,7 +7,7 @@ use std::thread;
 
 use super::{NbdDevice, address, refusal, said};
 use underseal_device::Blocking;
-use underseal_device::nbd::protocol::{OPTION_REPLY_MAGIC, REQUEST_LEN, info, option, option_reply as reply};
+use underseal_nbd_protocol::{OPTION_REPLY_MAGIC, REQUEST_LEN, info, option, option_reply as reply};
 
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 

@@ -6,6 +6,7 @@ mod queue;
 mod server;
 
 mod flushes;
+mod growing;
 mod hostile;
 mod opening;
 mod requests;

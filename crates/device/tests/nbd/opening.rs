@@ -1,8 +1,8 @@
 //! What is said of an export, and what a device makes of it.
 
 use super::{Behaviour, NbdDevice, Server, address, open, plain, refusal};
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{Device, Extent};
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 #[test]
 fn the_servers_blocks_are_the_devices() {

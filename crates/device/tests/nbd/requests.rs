@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{Behaviour, Server, open, plain};
-use underseal_device::nbd::protocol::{Command, CommandFlags, TransmissionFlags as Flags};
 use underseal_device::{Blocking, Channel, Device, Io, Ring, Started};
+use underseal_nbd_protocol::{Command, CommandFlags, TransmissionFlags as Flags};
 
 /// Command, flags, offset, length.
 type Asked = (Command, CommandFlags, u64, u32);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::queue::Queue;
 use super::{Behaviour, Server, open, plain, wait_until};
 use underseal_device::Io;
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 fn read(queue: &mut Queue, slot: u32) {
     let buffer = queue.arena.alloc(4096).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Behaviour, SIZE, Server, open, plain, refusal, said, wait_until};
 use underseal_device::Blocking;
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 #[test]
 fn nothing_is_lost_when_a_server_goes_and_comes_again_and_again() {

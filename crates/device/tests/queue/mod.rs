@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use underseal_device::{Arena, Channel, Device, Finished, Io, Ring, Started};
+use underseal_device::{Arena, Channel, Completion, Device, Finished, Io, Ring, Started};
 
 const MEMORY: usize = 4 << 20;
 
@@ -52,13 +52,17 @@ impl Queue {
     }
 
     fn reap(&mut self) {
-        while let Some(completion) = self.ring.next_completion() {
-            let slot = completion.token.as_lower().expect("only requests");
-            if let Some(done) = self.channel.finish(&mut self.ring, completion.token, completion.result) {
+        let before = self.over.len();
+        while let Some(Completion { token, result }) = self.ring.next_completion() {
+            let Some(slot) = token.as_lower() else {
+                self.channel.woken(&mut self.ring, token, result, &mut self.over);
+                continue;
+            };
+            if let Some(done) = self.channel.finish(&mut self.ring, token, result) {
                 assert_eq!(done.slot, slot, "the token tells the slot");
-                self.in_flight -= 1;
                 self.over.push(done);
             }
         }
+        self.in_flight -= self.over.len() - before;
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-use underseal_device::nbd::protocol::{
+use underseal_nbd_protocol::{
     Command, CommandFlags, Errno, ExtentState, INIT_PASSWD, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_LEN,
     Request, TransmissionFlags as Flags, block_descriptor, block_status_header, error_chunk, info,
     none_chunk, offset_data_header, offset_hole_chunk, option, option_reply as reply, simple_reply,
@@ -160,6 +160,13 @@ impl Server {
         self.inner.memory()
     }
 
+    /// The export has so many bytes from now on, for who connects from now on.
+    pub(crate) fn grow(&self, size: usize) {
+        self.memory().resize(size, 0);
+        self.inner.stable.lock().unwrap().resize(size, 0);
+        self.inner.behaviour.lock().unwrap().size = size;
+    }
+
     pub(crate) fn commands(&self) -> Vec<Command> {
         self.inner.requests.lock().unwrap().iter().map(|request| request.command).collect()
     }
@@ -257,13 +264,15 @@ impl Connection {
     }
 
     fn transmit(mut self) -> io::Result<()> {
+        let size = self.inner.behaviour().size;
         let mut served = 0;
         let mut held: Option<Vec<u8>> = None;
         loop {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
             let request = Request::parse(&header).expect("the client keeps in step");
             let payload = self.hear(request.payload_len() as usize)?;
-            let is = self.inner.behaviour();
+            // A connection knows the size that it told of.
+            let is = Behaviour { size, ..self.inner.behaviour() };
             if is.records {
                 self.inner.requests.lock().unwrap().push(request);
             }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use underseal_cipher::SectorCipher;
 use underseal_datapath::{Flags, Mapping, Policy};
-use underseal_device::{Device, ModelDevice, Profile, StripeDevice};
+use underseal_device::Device;
+use underseal_device_lab::{ModelDevice, Profile, StripeDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::{Experiment, Measured};

@@ -16,7 +16,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_device::{Device, ModelDevice, Profile, RamDevice};
+use underseal_device::{Device, RamDevice};
+use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Experiment, Measured};
 use crate::rounds::{interleaved, size};

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use underseal_datapath::{Flags, Policy, WriteOrder};
-use underseal_device::{Device, ModelDevice, Profile, RamDevice};
+use underseal_device::{Device, RamDevice};
+use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Experiment, Measured};
 use crate::load::{self, Load, Target, Until};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_datapath::{Flags, Histogram, Policy};
-use underseal_device::{Device, ModelDevice, Profile};
+use underseal_device::Device;
+use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Experiment, Measured};
 use crate::hogs::Hogs;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use underseal_datapath::{Dispatch, Flags, Policy, WriteOrder};
-use underseal_device::{Device, RamDevice, ZonedDevice, Zones};
+use underseal_device::{Device, RamDevice, Zones};
+use underseal_device_lab::ZonedDevice;
 
 use super::{Experiment, Measured};
 use crate::load::{self, Load, Target, Until};

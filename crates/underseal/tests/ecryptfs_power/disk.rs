@@ -11,7 +11,8 @@ use std::thread::{self, JoinHandle};
 
 use underseal_cipher::{CipherSpec, Key, SectorSize, build};
 use underseal_datapath::Mapping;
-use underseal_device::{Fault, FaultControl, FaultDevice, Kind, RamDevice, Rule};
+use underseal_device::{Kind, RamDevice};
+use underseal_device_lab::{Fault, FaultControl, FaultDevice, Rule};
 use underseal_export::fuse::{FuseConfig, FuseServer, FuseStopper, MountPoint};
 use underseal_volume::{Segment, Volume};
 

@@ -1,12 +1,12 @@
 //! How a connection is lost, and made again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::socket::{Attempt, Progress, Socket};
-use super::{Phase, State};
+use super::super::Connected;
+use super::super::socket::{Attempt, Progress};
+use super::{Phase, State, say_goodbye};
 use crate::monotonic;
 
 /// The pauses between attempts.
@@ -76,8 +76,8 @@ impl State {
 
     /// The first request after a time without connection.
     pub(super) fn want_connection(&mut self) {
-        if let Some((socket, structured)) = self.shared.take_spare() {
-            return self.connected(socket, structured);
+        if let Some(spare) = self.shared.take_spare() {
+            return self.connected(spare);
         }
         let now = monotonic();
         if let Some(outage) = &self.outage
@@ -127,7 +127,7 @@ impl State {
                 };
                 let socket = attempt.into_socket();
                 match self.shared.differs(&export) {
-                    None => self.connected(socket, export.structured),
+                    None => self.connected(Connected::new(socket, &export)),
                     Some(why) => {
                         socket.shut();
                         self.failed(&format!("what is served there is another export: {why}"));
@@ -138,9 +138,19 @@ impl State {
         }
     }
 
-    fn connected(&mut self, socket: Arc<Socket>, structured: bool) {
+    /// The export has grown, and this connection does not reach all of it: everything on it is answered, and it ends in order.
+    pub(super) fn renew(&mut self) {
+        let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
+        say_goodbye(&socket);
+        // The server has not gone: nothing is lost.
+        socket.count();
+        socket.shut();
+        self.want_connection();
+    }
+
+    fn connected(&mut self, Connected { socket, structured, size }: Connected) {
         self.up_since = monotonic();
-        self.structured = structured;
+        (self.structured, self.size, self.outgrown) = (structured, size, false);
         self.inbox.clear();
         self.sent = 0;
         self.shared.register(&socket);
@@ -204,13 +214,13 @@ impl State {
     }
 
     /// The connection, if it is whole and nobody uses it, for somebody else to use.
-    pub(in super::super) fn release(&mut self) -> Option<(Arc<Socket>, bool)> {
+    pub(in super::super) fn release(&mut self) -> Option<Connected> {
         self.look();
         if !self.is_idle() || !matches!(self.phase, Phase::Up(_)) {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Down) {
-            Phase::Up(socket) => Some((socket, self.structured)),
+            Phase::Up(socket) => Some(Connected { socket, structured: self.structured, size: self.size }),
             _ => None,
         }
     }

@@ -117,7 +117,8 @@ mod tests {
     use super::super::lower::Below;
     use super::super::{PHASES, Phase};
     use super::*;
-    use underseal_device::{Device, ModelDevice, Profile, RamDevice};
+    use underseal_device::{Device, RamDevice};
+    use underseal_device_lab::{ModelDevice, Profile};
 
     const MOST: u64 = 1 << 20;
     const ALL: usize = 1 << 20;

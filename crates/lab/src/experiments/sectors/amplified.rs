@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use underseal_datapath::Policy;
-use underseal_device::{Device, Kind, ModelDevice, Profile, RecorderDevice};
+use underseal_device::{Device, Kind};
+use underseal_device_lab::{ModelDevice, Profile, RecorderDevice};
 
 use super::{Part, sectors, times};
 use crate::load::{self, Load, Target, Until};

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_datapath::Policy;
-use underseal_datapath::engine::{DmaModel, DmaSpec};
 use underseal_device::Device;
+use underseal_device_lab::{DmaModel, DmaSpec};
 
 use super::{Part, sectors};
 use crate::load::{self, Load, Pattern, Target, Until};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
-use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Unit};
+use crate::{Cell, Error, Finding, Goal, Lab, Panel, Range, Result, Unit};
 
 /// A column of the published table: MB/s in 4 KiB and in 64 KiB sectors, and the gain as it was published.
 struct Column {
@@ -185,7 +185,8 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
 
 fn target(device: &Arc<dyn Device>, sector: u32, engine: DmaSpec) -> Result<Target> {
     let mapping = volumes::bare_mapping(volumes::cipher(XTS, sector)?, device)?;
-    let mapping = mapping.with_accelerator(Arc::new(DmaModel::new(engine)?));
+    let engine = DmaModel::new(engine).map_err(Error::system("no thread for the engine"))?;
+    let mapping = mapping.with_accelerator(Arc::new(engine));
     Ok(Target::Volume(Arc::new(mapping), Policy::ENGINE))
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use underseal_bench::{Effort, Subject, rates};
 use underseal_datapath::Policy;
-use underseal_device::{Device, ModelDevice, Profile};
+use underseal_device::Device;
+use underseal_device_lab::{ModelDevice, Profile};
 
 use super::{Part, sectors, times};
 use crate::load::{Load, Target, Until};

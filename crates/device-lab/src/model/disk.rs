@@ -4,7 +4,7 @@ use super::Counters;
 use super::flash::FlashState;
 use super::profile::{Medium, Profile};
 use super::rotating::RotatingState;
-use crate::{Io, Kind};
+use underseal_device::{Io, Kind};
 
 /// A request, as far as time is concerned.
 #[derive(Debug, Clone, Copy)]

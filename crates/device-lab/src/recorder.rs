@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Channel, Device, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started, Token};
+use underseal_device::{
+    Channel, Device, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started, Token,
+};
 
 /// A device whose requests are written down.
 pub struct RecorderDevice {
@@ -79,6 +81,10 @@ impl Device for RecorderDevice {
         self.inner.geometry()
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
+    }
+
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
         Ok(Box::new(RecorderChannel {
             inner: self.inner.channel(depth)?,
@@ -148,9 +154,8 @@ impl RecorderChannel {
         answer
     }
 
-    fn over(&mut self, done: Finished) -> Finished {
+    fn over(&mut self, done: &Finished) {
         self.shared.end(self.places[done.slot as usize].take(), done.result.is_ok());
-        done
     }
 }
 
@@ -169,22 +174,30 @@ impl Channel for RecorderChannel {
         let durable = matches!(io, Io::Write { durable: true, .. });
         self.places[slot as usize] = self.shared.begin(self.number, io.kind(), io.extent(), durable);
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
-        match self.inner.start(ring, slot, io) {
-            Started::Finished(done) => Started::Finished(self.over(done)),
-            Started::Pending => Started::Pending,
+        let started = self.inner.start(ring, slot, io);
+        if let Started::Finished(done) = &started {
+            self.over(done);
         }
+        started
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
-        Some(self.over(done))
+        self.over(&done);
+        Some(done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let before = over.len();
+        self.inner.woken(ring, token, result, over);
+        over[before..].iter().for_each(|done| self.over(done));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, RamDevice};
+    use underseal_device::{Blocking, RamDevice};
 
     #[test]
     fn requests_are_recorded_in_their_order_up_to_the_limit() {

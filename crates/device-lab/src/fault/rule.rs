@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::Kind;
+use rustix::io::Errno;
+use underseal_device::Kind;
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Fault {
 
 impl Fault {
     /// An input/output error.
-    pub const EIO: Self = Self::Error(libc::EIO);
+    pub const EIO: Self = Self::Error(Errno::IO.raw_os_error());
 }
 
 /// A fault, and the requests that it happens to.
@@ -136,7 +137,9 @@ pub(super) fn decide(
                 continue;
             }
             Fault::Error(errno) => decision.fails = Some((0, errno)),
-            Fault::Torn => decision.fails = Some((dice.below(len.div_ceil(unit)) * unit, libc::EIO)),
+            Fault::Torn => {
+                decision.fails = Some((dice.below(len.div_ceil(unit)) * unit, Errno::IO.raw_os_error()))
+            }
             Fault::Short => decision.cut = cut(dice, len, unit),
         }
         break;

@@ -23,10 +23,10 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::{Channel, Device, Extent, Geometry, Result, monotonic};
 use channel::ModelChannel;
 use disk::Disk;
 pub use profile::{Flash, Medium, Profile, Rotating, Scheduler};
+use underseal_device::{Channel, Device, Extent, Geometry, Result, monotonic};
 
 /// A device with the latency and bandwidth of another kind of device.
 pub struct ModelDevice {
@@ -68,6 +68,10 @@ impl ModelDevice {
 impl Device for ModelDevice {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::disk::{Disk, Progress, Request, Ticket};
 use super::{Medium, Profile, Scheduler};
-use crate::Kind;
+use underseal_device::Kind;
 
 const SIZE: u64 = 64 << 30;
 const SECOND: u64 = 1_000_000_000;

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use super::FaultControl;
 use super::cache::{Covered, Write};
 use super::rule::{Decision, NowDecision};
-use crate::{
-    Arena, Buffer, Channel, Error, ErrorKind, Finished, Io, Kind, Now, Result, Ring, Started, Token,
+use underseal_device::{
+    Arena, Below, Buffer, Channel, Error, ErrorKind, Finished, Io, Kind, Now, Result, Ring, Started, Token,
     monotonic,
 };
 
@@ -24,6 +24,8 @@ pub(super) struct FaultChannel {
     /// Memory to read what is overwritten; none without a cache.
     arena: Option<Arena>,
     flights: Vec<Option<Flight>>,
+    /// What the device below has done together.
+    done: Vec<Finished>,
 }
 
 /// A request on its way.
@@ -68,7 +70,14 @@ impl FaultChannel {
             None => None,
         };
         let unit = u64::from(control.inner.geometry().block.max(512));
-        Ok(Self { inner, control, unit, arena, flights: (0..depth).map(|_| None).collect() })
+        Ok(Self {
+            inner,
+            control,
+            unit,
+            arena,
+            flights: (0..depth).map(|_| None).collect(),
+            done: Vec::new(),
+        })
     }
 
     fn flight(&mut self, slot: u32) -> &mut Flight {
@@ -114,7 +123,7 @@ impl FaultChannel {
                     Err(e) => return Some(self.over(slot, Err(e))),
                 },
             };
-            match ring.nested(0, |ring| self.inner.start(ring, slot, io)) {
+            match ring.nested(Below::ONLY, |ring| self.inner.start(ring, slot, io)) {
                 Started::Pending => return None,
                 Started::Finished(done) => {
                     if let Some(over) = self.below_done(slot, done) {
@@ -123,6 +132,12 @@ impl FaultChannel {
                 }
             }
         }
+    }
+
+    /// The device below has done its part of a request; gives the request when it is over.
+    fn go_on(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
+        let slot = done.slot;
+        self.below_done(slot, done).or_else(|| self.advance(ring, slot))
     }
 
     /// What a request does first, when it begins.
@@ -265,12 +280,18 @@ impl Channel for FaultChannel {
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let slot = token.as_lower()?;
         if let Some(below) = token.below(0) {
-            let done = ring.nested(0, |ring| self.inner.finish(ring, below, result))?;
-            if let Some(over) = self.below_done(slot, done) {
-                return Some(over);
-            }
+            let done = ring.nested(Below::ONLY, |ring| self.inner.finish(ring, below, result))?;
+            return self.go_on(ring, done);
         }
         self.advance(ring, slot)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let Some((_, below)) = token.fork(1) else { return };
+        let mut done = std::mem::take(&mut self.done);
+        ring.nested(Below::ONLY, |ring| self.inner.woken(ring, below, result, &mut done));
+        over.extend(done.drain(..).filter_map(|done| self.go_on(ring, done)));
+        self.done = done;
     }
 }
 

@@ -1,82 +1,14 @@
-//! The two places where threads hand work to each other. `tests/hand_over.rs` tries every interleaving of them.
+//! Where queues leave work for workers, which sleep here. `tests/injector.rs` tries every interleaving.
 //!
 //! ```text
 //!   a queue's thread --push--> Injector --pop--> a worker
 //!          ^                                        |
 //!          +---- take ---- Mailbox <---- send ------+
 //! ```
-//!
-//! A worker sleeps in its injector. A queue's thread never does: it sleeps in its ring, and whoever sends to its mailbox
-//! wakes it, if it sleeps.
 
 use std::collections::VecDeque;
-use std::mem;
 
 use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
-
-/// What was sent to one thread that has other things to wait for.
-pub(crate) struct Mailbox<T> {
-    inside: Mutex<Inside<T>>,
-    /// How many items there are: lets the owner look without the lock.
-    count: AtomicUsize,
-}
-
-struct Inside<T> {
-    items: VecDeque<T>,
-    /// The owner sleeps, or is about to.
-    sleeping: bool,
-}
-
-impl<T> Mailbox<T> {
-    /// With room for so many before it has to grow.
-    pub(crate) fn new(room: usize) -> Self {
-        let inside = Inside { items: VecDeque::with_capacity(room), sleeping: false };
-        Self { inside: Mutex::new(inside), count: AtomicUsize::new(0) }
-    }
-
-    /// Puts something in. True: the owner sleeps and the caller has to wake it.
-    #[must_use]
-    pub(crate) fn send(&self, item: T) -> bool {
-        let mut inside = lock(&self.inside);
-        inside.items.push_back(item);
-        self.count.store(inside.items.len(), Ordering::Release);
-        mem::take(&mut inside.sleeping)
-    }
-
-    /// Lets the owner look around. True: it sleeps and the caller has to wake it.
-    #[must_use]
-    pub(crate) fn rouse(&self) -> bool {
-        mem::take(&mut lock(&self.inside).sleeping)
-    }
-
-    /// Takes everything out, in the order it came.
-    pub(crate) fn take(&self, into: &mut VecDeque<T>) {
-        if !self.has_items() {
-            return;
-        }
-        let mut inside = lock(&self.inside);
-        into.extend(inside.items.drain(..));
-        self.count.store(0, Ordering::Release);
-    }
-
-    /// True when something is there.
-    pub(crate) fn has_items(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    /// Called by the owner before it sleeps. False: something is there, or `ready` says so; do not sleep. What comes
-    /// from now on wakes it.
-    pub(crate) fn may_sleep(&self, ready: impl FnOnce() -> bool) -> bool {
-        let mut inside = lock(&self.inside);
-        inside.sleeping = inside.items.is_empty() && !ready();
-        inside.sleeping
-    }
-
-    /// Called by the owner when it has woken up.
-    pub(crate) fn awake(&self) {
-        lock(&self.inside).sleeping = false;
-    }
-}
 
 /// Work that any of several threads takes.
 pub(crate) struct Injector<T> {

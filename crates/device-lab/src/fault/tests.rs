@@ -1,8 +1,11 @@
 use proptest::prelude::*;
+use rustix::io::Errno;
+use underseal_device::{Finished, Io, Now, RamDevice, Ring, Started, Token};
 
 use super::*;
-use crate::{Now, RamDevice};
 
+const EIO: i32 = Errno::IO.raw_os_error();
+const ENOSPC: i32 = Errno::NOSPC.raw_os_error();
 const SIZE: u64 = 256 << 10;
 const BLOCK: usize = 512;
 
@@ -20,13 +23,13 @@ fn errno(result: Result<()>) -> Option<i32> {
 fn rules_strike_the_requests_that_they_name() {
     let (device, control) = faulty(1);
     let mut io = Blocking::new(&device).unwrap();
-    control.add(Rule::new(Fault::Error(libc::ENOSPC)).on(Kind::Write).within(4096..8192));
+    control.add(Rule::new(Fault::Error(ENOSPC)).on(Kind::Write).within(4096..8192));
     control.add(Rule::new(Fault::EIO).on(Kind::Flush).after(1).times(1));
     assert_eq!(errno(io.write(0, &[1; 4096], false)), None);
-    assert_eq!(errno(io.write(3584, &[1; 1024], false)), Some(libc::ENOSPC));
+    assert_eq!(errno(io.write(3584, &[1; 1024], false)), Some(ENOSPC));
     assert_eq!(errno(io.read(4096, &mut [0; 512])), None);
     let flushes: Vec<_> = (0..3).map(|_| errno(io.flush())).collect();
-    assert_eq!(flushes, [None, Some(libc::EIO), None]);
+    assert_eq!(flushes, [None, Some(EIO), None]);
     assert_eq!(control.injected(), 2);
     control.clear();
     assert_eq!(errno(io.write(4096, &[1; 4096], false)), None);
@@ -69,7 +72,7 @@ fn a_torn_write_leaves_a_prefix_of_sectors() {
     let mut lengths = std::collections::BTreeSet::new();
     for fill in 1..=40 {
         control.add(Rule::new(Fault::Torn).times(1));
-        assert_eq!(errno(io.write(0, &[fill; 4096], true)), Some(libc::EIO));
+        assert_eq!(errno(io.write(0, &[fill; 4096], true)), Some(EIO));
         let mut back = [0; 4096];
         io.read(0, &mut back).unwrap();
         let new = back.iter().take_while(|&&b| b == fill).count();
@@ -99,8 +102,8 @@ fn without_power_everything_fails() {
     io.write(0, &[1; 512], false).unwrap();
     control.power_cut().unwrap();
     control.power_cut().unwrap();
-    assert_eq!(errno(io.read(0, &mut [0; 512])), Some(libc::EIO));
-    assert_eq!(errno(io.flush()), Some(libc::EIO));
+    assert_eq!(errno(io.read(0, &mut [0; 512])), Some(EIO));
+    assert_eq!(errno(io.flush()), Some(EIO));
     assert!(matches!(device.channel(1).unwrap().read_now(0, &mut [0; 512]), Now::Failed(_)));
     control.power_on();
     let mut back = [0; 512];
@@ -215,8 +218,8 @@ impl Channel for CutWhileReadChannel {
         self.0.write_now(offset, data)
     }
 
-    fn start(&mut self, ring: &mut crate::Ring, slot: u32, io: crate::Io) -> crate::Started {
-        let is_read = matches!(io, crate::Io::Read { .. });
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let is_read = matches!(io, Io::Read { .. });
         let started = self.0.start(ring, slot, io);
         if let Some(control) = self.1.get().filter(|_| is_read) {
             control.power_cut().unwrap();
@@ -224,13 +227,12 @@ impl Channel for CutWhileReadChannel {
         started
     }
 
-    fn finish(
-        &mut self,
-        ring: &mut crate::Ring,
-        token: crate::Token,
-        result: i32,
-    ) -> Option<crate::Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         self.0.finish(ring, token, result)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        self.0.woken(ring, token, result, over);
     }
 }
 
@@ -243,6 +245,6 @@ fn what_a_write_saw_before_the_power_was_cut_does_not_come_back_with_the_next_cu
     let mut io = Blocking::new(&device).unwrap();
     io.write(0, &[1; BLOCK], true).unwrap();
     cuts.set(control.clone()).unwrap_or_else(|_| panic!("set once"));
-    assert_eq!(errno(io.write(0, &[2; BLOCK], false)), Some(libc::EIO));
+    assert_eq!(errno(io.write(0, &[2; BLOCK], false)), Some(EIO));
     assert_eq!(control.unflushed(), 0);
 }

@@ -1,4 +1,4 @@
-//! The protocol's numbers and messages, and nothing that does I/O.
+//! NBD on the wire: numbers and messages, for a client and for a server, and nothing that does I/O.
 //!
 //! ```text
 //!   request.rs   the 28-byte header of a transmission request, parsed
@@ -7,7 +7,8 @@
 //!   here         flag words, magics, options, reply types
 //! ```
 //!
-//! Everything is big-endian. Values are from proto.md, "Values".
+//! Everything is big-endian. Values are from proto.md, "Values": `doc/proto.md` of
+//! <https://github.com/NetworkBlockDevice/nbd>.
 
 mod errno;
 mod reply;

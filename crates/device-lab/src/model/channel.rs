@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::Shared;
 use super::disk::{Progress, Request, Ticket};
-use crate::{Channel, Finished, Io, Now, Ring, Started, Token};
+use underseal_device::{Below, Channel, Finished, Io, Now, Ring, Started, Token};
 
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,
@@ -40,7 +40,7 @@ impl ModelChannel {
             return Some(Finished { slot, buffer: io.into_buffer(), result: Err(error) });
         }
         let (io, _) = self.waiting[slot as usize].take()?;
-        match ring.nested(0, |ring| self.inner.start(ring, slot, io)) {
+        match ring.nested(Below::ONLY, |ring| self.inner.start(ring, slot, io)) {
             Started::Finished(done) => Some(done),
             Started::Pending => None,
         }
@@ -69,9 +69,14 @@ impl Channel for ModelChannel {
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         match token.below(0) {
-            Some(below) => ring.nested(0, |ring| self.inner.finish(ring, below, result)),
+            Some(below) => ring.nested(Below::ONLY, |ring| self.inner.finish(ring, below, result)),
             None => self.advance(ring, token.as_lower()?),
         }
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let Some((_, below)) = token.fork(1) else { return };
+        ring.nested(Below::ONLY, |ring| self.inner.woken(ring, below, result, over));
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::{
+use underseal_device::{
     Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring, Started,
     Token, Zones,
 };
@@ -183,7 +183,7 @@ impl ZonedChannel {
         }
     }
 
-    fn over(&mut self, done: Finished) -> Finished {
+    fn over(&mut self, done: &Finished) {
         let change = std::mem::replace(&mut self.changes[done.slot as usize], Change::None);
         match (change, done.result.is_ok()) {
             // What was written behind it is lost as well.
@@ -199,7 +199,6 @@ impl ZonedChannel {
             }
             _ => {}
         }
-        done
     }
 }
 
@@ -245,15 +244,23 @@ impl Channel for ZonedChannel {
         };
         self.changes[slot as usize] = change;
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
-        match self.inner.start(ring, slot, io) {
-            Started::Finished(done) => Started::Finished(self.over(done)),
-            Started::Pending => Started::Pending,
+        let started = self.inner.start(ring, slot, io);
+        if let Started::Finished(done) = &started {
+            self.over(done);
         }
+        started
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
         let done = self.inner.finish(ring, token, result)?;
-        Some(self.over(done))
+        self.over(&done);
+        Some(done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let before = over.len();
+        self.inner.woken(ring, token, result, over);
+        over[before..].iter().for_each(|done| self.over(done));
     }
 }
 
@@ -262,7 +269,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Blocking, Fault, FaultDevice, RamDevice, Rule};
+    use crate::{Fault, FaultDevice, Rule};
+    use underseal_device::{Blocking, RamDevice};
 
     const ZONE: u64 = 64 << 10;
     const ZONES: Zones = Zones { size: ZONE, conventional: 1 };

@@ -7,7 +7,7 @@
 use super::disk::{Ends, Request, Ticket};
 use super::profile::Rotating;
 use super::{Counters, nanos, transfer};
-use crate::Kind;
+use underseal_device::Kind;
 
 pub(super) struct RotatingState {
     disk: Rotating,

@@ -8,8 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{Accelerator, Job};
-use crate::{Error, ErrorKind, Result};
+use underseal_datapath::engine::{Accelerator, Job};
 
 /// How fast an engine is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,14 +85,13 @@ impl DmaModel {
     /// Starts the engine.
     ///
     /// # Errors
-    /// `Worker` when the system has no thread for it.
-    pub fn new(spec: DmaSpec) -> Result<Self> {
+    /// When the system has no thread for it.
+    pub fn new(spec: DmaSpec) -> std::io::Result<Self> {
         let jobs = VecDeque::with_capacity(spec.depth);
         let state = State { jobs, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() });
         let engine = shared.clone();
-        let thread = thread::Builder::new().name("dma engine".into()).spawn(move || engine.run(spec));
-        let thread = thread.map_err(|e| Error::new(ErrorKind::Worker, format!("no thread: {e}")))?;
+        let thread = thread::Builder::new().name("dma engine".into()).spawn(move || engine.run(spec))?;
         Ok(Self { spec, shared, thread: Some(thread) })
     }
 }
@@ -103,7 +101,7 @@ impl Accelerator for DmaModel {
         "DMA engine (model)"
     }
 
-    fn submit(&self, job: Job) -> std::result::Result<(), Job> {
+    fn submit(&self, job: Job) -> Result<(), Job> {
         let mut state = self.shared.state();
         if state.held >= self.spec.depth {
             state.refused += 1;

@@ -11,9 +11,9 @@
 
 use std::sync::Arc;
 
-use crate::{
-    Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result, Ring,
-    Started, Token,
+use underseal_device::{
+    Below, Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, Kind, Now, Result,
+    Ring, Started, Token,
 };
 
 /// Bits of a member's slot that number the pieces of one request, and how many may be in flight of one request.
@@ -51,7 +51,8 @@ impl StripeDevice {
         }
         let count = members.len() as u64;
         let smallest = geometries.iter().map(|g| g.size).min().unwrap_or(0);
-        let Some(size) = (smallest / chunk * chunk).checked_mul(count) else { return bad("it is too large") };
+        let layout = Layout { chunk, count };
+        let Some(size) = layout.size(smallest) else { return bad("it is too large") };
         let geometry = Geometry {
             size,
             block,
@@ -63,13 +64,19 @@ impl StripeDevice {
         };
         let names: Vec<_> = members.iter().map(|m| m.name()).collect();
         let name = format!("stripe({})", names.join(", "));
-        Ok(Self { members, layout: Layout { chunk, count }, geometry, name })
+        Ok(Self { members, layout, geometry, name })
     }
 }
 
 impl Device for StripeDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let smallest = self.members.iter().map(|m| m.geometry().size).min().unwrap_or(0);
+        Geometry { size: self.layout.size(smallest).unwrap_or(self.geometry.size), ..self.geometry }
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        self.members.iter().try_for_each(|member| member.refresh().map(drop))?;
+        Ok(self.geometry().size)
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
@@ -80,6 +87,7 @@ impl Device for StripeDevice {
             members: self.members.iter().map(|m| m.channel(below)).collect::<Result<_>>()?,
             layout: self.layout,
             flights: (0..depth).map(|_| Flight::default()).collect(),
+            done: Vec::new(),
         }))
     }
 
@@ -112,6 +120,11 @@ struct Layout {
 }
 
 impl Layout {
+    /// What members of so many bytes come to.
+    fn size(self, member: u64) -> Option<u64> {
+        (member / self.chunk * self.chunk).checked_mul(self.count)
+    }
+
     /// The pieces of a range in order: member, offset on it, length.
     fn chunks(self, offset: u64, len: u64) -> impl Iterator<Item = (usize, u64, u64)> {
         let end = offset + len;
@@ -141,6 +154,8 @@ struct StripeChannel {
     members: Vec<Box<dyn Channel>>,
     layout: Layout,
     flights: Vec<Flight>,
+    /// What a member has done together.
+    done: Vec<Finished>,
 }
 
 /// A request and its pieces. It is used again for the slot's next request.
@@ -257,7 +272,21 @@ impl Flight {
     }
 }
 
+/// The request and its part that a member's slot is.
+fn parts(below: u32) -> (u32, usize) {
+    (below >> BITS, below as usize % PARTS)
+}
+
 impl StripeChannel {
+    /// A member has done its piece; gives the request when none is left.
+    fn go_on(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
+        let (slot, part) = parts(done.slot);
+        let flight = self.flights.get_mut(slot as usize)?;
+        let index = flight.parts[part].take()?;
+        flight.piece_over(index, done);
+        self.advance(ring, slot)
+    }
+
     /// Starts as many pieces as may be in flight; gives the request when none is left.
     fn advance(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let flight = &mut self.flights[slot as usize];
@@ -267,11 +296,12 @@ impl StripeChannel {
             let index = flight.next;
             flight.next += 1;
             let piece = &mut flight.pieces[index];
+            let way = Below::new(BITS, piece.member, self.members.len());
             let member = &mut self.members[piece.member];
             let Some(io) = piece.io(job) else { continue };
             #[expect(clippy::cast_possible_truncation, reason = "below PARTS")]
             let below = slot << BITS | part as u32;
-            match ring.nested(BITS, |ring| member.start(ring, below, io)) {
+            match ring.nested(way, |ring| member.start(ring, below, io)) {
                 Started::Finished(done) => flight.piece_over(index, done),
                 Started::Pending => flight.parts[part] = Some(index),
             }
@@ -315,23 +345,29 @@ impl Channel for StripeChannel {
     }
 
     fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
-        let slot = token.as_lower()?;
         let below = token.below(BITS)?;
-        let part = below.as_lower()? as usize % PARTS;
-        let flight = self.flights.get_mut(slot as usize)?;
-        let index = flight.parts[part]?;
-        let member = &mut self.members[flight.pieces[index].member];
-        let done = ring.nested(BITS, |ring| member.finish(ring, below, result))?;
-        flight.parts[part] = None;
-        flight.piece_over(index, done);
-        self.advance(ring, slot)
+        let (slot, part) = parts(below.as_lower()?);
+        let flight = self.flights.get(slot as usize)?;
+        let number = flight.pieces[flight.parts[part]?].member;
+        let way = Below::new(BITS, number, self.members.len());
+        let done = ring.nested(way, |ring| self.members[number].finish(ring, below, result))?;
+        self.go_on(ring, done)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        let Some((number, below)) = token.fork(self.members.len()) else { return };
+        let mut done = std::mem::take(&mut self.done);
+        let way = Below::new(BITS, number, self.members.len());
+        ring.nested(way, |ring| self.members[number].woken(ring, below, result, &mut done));
+        over.extend(done.drain(..).filter_map(|done| self.go_on(ring, done)));
+        self.done = done;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Blocking, RamDevice};
+    use underseal_device::{Blocking, RamDevice};
 
     fn ram(size: u64) -> Arc<dyn Device> {
         Arc::new(RamDevice::new(size))

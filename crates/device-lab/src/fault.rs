@@ -18,11 +18,11 @@ mod rule;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Blocking, Channel, Device, Extent, Geometry, Kind, Result};
 use cache::Cache;
 use channel::FaultChannel;
 use rule::{Decision, Dice, NowDecision};
 pub use rule::{Fault, Rule};
+use underseal_device::{Blocking, Channel, Device, Extent, Geometry, Kind, Result};
 
 /// A device with faults.
 pub struct FaultDevice {
@@ -77,6 +77,12 @@ impl FaultDevice {
 impl Device for FaultDevice {
     fn geometry(&self) -> Geometry {
         self.control.inner.geometry()
+    }
+
+    /// The cache ends where the device ended when it was made.
+    fn refresh(&self) -> Result<u64> {
+        let has_cache = self.control.state().cache.is_some();
+        if has_cache { Ok(self.geometry().size) } else { self.control.inner.refresh() }
     }
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {

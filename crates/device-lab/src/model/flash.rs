@@ -2,7 +2,7 @@
 
 use super::profile::Flash;
 use super::{Counters, nanos, transfer};
-use crate::Kind;
+use underseal_device::Kind;
 
 /// What is known of a flash drive at a time. A command's end is known when it begins.
 pub(super) struct FlashState {

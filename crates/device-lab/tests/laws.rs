@@ -1,6 +1,8 @@
 //! Many requests in flight on stacks of devices, against a plain copy in memory.
 
+#[path = "../../device/tests/queue/mod.rs"]
 mod queue;
+#[path = "../../device/tests/server/mod.rs"]
 mod server;
 
 use std::fs::File;
@@ -11,11 +13,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use queue::Queue;
 use server::{Behaviour, Server};
-use underseal_device::nbd::protocol::TransmissionFlags as Flags;
 use underseal_device::{
-    Blocking, Channel, Device, Fault, FaultDevice, FileDevice, Io, Kind, Medium, ModelDevice, NbdDevice,
-    OpenOptions, Profile, RamDevice, RecorderDevice, Rule, StripeDevice, ZonedDevice, Zones,
+    Blocking, Channel, Device, FileDevice, Io, Kind, NbdDevice, OpenOptions, RamDevice, Zones,
 };
+use underseal_device_lab::{
+    Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
+};
+use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 const SIZE: usize = 512 << 10;
 const BLOCK: usize = 4096;

@@ -1,0 +1,27 @@
+//! Devices and engines for tests and experiments. Nothing that a volume is served with is here.
+//!
+//! ```text
+//!   devices on other devices, whose channels they hold:
+//!     stripe     RAID-0 over several: a request in pieces
+//!     model/     takes the time of a rotating disk, an SSD, NVMe: timeouts in the ring
+//!     zoned      fails what is not written in sequence
+//!     fault/     fails as rules say; forgets what was not flushed when its power is cut
+//!     recorder   writes down requests and their order
+//!
+//!   an accelerator of the data path:
+//!     dma        takes the time of a DMA engine; fails, stalls and loses jobs as it is told to
+//! ```
+
+mod dma;
+mod fault;
+mod model;
+mod recorder;
+mod stripe;
+mod zoned;
+
+pub use dma::{DmaFaults, DmaModel, DmaSpec};
+pub use fault::{Fault, FaultControl, FaultDevice, Rule};
+pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
+pub use recorder::{Record, RecorderDevice};
+pub use stripe::StripeDevice;
+pub use zoned::ZonedDevice;
