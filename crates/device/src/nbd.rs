@@ -24,8 +24,8 @@
 //! parameter); then they fail with EIO, and each one that follows looks for the server again. Asking twice changes nothing:
 //! no request that overlaps one in flight is made. (A server that is not dead but cut off may still carry out what it was asked
 //! before, as with every client that connects again.) An export that is back with another size, other flags or narrower
-//! blocks is refused. Another size is taken where it is asked for (`Device::refresh`): a connection reaches what its server told on
-//! it, and is made again, when nothing is in flight on it, for a request that goes beyond.
+//! blocks is refused. Another size is taken where it is asked for (`Device::refresh`) of a server that says multi-conn: a connection
+//! reaches what its server told on it, and is made again, when nothing is in flight on it, for a request that goes beyond.
 //!
 //! # Flushes
 //! What a server acknowledged and had not flushed, it may have lost when it ended. Nobody here has those bytes any more, so a
@@ -172,9 +172,15 @@ impl Device for NbdDevice {
         Geometry { size: self.shared.size() / block * block, ..self.geometry }
     }
 
-    /// A server tells the size once on each connection: a new one is made. A server that lets only one client in does not answer.
+    /// A server tells the size once on each connection: a new one is made.
     fn refresh(&self) -> Result<u64> {
         let Shared { address, addresses, name, .. } = &*self.shared;
+        if self.single.is_some() {
+            // A flush on the next connection would not cover what was written on the one before.
+            let context =
+                format!("{name}: the server wants one connection: the size is that of opening time");
+            return Err(Error::new(ErrorKind::Open, context));
+        }
         let (socket, export) =
             connect_now(address, addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(name, &e))?;
         if let Some(why) = self.shared.differs(&Export { size: self.shared.size(), ..export }) {

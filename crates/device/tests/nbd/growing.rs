@@ -10,32 +10,30 @@ const GROWN: u64 = 2 * SIZE as u64;
 
 #[test]
 fn what_an_export_has_grown_by_is_there_when_it_is_asked() {
-    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN] {
-        let server = Server::start(plain().without(flags));
-        let device = open(&server, "");
-        let mut queues: Vec<_> = (0..2).map(|_| Queue::new(&device, 4)).collect();
-        let mut ask = |number: usize, offset: u64| {
-            let buffer = queues[number].arena.alloc(4096).unwrap();
-            queues[number].start(0, Io::Read { offset, buffer, range: 0..4096 });
-            queues[number].drain().pop().unwrap().result
-        };
-        (0..2).for_each(|number| ask(number, 0).unwrap());
-        Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
-        server.grow(GROWN.try_into().unwrap());
-        assert_eq!(device.geometry().size, SIZE as u64, "nobody has asked");
-        assert_eq!((device.refresh().unwrap(), device.geometry().size), (GROWN, GROWN));
-        (0..2).for_each(|number| ask(number, 4096).unwrap());
-        (0..2).for_each(|number| ask(number, GROWN - 4096).unwrap());
-        let mut io = Blocking::new(&device).unwrap();
-        io.write(GROWN - 4096, &[7; 4096], false).unwrap();
-        assert_eq!(server.memory()[SIZE * 2 - 1], 7);
-        io.flush().expect("a connection that was made again in order has lost nothing");
-    }
+    let server = Server::start(plain());
+    let device = open(&server, "");
+    let mut queues: Vec<_> = (0..2).map(|_| Queue::new(&device, 4)).collect();
+    let mut ask = |number: usize, offset: u64| {
+        let buffer = queues[number].arena.alloc(4096).unwrap();
+        queues[number].start(0, Io::Read { offset, buffer, range: 0..4096 });
+        queues[number].drain().pop().unwrap().result
+    };
+    (0..2).for_each(|number| ask(number, 0).unwrap());
+    Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
+    server.grow(GROWN.try_into().unwrap());
+    assert_eq!(device.geometry().size, SIZE as u64, "nobody has asked");
+    assert_eq!((device.refresh().unwrap(), device.geometry().size), (GROWN, GROWN));
+    (0..2).for_each(|number| ask(number, 4096).unwrap());
+    (0..2).for_each(|number| ask(number, GROWN - 4096).unwrap());
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(GROWN - 4096, &[7; 4096], false).unwrap();
+    assert_eq!(server.memory()[SIZE * 2 - 1], 7);
+    io.flush().expect("a connection that was made again in order has lost nothing");
 }
 
 #[test]
 fn what_is_in_flight_is_answered_before_the_connection_is_made_again() {
-    let server = Server::start(Behaviour { answers: Some(0), ..plain().without(Flags::CAN_MULTI_CONN) });
+    let server = Server::start(Behaviour { answers: Some(0), ..plain() });
     let device = open(&server, "");
     let mut queue = Queue::new(&device, 8);
     let write = |queue: &mut Queue, slot: u32, offset: u64| {
@@ -60,6 +58,15 @@ fn what_is_in_flight_is_answered_before_the_connection_is_made_again() {
     let memory = server.memory();
     let at = |offset: u64| memory[usize::try_from(offset).unwrap()];
     assert_eq!([0, 4096, 8192, GROWN - 4096, 3 * 4096].map(at), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn the_size_on_an_only_connection_stays() {
+    let server = Server::start(plain().without(Flags::CAN_MULTI_CONN));
+    let device = open(&server, "");
+    server.grow(GROWN.try_into().unwrap());
+    assert_eq!(device.refresh().unwrap_err().kind(), ErrorKind::Open);
+    assert_eq!(device.geometry().size, SIZE as u64);
 }
 
 #[test]
