@@ -41,6 +41,7 @@
 
 mod af;
 mod area;
+mod dispatch;
 mod error;
 mod format;
 mod hash;
@@ -52,6 +53,7 @@ pub mod luks1;
 pub mod luks2;
 pub mod plain;
 mod random;
+mod recipe;
 mod rekey;
 pub mod signature;
 mod storage;
@@ -60,6 +62,7 @@ mod text;
 mod unlock;
 mod volume;
 
+pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};
 pub use format::{FormatOptions, NewHeader, Version, format};
 pub use hash::Hash;
@@ -68,7 +71,8 @@ pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use lock::{HeaderLock, LockTo};
-pub use rekey::{Keyless, Recipe};
+pub use recipe::Recipe;
+pub use rekey::Keyless;
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Stored, Volume};

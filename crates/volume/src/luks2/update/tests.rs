@@ -44,7 +44,7 @@ fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
 }
 
 /// A disk of which one copy is bad, if any.
-fn damaged(place: Option<Place>) -> (Recorder, Header, VolumeKey) {
+fn damaged(place: Option<HeaderCopy>) -> (Recorder, Header, VolumeKey) {
     let (disk, header, key) = disk();
     if let Some(place) = place {
         let at = place.offset(header.stored.binary.size) + 4096 + 20;
@@ -58,7 +58,7 @@ fn damaged(place: Option<Place>) -> (Recorder, Header, VolumeKey) {
 
 #[test]
 fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
-    for place in [None, Some(Place::First), Some(Place::Second)] {
+    for place in [None, Some(HeaderCopy::First), Some(HeaderCopy::Second)] {
         let (disk, mut header, volume_key) = damaged(place);
         let before = disk.bytes().clone();
         let added = header.add_keyslot(&disk, &volume_key, &key("new"), &new_slot(None)).unwrap();
