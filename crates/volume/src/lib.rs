@@ -8,8 +8,11 @@
 //!   format                                            plain: a passphrase or key file, and no header at all
 //!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
-//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          hash, random, storage (file or bytes), lock (cryptsetup's), signature (of other formats), text
+//!   a header changes in one way only: luks2/update
+//!
+//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area), recipe (a cipher
+//!          without its key), hash, random, storage (what has a header: its bytes, syncs and lock), lock (cryptsetup's),
+//!          signature (of other formats), text
 //! ```
 //!
 //! Make a volume, and open it again:

@@ -77,7 +77,8 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
     }
 }
 
-fn requirements(requirements: &[String]) -> Result<()> {
+/// Refuses a header that asks for what this build does not know.
+pub(super) fn requirements(requirements: &[String]) -> Result<()> {
     let Some(first) = requirements.first() else { return Ok(()) };
     let context = if first.starts_with("online-reencrypt") || first == "offline-reencrypt" {
         "a reencryption of this volume is under way; finish it first (cryptsetup reencrypt --resume-only)"

@@ -186,6 +186,21 @@ fn areas_go_where_there_is_room_and_are_wiped_when_given_back() {
 }
 
 #[test]
+fn a_header_with_requirements_that_are_not_known_keeps_its_keyslots() {
+    let (disk, mut header, volume_key) = disk();
+    let require = |document: &mut Map<String, Value>, _: &Metadata| {
+        document["config"]["requirements"] = json!({ "mandatory": ["online-reencrypt-v2"] });
+        Ok(())
+    };
+    header.update(&disk, require, |()| Ok(())).unwrap();
+    disk.forget_events();
+    let added = header.add_keyslot(&disk, &volume_key, &key("new"), &new_slot(None)).unwrap_err();
+    let removed = header.remove_keyslot(&disk, 0, true).unwrap_err();
+    assert_eq!([added.kind(), removed.kind()], [ErrorKind::Unsupported; 2]);
+    assert!(disk.is_untouched());
+}
+
+#[test]
 fn keyslots_that_do_not_fit_are_refused() {
     let (disk, mut header, volume_key) = disk();
     let other = VolumeKey { key: Key::new(&[7; 64]).unwrap(), digest: 0 };
