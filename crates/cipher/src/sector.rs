@@ -79,11 +79,6 @@ impl Run {
 /// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included, arithmetic
 /// modulo 2^64. The data is a run of consecutive sectors.
 ///
-/// Authenticated modes will keep a tag for each sector, [`SectorCipher::tag_size`] bytes that lie elsewhere on the
-/// device. They travel beside the data, all tags of a request in one slice, through [`SectorCipher::seal`] and
-/// [`SectorCipher::open`]; for every other mode those are `encrypt` and `decrypt`. A layer that calls only the latter
-/// must refuse ciphers whose tag size is not 0.
-///
 /// # Panics
 /// All calls panic when the data is not a whole number of sectors: the layer above has checked it.
 pub trait SectorCipher: Send + Sync {
@@ -105,32 +100,5 @@ pub trait SectorCipher: Send + Sync {
     /// nothing else: a sector of which a part is older than the rest reads as that. In other modes it reads as noise.
     fn is_local(&self) -> bool {
         false
-    }
-
-    /// Bytes of tag beside each sector: 0 where the mode authenticates nothing.
-    fn tag_size(&self) -> usize {
-        0
-    }
-
-    /// Encrypts a run of sectors and writes their tags.
-    ///
-    /// # Panics
-    /// When `tags` is not [`SectorCipher::tag_size`] bytes for each sector.
-    fn seal(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &mut [u8]) {
-        assert!(tags.is_empty(), "the mode has no tags");
-        self.encrypt(first, data);
-    }
-
-    /// Checks a run of sectors against their tags and decrypts them. Of sectors that fail nothing is decrypted.
-    ///
-    /// # Errors
-    /// The position in the run of the first sector that fails its check.
-    ///
-    /// # Panics
-    /// When `tags` is not [`SectorCipher::tag_size`] bytes for each sector.
-    fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> std::result::Result<(), usize> {
-        assert!(tags.is_empty(), "the mode has no tags");
-        self.decrypt(first, data);
-        Ok(())
     }
 }

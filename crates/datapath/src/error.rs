@@ -1,5 +1,6 @@
 //! The crate's one error: what a request failed of.
 
+use rustix::io::Errno;
 use underseal_device as device;
 
 /// Why a request or a mapping failed, for a program to match on.
@@ -41,9 +42,8 @@ underseal_error::error_type! {
 
 impl Error {
     pub(crate) fn lower(name: &str, source: device::Error) -> Self {
-        const ENOSPC: i32 = 28;
-        const EDQUOT: i32 = 122;
-        let full = matches!(source.errno(), Some(ENOSPC | EDQUOT));
+        let full =
+            [Errno::NOSPC, Errno::DQUOT].map(|errno| Some(errno.raw_os_error())).contains(&source.errno());
         let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Lower };
         Self::new(kind, format!("{name} failed")).with_source(source)
     }

@@ -33,7 +33,7 @@ mod workers;
 
 pub use error::{Error, ErrorKind};
 pub use mapping::{Mapping, Status};
-pub use policy::{Affinity, Dispatch, Flags, Policy, WriteOrder};
+pub use policy::{Affinity, Dispatch, Policy, WriteOrder};
 pub use queue::{Full, Queue, QueueOptions};
 pub use request::{Completion, Request};
 pub use stats::{Backlog, Count, Dispatched, Histogram, Stages, Stats};

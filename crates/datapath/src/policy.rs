@@ -2,6 +2,8 @@
 
 mod text;
 
+use underseal_volume::DispatchFlags;
+
 use crate::{Error, ErrorKind, Result};
 
 /// How a volume's requests are dispatched. A value: it can be read and changed while the volume is busy, and each request
@@ -58,23 +60,6 @@ pub enum WriteOrder {
     Arrival,
 }
 
-/// What dm-crypt's optional arguments, or the flags of a LUKS2 header, say about dispatch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Flags {
-    /// `same_cpu_crypt`
-    pub same_cpu_crypt: bool,
-    /// `submit_from_crypt_cpus`
-    pub submit_from_crypt_cpus: bool,
-    /// `no_read_workqueue`
-    pub no_read_workqueue: bool,
-    /// `no_write_workqueue`
-    pub no_write_workqueue: bool,
-    /// `high_priority`
-    pub high_priority: bool,
-    /// `force_inline`, as the RFC of 2020 defined it: both sides without a queue.
-    pub force_inline: bool,
-}
-
 /// Where dm-crypt splits requests.
 const KERNEL_SPLIT: u32 = 128 << 10;
 
@@ -109,7 +94,7 @@ impl Policy {
     }
 
     /// What the kernel does under these flags: without any, workers on any processor and one submitter that sorts.
-    pub fn from_flags(flags: Flags) -> Self {
+    pub fn from_flags(flags: DispatchFlags) -> Self {
         let affinity = if flags.same_cpu_crypt { Affinity::SameCpu } else { Affinity::Any };
         let side = |inline| if inline { Dispatch::Inline } else { Dispatch::Workers { affinity } };
         Self {
@@ -131,12 +116,5 @@ impl Policy {
         }
         let context = format!("{self}: a zoned device takes writes only in the order of its sectors");
         Err(Error::new(ErrorKind::Policy, context))
-    }
-}
-
-impl Flags {
-    /// True when none is set.
-    pub fn is_empty(self) -> bool {
-        self == Self::default()
     }
 }

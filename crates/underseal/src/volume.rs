@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use underseal_cipher::SectorSize;
-use underseal_datapath::{Flags, Mapping};
+use underseal_datapath::Mapping;
 use underseal_volume::plain::{self, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
 
@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, open_header};
 use crate::passphrase::Secret;
-use crate::policy;
 
 /// What may be done with the volume.
 #[derive(Debug, Clone, Copy)]
@@ -21,24 +20,17 @@ pub(crate) struct Access {
     pub(crate) allow_discards: bool,
 }
 
-/// A volume that takes requests.
-pub(crate) struct Opened {
-    pub(crate) mapping: Mapping,
-    /// What its header or table says about dispatch.
-    pub(crate) flags: Flags,
-}
-
 /// Locks the image, gets the secret and unlocks the volume.
 ///
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
-pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
+pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Mapping> {
     let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
     let luks = |on: &dyn Target| luks_volume(args, access, size, on, &secret);
-    let (volume, flags) = match (args.kind, &args.header, &device) {
-        (VolumeType::Plain, ..) => (plain_volume(args, access, size, &secret)?, Flags::default()),
+    let volume = match (args.kind, &args.header, &device) {
+        (VolumeType::Plain, ..) => plain_volume(args, access, size, &secret)?,
         (_, Some(header), _) => luks(&*open_header(header, access.read_only)?)?,
         // Headers lie on no blocks of direct I/O.
         (_, None, Lower::File(_)) if args.lower.direct => {
@@ -47,7 +39,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (_, None, Lower::File(device)) => luks(device.file())?,
         (_, None, Lower::Nbd(device)) => luks(&DeviceBytes::new(device)?)?,
     };
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags })
+    Ok(Mapping::new(volume, device.into_device())?)
 }
 
 fn luks_volume(
@@ -56,7 +48,7 @@ fn luks_volume(
     data_size: u64,
     on: &dyn Target,
     secret: &Secret<'_>,
-) -> Result<(Volume, Flags)> {
+) -> Result<Volume> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let mut header = Header::read(on).map_err(|e| e.in_file(name))?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
@@ -76,9 +68,8 @@ fn luks_volume(
     let volume = header.activate(&unlocked.key, data_size, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
-    let flags = policy::of_header(&header.flags());
     mend(&mut header, on, name, access);
-    Ok((volume, flags))
+    Ok(volume)
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {

@@ -103,15 +103,6 @@ impl Header {
         }
     }
 
-    /// The persistent flags: `allow-discards`, `no-read-workqueue`, `no-write-workqueue`, `same-cpu-crypt`,
-    /// `submit-from-crypt-cpus`. LUKS1 has none.
-    pub fn flags(&self) -> Vec<&str> {
-        match self {
-            Self::Luks1(_) => vec![],
-            Self::Luks2(header) => header.flags().collect(),
-        }
-    }
-
     /// The UUID, if the header holds one.
     pub fn uuid(&self) -> Option<Uuid> {
         match self {

@@ -8,8 +8,11 @@
 //!   format                                            plain: a passphrase or key file, and no header at all
 //!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
-//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area),
-//!          hash, random, storage (file or bytes), lock (cryptsetup's), signature (of other formats), text
+//!   a header changes in one way only: luks2/update
+//!
+//!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area), recipe (a cipher
+//!          without its key), hash, random, storage (what has a header: its bytes, syncs and lock), lock (cryptsetup's),
+//!          signature (of other formats), text
 //! ```
 //!
 //! Make a volume, and open it again:
@@ -41,6 +44,7 @@
 
 mod af;
 mod area;
+mod dispatch;
 mod error;
 mod format;
 mod hash;
@@ -52,6 +56,7 @@ pub mod luks1;
 pub mod luks2;
 pub mod plain;
 mod random;
+mod recipe;
 mod rekey;
 pub mod signature;
 mod storage;
@@ -60,6 +65,7 @@ mod text;
 mod unlock;
 mod volume;
 
+pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};
 pub use format::{FormatOptions, NewHeader, Version, format};
 pub use hash::Hash;
@@ -68,7 +74,8 @@ pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use lock::{HeaderLock, LockTo};
-pub use rekey::{Keyless, Recipe};
+pub use recipe::Recipe;
+pub use rekey::Keyless;
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Stored, Volume};

@@ -20,8 +20,8 @@ pub(crate) use phdr::LEN;
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::{
-    ActivateOptions, Error, ErrorKind, Info, Kdf, Key, ReadAt, Result, Segment, UnlockOptions, Unlocked,
-    Volume, VolumeKey, area, kdf, storage, unlock, volume,
+    ActivateOptions, Error, ErrorKind, Info, Kdf, Key, ReadAt, Recipe, Result, Segment, UnlockOptions,
+    Unlocked, Volume, VolumeKey, kdf, storage, unlock, volume,
 };
 use phdr::Phdr;
 
@@ -93,8 +93,8 @@ impl Header {
         unlock::allow_null(cipher, options.allow_null)?;
         let kdf = Kdf::Pbkdf2 { hash: *hash, iterations: slot.iterations, salt: slot.salt.to_vec() };
         let wrapping = budget.derive(&kdf, passphrase.as_bytes(), *key_bytes)?;
-        let area = KeyArea { spec: cipher, offset: slot.offset, hash: *hash };
-        let key = area.read(from, &wrapping, *key_bytes)?;
+        let area = KeyArea { spec: cipher, hash: *hash };
+        let key = area.read(from, slot.offset, &wrapping, *key_bytes)?;
         if self.confirms(&key, budget)? {
             return Ok(VolumeKey { key, digest: 0 });
         }
@@ -123,10 +123,10 @@ impl Header {
             return Err(Error::new(ErrorKind::BadLayout, context));
         }
         unlock::allow_null(&self.phdr.cipher, options.allow_null)?;
-        let cipher = area::build(&self.phdr.cipher, &key.key, SectorSize::S512)?;
+        let recipe = Recipe::new(&self.phdr.cipher, SectorSize::S512, key.key.len());
+        let cipher = recipe.build(&key.key)?;
         let len = volume::data_length(data_size, lower, None, SectorSize::S512)?;
-        let segment = Segment::stored(0, len, lower, 0, cipher);
-        let segment = segment.with_recipe(area::recipe(&self.phdr.cipher, &key.key, SectorSize::S512));
+        let segment = Segment::stored(0, len, lower, 0, cipher).with_recipe(recipe);
         Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
     }
 

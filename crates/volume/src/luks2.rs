@@ -26,7 +26,7 @@ mod update;
 
 use uuid::Uuid;
 
-pub(crate) use binary::{LEN as BINARY_LEN, Place, SECOND_MAGIC, SIZES as SECOND_PLACES};
+pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
 pub use update::keyslots::NewKeyslot;
@@ -84,11 +84,6 @@ impl Header {
     /// The volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)
-    }
-
-    /// The persistent flags: `allow-discards`, `no-read-workqueue` and the like.
-    pub fn flags(&self) -> impl Iterator<Item = &str> {
-        self.stored.metadata.config.flags.iter().map(String::as_str)
     }
 
     /// The UUID, if the header holds one.

@@ -3,7 +3,7 @@
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use crate::format::bad;
-use crate::{Error, ErrorKind, Hash, Result, Segment, Volume, area, kdf, unlock, volume};
+use crate::{Error, ErrorKind, Hash, Recipe, Result, Segment, Volume, kdf, unlock, volume};
 
 /// How a plain volume lies on its device. The key is apart: [`key_from_passphrase`] or a key file's bytes.
 #[derive(Debug, Clone)]
@@ -129,11 +129,11 @@ pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Vol
         return Err(bad(format!("{size} bytes are no whole number of {}-byte sectors", unit.bytes())));
     }
     let len = volume::data_length(data_size, options.offset, options.size, unit)?;
-    let cipher = area::build(&options.cipher, key, unit).map_err(|e| match e.kind() {
+    let recipe = Recipe::new(&options.cipher, unit, key.len());
+    let cipher = recipe.build(key).map_err(|e| match e.kind() {
         ErrorKind::BadHeader => bad("the key or sector size does not fit the cipher").with_source(e),
         _ => e,
     })?;
-    let segment = Segment::stored(0, len, options.offset, options.iv_offset, cipher)
-        .with_recipe(area::recipe(&options.cipher, key, unit));
+    let segment = Segment::stored(0, len, options.offset, options.iv_offset, cipher).with_recipe(recipe);
     Ok(Volume::new(vec![segment])?.with_discards(options.allow_discards))
 }

@@ -7,35 +7,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build, build_with};
+use underseal_cipher::{Key, SectorCipher};
 
-use crate::{Error, ErrorKind, Result, SegmentKind, Volume, area};
-
-/// What a segment's cipher is made from, but for the key.
-#[derive(Debug, Clone)]
-pub struct Recipe {
-    /// Cipher, chain mode and IV generator.
-    pub cipher: CipherSpec,
-    /// The size of the sectors.
-    pub sector_size: SectorSize,
-    /// IVs count sectors of that size.
-    pub iv_large_sectors: bool,
-    /// The key's length in bytes.
-    pub key_size: usize,
-}
-
-impl Recipe {
-    fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
-        let Self { cipher: spec, sector_size, iv_large_sectors, .. } = self;
-        let built = if spec.is_null() {
-            build(spec, key, *sector_size)
-        } else {
-            let iv_large_sectors = *iv_large_sectors;
-            build_with(&BuildOptions { spec, key, sector_size: *sector_size, iv_large_sectors, cpu: None })
-        };
-        built.map_err(|e| area::cipher_error(spec, e))
-    }
-}
+use crate::{Error, ErrorKind, Recipe, Result, SegmentKind, Volume, recipe};
 
 /// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and can do nothing else.
 pub struct Keyless {
@@ -65,7 +39,7 @@ impl Volume {
             }
         };
         let recipe = recipe.clone();
-        let volume = self.with_cipher(crypt, area::null(recipe.sector_size)?)?;
+        let volume = self.with_cipher(crypt, recipe::null(recipe.sector_size)?)?;
         Ok(Keyless { volume, crypt, recipe })
     }
 
@@ -74,7 +48,8 @@ impl Volume {
         if let SegmentKind::Stored(stored) = &mut segments[number].kind {
             stored.cipher = cipher;
         }
-        Ok(Self::new(segments)?.with_discards(self.allow_discards()))
+        let volume = Self::new(segments)?.with_discards(self.allow_discards());
+        Ok(volume.with_dispatch(self.dispatch()))
     }
 }
 

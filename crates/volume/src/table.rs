@@ -27,7 +27,7 @@ use std::sync::Arc;
 use underseal_cipher::SectorSize;
 use words::Words;
 
-use crate::{Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, area};
+use crate::{DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Stored, Volume, recipe};
 
 /// A table of one or more lines that follow each other from sector 0.
 #[derive(Debug)]
@@ -153,10 +153,11 @@ impl Table {
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
         let devices = self.devices();
         let mut segments = Vec::with_capacity(self.lines.len());
-        let mut discards = true;
+        let (mut discards, mut dispatch) = (true, DispatchFlags::default());
         for line in &self.lines {
             if let Target::Crypt(crypt) = &line.target {
                 discards &= crypt.options.allow_discards;
+                dispatch = dispatch.or(crypt.options.dispatch);
             }
             let device =
                 line.target.device().and_then(|name| devices.iter().position(|other| *other == name));
@@ -164,7 +165,7 @@ impl Table {
             segments.push(line.segment(device.unwrap_or(0), size)?);
         }
         self.is_on_blocks(&segments)?;
-        Ok(Volume::new(segments)?.with_discards(discards))
+        Ok(Volume::new(segments)?.with_discards(discards).with_dispatch(dispatch))
     }
 
     /// Requests are multiples of the largest sector of all lines: they must not cut another line's sectors.
@@ -239,7 +240,7 @@ impl Line {
                 (crypt.offset, stored(crypt.offset, crypt.iv_offset, crypt.build()?, recipe))
             }
             Target::Linear { offset, .. } => {
-                (*offset, stored(*offset, 0, area::null(SectorSize::S512)?, None))
+                (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))
             }
             Target::Zero => (0, SegmentKind::Zero),
             Target::Error => (0, SegmentKind::Error),

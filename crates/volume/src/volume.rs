@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 
-use crate::{Error, ErrorKind, Recipe, Result};
+use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result};
 
 /// A run of the volume.
 #[derive(Debug, Clone)]
@@ -117,6 +117,7 @@ pub struct Volume {
     segments: Vec<Segment>,
     sector_size: SectorSize,
     allow_discards: bool,
+    dispatch: DispatchFlags,
 }
 
 impl Volume {
@@ -152,7 +153,7 @@ impl Volume {
         if segments.is_empty() {
             return Err(bad("the volume has no segment".into()));
         }
-        Ok(Self { segments, sector_size, allow_discards: false })
+        Ok(Self { segments, sector_size, allow_discards: false, dispatch: DispatchFlags::default() })
     }
 
     /// The same volume, with or without discards passed to the lower device.
@@ -167,6 +168,18 @@ impl Volume {
     /// Whether discards pass to the lower device.
     pub fn allow_discards(&self) -> bool {
         self.allow_discards
+    }
+
+    /// The same volume, with what its header or table says about dispatch.
+    #[must_use]
+    pub fn with_dispatch(mut self, flags: DispatchFlags) -> Self {
+        self.dispatch = flags;
+        self
+    }
+
+    /// What its header or table says about dispatch.
+    pub fn dispatch(&self) -> DispatchFlags {
+        self.dispatch
     }
 
     /// The size in bytes.

@@ -19,7 +19,7 @@ use crate::mode::{
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher};
 
 /// Everything that one cipher is made from.
-struct Job<'a> {
+struct Assembly<'a> {
     options: &'a BuildOptions<'a>,
     plan: &'a Plan,
     path: CpuPath,
@@ -45,49 +45,50 @@ pub(super) fn assemble(
     keys: &Keys<'_>,
 ) -> Result<Arc<dyn SectorCipher>> {
     let layout = Layout { size: options.sector_size, large: options.iv_large_sectors };
-    let job = Job { options, plan, path, key, keys, layout };
+    let assembly = Assembly { options, plan, path, key, keys, layout };
     let aes = |key: &[u8]| ciphers::aes(key, path);
     match plan {
         Plan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
         Plan::NullChain { chain } => {
-            job.with_iv::<8>(Box::new(Narrow(chained::<1>(*chain, Box::new(NullBlock)))), None)
+            assembly.with_iv::<8>(Box::new(Narrow(chained::<1>(*chain, Box::new(NullBlock)))), None)
         }
-        Plan::Arc4 => job.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
+        Plan::Arc4 => assembly.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
         Plan::Stream { stream: Stream::ChaCha20 } => {
-            job.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+            assembly.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key)?), None)
         }
         Plan::Stream { stream: Stream::XChaCha20 } => {
-            job.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+            assembly.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key)?), None)
         }
         Plan::Stream { stream: Stream::XChaCha12 } => {
-            job.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key)?), None)
+            assembly.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key)?), None)
         }
         Plan::Adiantum { stream: Stream::XChaCha12 } => {
-            job.with_iv(Box::new(Adiantum::<Twelve>::new(key, aes)?), None)
+            assembly.with_iv(Box::new(Adiantum::<Twelve>::new(key, aes)?), None)
         }
-        Plan::Adiantum { .. } => job.with_iv(Box::new(Adiantum::<Twenty>::new(key, aes)?), None),
-        Plan::Hctr2 => job.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
+        Plan::Adiantum { .. } => assembly.with_iv(Box::new(Adiantum::<Twenty>::new(key, aes)?), None),
+        Plan::Hctr2 => assembly.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
         Plan::Block { chain, cipher } => match cipher.make {
             Make::Of8(make) => {
                 let mode = |key: &[u8]| Ok(chained(*chain, make(key)?));
-                job.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode }))
+                assembly.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode }))
             }
             Make::Of16(make) => {
                 let make = |key: &[u8]| make(key, path);
                 let mode = |key: &[u8]| of16(*chain, key, make);
                 let block = Block { cipher: &make, mode: &mode };
-                let whole = if cipher.name == "aes" { job.on_kernels(*chain, cipher.keys)? } else { None };
+                let whole =
+                    if cipher.name == "aes" { assembly.on_kernels(*chain, cipher.keys)? } else { None };
                 match whole {
                     Some(Kernel::Whole(cipher)) => Ok(cipher),
-                    Some(Kernel::Mode(mode)) => job.with_block(mode, block),
-                    None => job.with_block(mode(key)?, block),
+                    Some(Kernel::Mode(mode)) => assembly.with_block(mode, block),
+                    None => assembly.with_block(mode(key)?, block),
                 }
             }
         },
     }
 }
 
-/// What the AES kernels do of a job.
+/// What the AES kernels do of a assembly.
 enum Kernel {
     /// All.
     Whole(Arc<dyn SectorCipher>),
@@ -95,7 +96,7 @@ enum Kernel {
     Mode(AnyMode<16>),
 }
 
-impl Job<'_> {
+impl Assembly<'_> {
     fn on_kernels(&self, chain: Chain, sizes: &[usize]) -> Result<Option<Kernel>> {
         let (layout, iv, half) = (self.layout, self.options.spec.iv(), self.key.len() / 2);
         let data = match chain {

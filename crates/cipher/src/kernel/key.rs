@@ -3,7 +3,7 @@
 use cipher::inout::InOutBuf;
 
 use super::schedule::{RoundKey, Schedule};
-use super::table::{Functions, Sectors, Table};
+use super::table::{Functions, SectorsFn, Table};
 use super::{Direction, aesni, avx512, vaes256};
 use crate::iv::{IvGenerator, Plain64};
 use crate::sector::Run;
@@ -95,7 +95,7 @@ impl AesKey {
         self.tidy::<SPILLED_BY_CBC>();
     }
 
-    fn sectors(&self, run: Sectors, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+    fn sectors(&self, run: SectorsFn, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         if ivs.is_empty() {
             return;
         }

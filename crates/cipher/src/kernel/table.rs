@@ -7,7 +7,7 @@ pub(super) type Ecb = unsafe fn(*const RoundKey, *const u8, *mut u8, usize);
 /// Numbers: keys, the first, the logarithm of their distance, destination, count of blocks.
 pub(super) type Numbers = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
 /// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
-pub(super) type Sectors = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
+pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
 
 /// One algorithm of one CPU path for one number of rounds.
 pub(crate) struct Functions {
@@ -16,10 +16,10 @@ pub(crate) struct Functions {
     pub(super) ecb_encrypt: Ecb,
     pub(super) ecb_decrypt: Ecb,
     pub(super) encrypt_numbers: Numbers,
-    pub(super) xts_encrypt: Sectors,
-    pub(super) xts_decrypt: Sectors,
-    pub(super) cbc_encrypt: Sectors,
-    pub(super) cbc_decrypt: Sectors,
+    pub(super) xts_encrypt: SectorsFn,
+    pub(super) xts_decrypt: SectorsFn,
+    pub(super) cbc_encrypt: SectorsFn,
+    pub(super) cbc_decrypt: SectorsFn,
 }
 
 /// The functions for 10, 12 and 14 rounds.

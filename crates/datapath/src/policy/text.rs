@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Affinity, Dispatch, Flags, Policy, WriteOrder};
+use underseal_volume::DispatchFlags;
+
+use super::{Affinity, Dispatch, Policy, WriteOrder};
 use crate::{Error, ErrorKind, Result};
 
 /// What `--policy` takes, for help texts and errors.
@@ -40,7 +42,7 @@ fn named(name: &str) -> Option<Policy> {
         "same-cpu" => Policy::SAME_CPU,
         "adaptive" => Policy::ADAPTIVE,
         "engine" => Policy::ENGINE,
-        "kernel" => Policy::from_flags(Flags::default()),
+        "kernel" => Policy::from_flags(DispatchFlags::default()),
         _ => return None,
     })
 }
@@ -215,8 +217,8 @@ mod tests {
 
     #[test]
     fn the_kernels_flags_mean_what_they_mean_there() {
-        let policy = |set: fn(&mut Flags)| {
-            let mut flags = Flags::default();
+        let policy = |set: fn(&mut DispatchFlags)| {
+            let mut flags = DispatchFlags::default();
             set(&mut flags);
             Policy::from_flags(flags)
         };

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use underseal_cipher::SectorCipher;
-use underseal_datapath::{Flags, Mapping, Policy};
+use underseal_datapath::{Mapping, Policy};
 use underseal_device::Device;
 use underseal_device_lab::{ModelDevice, Profile, StripeDevice};
-use underseal_volume::{Segment, Volume};
+use underseal_volume::{DispatchFlags, Segment, Volume};
 
 use super::{Experiment, Measured};
 use crate::load::{Load, Seen, Target, Until};
@@ -52,7 +52,7 @@ fn ways(mapping: &Arc<Mapping>) -> Ways {
     Ways(vec![
         (UNBOUND, volume(Policy::WORKERS)),
         (PER_CPU, volume(Policy::SAME_CPU)),
-        (BUILT, volume(Policy::from_flags(Flags::default()))),
+        (BUILT, volume(Policy::from_flags(DispatchFlags::default()))),
         (INLINE, volume(Policy::INLINE)),
         (ADAPTIVE, volume(Policy::ADAPTIVE)),
     ])

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
-use underseal_datapath::{Flags, Policy};
+use underseal_datapath::Policy;
+use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::load::{Load, Target, Until};
@@ -39,7 +40,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
     let device = volumes::memory_file(bytes)?;
     let null = volumes::mapping(NULL, 512, &device)?;
     let real = volumes::mapping(XTS, 4096, &device)?;
-    let kernel = Policy::from_flags(Flags::default());
+    let kernel = Policy::from_flags(DispatchFlags::default());
     let ways = |mapping: &Arc<_>| {
         let volume = |policy| Target::Volume(Arc::clone(mapping), policy);
         Ways(vec![

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use underseal_datapath::{Flags, Policy, WriteOrder};
+use underseal_datapath::{Policy, WriteOrder};
 use underseal_device::{Device, RamDevice};
 use underseal_device_lab::{ModelDevice, Profile};
+use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::load::{self, Load, Target, Until};
@@ -37,7 +38,7 @@ fn policy(way: &str) -> Policy {
     let workers = Policy::WORKERS;
     match way {
         UNSORTED => workers,
-        SORTED => Policy::from_flags(Flags::default()),
+        SORTED => Policy::from_flags(DispatchFlags::default()),
         ARRIVAL => Policy { write_order: WriteOrder::Arrival, ..workers },
         _ => Policy::INLINE,
     }

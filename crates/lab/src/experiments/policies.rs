@@ -1,6 +1,7 @@
 //! `policies`: every policy under every shape of load. Which one should a user take?
 
-use underseal_datapath::{Flags, Policy};
+use underseal_datapath::Policy;
+use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::hogs::Hogs;
@@ -30,7 +31,7 @@ fn policy(way: &str) -> Policy {
         "workers" => Policy::WORKERS,
         "same-cpu" => Policy::SAME_CPU,
         // Workers and one submitter that sorts: dm-crypt without flags.
-        _ => Policy::from_flags(Flags::default()),
+        _ => Policy::from_flags(DispatchFlags::default()),
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_datapath::{Flags, Histogram, Policy};
+use underseal_datapath::{Histogram, Policy};
 use underseal_device::Device;
 use underseal_device_lab::{ModelDevice, Profile};
+use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::hogs::Hogs;
@@ -49,7 +50,7 @@ fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
         let volume = |policy| Target::Volume(mapping.clone(), policy);
         let ways = Ways(vec![
             (BARE, Target::Bare(device.clone())),
-            (QUEUE, volume(Policy::from_flags(Flags::default()))),
+            (QUEUE, volume(Policy::from_flags(DispatchFlags::default()))),
             (INLINE, volume(Policy::INLINE)),
             (ADAPTIVE, volume(Policy::ADAPTIVE)),
         ]);

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use underseal_datapath::{Dispatch, Flags, Policy, WriteOrder};
+use underseal_datapath::{Dispatch, Policy, WriteOrder};
 use underseal_device::{Device, RamDevice, Zones};
 use underseal_device_lab::ZonedDevice;
+use underseal_volume::DispatchFlags;
 
 use super::{Experiment, Measured};
 use crate::load::{self, Load, Target, Until};
@@ -39,7 +40,7 @@ fn policy(way: &str) -> Policy {
         INLINE => Policy::INLINE,
         MIXED => Policy { write: Dispatch::Inline, ..Policy::WORKERS },
         ARRIVAL => Policy { write_order: WriteOrder::Arrival, ..Policy::WORKERS },
-        SORTED => Policy::from_flags(Flags::default()),
+        SORTED => Policy::from_flags(DispatchFlags::default()),
         UNSORTED => Policy::WORKERS,
         _ => Policy::ADAPTIVE,
     }

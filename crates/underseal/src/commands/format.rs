@@ -1,7 +1,7 @@
 //! `underseal format`.
 
 mod contents;
-mod target;
+mod destination;
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_volume::{Cost, ErrorKind, FormatOptions, NewHeader, Pbkdf, PbkdfKind};
 
-use self::target::Target;
+use self::destination::Destination;
 use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
 use crate::lower::is_remote;
@@ -22,8 +22,8 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
         return plain(args, quiet);
     }
     let options = options(args)?;
-    let mut image = Target::open(&args.image, args.size, args.force)?;
-    let mut header = args.header.as_ref().map(|path| Target::open_header(path)).transpose()?;
+    let mut image = Destination::open(&args.image, args.size, args.force)?;
+    let mut header = args.header.as_ref().map(|path| Destination::open_header(path)).transpose()?;
     let on = header.as_ref().unwrap_or(&image);
     allow_overwriting(on, args.force)?;
     let passphrase = Secret::new(&args.secret, &args.image).get_new()?;
@@ -70,7 +70,7 @@ fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
     if args.header.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header"));
     }
-    let mut image = Target::open(&args.image, args.size, args.force)?;
+    let mut image = Destination::open(&args.image, args.size, args.force)?;
     image.settle()?;
     let size = image.size();
     image.keep();
@@ -124,7 +124,7 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
 }
 
 /// Sees to it that nothing is lost that somebody wants.
-fn allow_overwriting(on: &Target, force: bool) -> Result<()> {
+fn allow_overwriting(on: &Destination, force: bool) -> Result<()> {
     let Some(found) = on.contents().map_err(|e| Error::io(on.path(), "cannot read", e))? else {
         return Ok(());
     };

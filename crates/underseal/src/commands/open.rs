@@ -29,7 +29,7 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
-use crate::volume::{self, Access, Opened};
+use crate::volume::{self, Access};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
@@ -42,7 +42,7 @@ pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
     quiet: bool,
-    open: impl FnOnce() -> Result<Opened>,
+    open: impl FnOnce() -> Result<Mapping>,
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
@@ -54,9 +54,8 @@ pub(super) fn serve(
         logging::to_file(path)?;
     }
     let tls = tls(args)?;
-    let Opened { mapping, flags } = open()?;
-    let mapping = Arc::new(for_kernels(args, mapping)?);
-    control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
+    let mapping = Arc::new(for_kernels(args, open()?)?);
+    control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
     // From here on there is something to put in order at the end.

@@ -21,8 +21,8 @@ use crate::volume::{self, Access};
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
     let output = Output::plan(args.output.as_deref(), [Some(&*volume.image), volume.header.as_deref()])?;
-    let opened = volume::open(volume, Access { read_only: true, allow_discards: false })?;
-    let mapping = Arc::new(opened.mapping);
+    let mapping = volume::open(volume, Access { read_only: true, allow_discards: false })?;
+    let mapping = Arc::new(mapping);
     let size = mapping.size();
     let end = match args.length {
         Some(length) => args.offset.checked_add(length),

@@ -17,8 +17,6 @@ use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::output::print;
 use crate::passphrase::secret_file;
-use crate::policy;
-use crate::volume::Opened;
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -27,8 +25,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
             let options = args.lower.options(args.read_only);
-            let table = parse(&args.file)?;
-            Ok(Opened { mapping: activate(&table, options)?, flags: policy::of_table(&table) })
+            activate(&parse(&args.file)?, options)
         }),
     }
 }

@@ -21,8 +21,8 @@ use crate::volume::{self, Access};
 pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     let input = Input::open(args.input.as_deref(), [&**image])?;
-    let opened = volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
-    let mapping = Arc::new(opened.mapping);
+    let mapping = volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
+    let mapping = Arc::new(mapping);
     input.give(&mapping, image, args.offset, quiet)
 }
 

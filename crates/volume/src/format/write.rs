@@ -72,7 +72,7 @@ impl NewHeader {
                 storage::write(to, 0, &bytes[..])?;
                 storage::sync(to)?;
             }
-            Copies::Luks2(copies) => copies.write(to, luks2::Place::First)?,
+            Copies::Luks2(copies) => copies.write(to, luks2::HeaderCopy::First)?,
         }
         Header::parse(to)
     }

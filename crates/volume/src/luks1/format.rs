@@ -3,9 +3,10 @@
 use underseal_cipher::{Key, SectorSize};
 
 use super::phdr::{Phdr, SLOTS, Slot};
+use crate::area::KeyArea;
 use crate::format::{Copies, Parts, bad, leaves_data, try_cipher};
 use crate::text::FixedText;
-use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af, area};
+use crate::{FormatOptions, Kdf, KdfLimits, PbkdfKind, Result, af};
 
 /// Key material begins here, and every slot at a multiple of it.
 const ALIGNMENT: u64 = 4096;
@@ -42,7 +43,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     let digest = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &KdfLimits::NONE)?;
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
-    let sealed = area::seal(&phdr.cipher, hash, &wrapping, &key)?;
+    let sealed = KeyArea { spec: &phdr.cipher, hash }.seal(&wrapping, &key)?;
     let copies = Copies::Luks1(Box::new(phdr.encode()));
     Ok((Parts { keyslots, data_offset: payload_offset, area: (places[0], sealed), copies }, key))
 }

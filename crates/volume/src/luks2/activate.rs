@@ -1,7 +1,9 @@
 //! From metadata and volume key to segments of a volume.
 
 use super::metadata::{Crypt, Metadata, Segment};
-use crate::{ActivateOptions, Error, ErrorKind, Result, Volume, VolumeKey, area, unlock, volume};
+use crate::{
+    ActivateOptions, DispatchFlags, Error, ErrorKind, Recipe, Result, Volume, VolumeKey, unlock, volume,
+};
 
 /// Flags of a header that ask for discards to be passed down.
 const ALLOW_DISCARDS: &str = "allow-discards";
@@ -33,7 +35,8 @@ pub(super) fn activate(
     }
     apart(&segments)?;
     let discards = options.allow_discards || metadata.config.flags.iter().any(|flag| flag == ALLOW_DISCARDS);
-    Ok(Volume::new(segments)?.with_discards(discards))
+    let volume = Volume::new(segments)?.with_discards(discards);
+    Ok(volume.with_dispatch(DispatchFlags::of_luks2(&metadata.config.flags)))
 }
 
 fn one(
@@ -53,10 +56,11 @@ fn one(
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
-    let cipher = area::build(&crypt.cipher, &key.key, crypt.sector_size)?;
+    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.key.len());
+    let cipher = recipe.build(&key.key)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
     let made = crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher);
-    Ok(made.with_recipe(area::recipe(&crypt.cipher, &key.key, crypt.sector_size)))
+    Ok(made.with_recipe(recipe))
 }
 
 /// Two segments over the same bytes would let one overwrite the other.
@@ -73,7 +77,8 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
     }
 }
 
-fn requirements(requirements: &[String]) -> Result<()> {
+/// Refuses a header that asks for what this build does not know.
+pub(super) fn requirements(requirements: &[String]) -> Result<()> {
     let Some(first) = requirements.first() else { return Ok(()) };
     let context = if first.starts_with("online-reencrypt") || first == "offline-reencrypt" {
         "a reencryption of this volume is under way; finish it first (cryptsetup reencrypt --resume-only)"

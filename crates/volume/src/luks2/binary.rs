@@ -19,12 +19,12 @@ const CHECKSUM: std::ops::Range<usize> = 448..512;
 
 /// Which of the two copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum HeaderCopy {
     First,
     Second,
 }
 
-impl Place {
+impl HeaderCopy {
     /// Where this copy stands when each is `size` bytes long.
     pub(crate) fn offset(self, size: u64) -> u64 {
         match self {
@@ -49,7 +49,7 @@ pub(crate) struct Binary {
 
 impl Binary {
     /// Reads the fields of the copy that stands at `place`. The checksum is [`Binary::verify`]'s.
-    pub(crate) fn parse(bytes: &[u8; LEN], place: Place) -> Result<Self> {
+    pub(crate) fn parse(bytes: &[u8; LEN], place: HeaderCopy) -> Result<Self> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadHeader, why));
         if bytes[..6] != MAGIC[place as usize] {
             return Err(Error::new(ErrorKind::NoHeader, "no LUKS2 magic"));
@@ -78,7 +78,7 @@ impl Binary {
 
     /// Whether these bytes are a copy of this header, or were one before they were damaged: the magic or the UUID is left.
     pub(crate) fn is_damaged_in(&self, bytes: &[u8]) -> bool {
-        bytes[..6] == MAGIC[Place::First as usize]
+        bytes[..6] == MAGIC[HeaderCopy::First as usize]
             || !self.uuid.as_str().is_empty() && bytes[UUID].starts_with(self.uuid.as_bytes())
     }
 
@@ -98,7 +98,7 @@ impl Binary {
     }
 
     /// The header for one copy over `json`, which fills the JSON area.
-    pub(crate) fn encode(&self, place: Place, salt: &[u8; 64], json: &[u8]) -> Box<[u8; LEN]> {
+    pub(crate) fn encode(&self, place: HeaderCopy, salt: &[u8; 64], json: &[u8]) -> Box<[u8; LEN]> {
         let mut bytes = Box::new([0; LEN]);
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC[place as usize]);
@@ -144,17 +144,17 @@ mod tests {
     #[test]
     fn what_is_written_reads_back_in_its_own_place_only() {
         let json = vec![0; 12288];
-        let bytes = sample().encode(Place::Second, &[9; 64], &json);
-        let back = Binary::parse(&bytes, Place::Second).unwrap();
+        let bytes = sample().encode(HeaderCopy::Second, &[9; 64], &json);
+        let back = Binary::parse(&bytes, HeaderCopy::Second).unwrap();
         assert_eq!(back, sample());
         back.verify(&bytes, &json).unwrap();
-        assert_eq!(Binary::parse(&bytes, Place::First).unwrap_err().kind(), ErrorKind::NoHeader);
+        assert_eq!(Binary::parse(&bytes, HeaderCopy::First).unwrap_err().kind(), ErrorKind::NoHeader);
     }
 
     #[test]
     fn any_flipped_bit_breaks_the_checksum_or_the_parse() {
         let json = vec![b' '; 12288];
-        let good = sample().encode(Place::First, &[9; 64], &json);
+        let good = sample().encode(HeaderCopy::First, &[9; 64], &json);
         for at in 0..LEN * 8 {
             // The tail of the checksum field, beyond the digest, is the one place that nothing covers.
             if (448 + 32..512).contains(&(at / 8)) {
@@ -162,7 +162,7 @@ mod tests {
             }
             let mut bytes = good.clone();
             bytes[at / 8] ^= 1 << (at % 8);
-            let read = Binary::parse(&bytes, Place::First).and_then(|b| b.verify(&bytes, &json));
+            let read = Binary::parse(&bytes, HeaderCopy::First).and_then(|b| b.verify(&bytes, &json));
             assert!(read.is_err(), "bit {at}");
         }
     }

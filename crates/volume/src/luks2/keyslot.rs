@@ -95,8 +95,8 @@ fn open(
     };
     crate::unlock::allow_null(&slot.cipher, options.allow_null)?;
     let wrapping = budget.derive(&slot.kdf, passphrase.as_bytes(), slot.wrapping_size as usize)?;
-    let area = KeyArea { spec: &slot.cipher, offset: keyslot.area.0, hash: slot.af_hash };
-    let key = area.read(from, &wrapping, keyslot.key_size as usize)?;
+    let area = KeyArea { spec: &slot.cipher, hash: slot.af_hash };
+    let key = area.read(from, keyslot.area.0, &wrapping, keyslot.key_size as usize)?;
     if !matches(digest, &key, budget)? {
         return Err(crate::unlock::wrong_passphrase());
     }

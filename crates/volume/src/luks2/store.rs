@@ -1,6 +1,6 @@
 //! The two copies of a header: read, compare, repair, write.
 
-use super::binary::{self, Binary, Place, SIZES};
+use super::binary::{self, Binary, HeaderCopy, SIZES};
 use super::json;
 use super::metadata::Metadata;
 use serde_json::{Map, Value};
@@ -27,7 +27,7 @@ pub(super) struct Stored {
 /// A copy that is bad or out of date, next to a good one.
 #[derive(Debug, Clone)]
 pub(super) struct Damage {
-    pub(super) place: Place,
+    pub(super) place: HeaderCopy,
     pub(super) why: String,
     /// What stands in its place may be somebody else's.
     pub(super) unknown: bool,
@@ -47,22 +47,25 @@ impl Damage {
 
 /// Reads both copies and takes the newer sound one; none when neither place has the magic.
 pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
-    let first = read_copy(from, Place::First, None);
+    let first = read_copy(from, HeaderCopy::First, None);
     match first {
         Ok(first) => {
-            let second = read_copy(from, Place::Second, Some(first.binary.size));
+            let second = read_copy(from, HeaderCopy::Second, Some(first.binary.size));
             Ok(Some(newer(first, second)))
         }
         Err(e) if e.kind() == ErrorKind::Io => Err(e),
         Err(first) => {
             // The first copy cannot say how long it is, so the second may be at any of its places.
-            let mut found = SIZES.iter().map(|&size| read_copy(from, Place::Second, Some(size)));
+            let mut found = SIZES.iter().map(|&size| read_copy(from, HeaderCopy::Second, Some(size)));
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
                 Some(Ok(Copy { binary, metadata })) => {
                     let unknown = in_place_of_first(from, &binary)?;
-                    let damage =
-                        Some(Damage { place: Place::First, why: with_causes(&first).to_string(), unknown });
+                    let damage = Some(Damage {
+                        place: HeaderCopy::First,
+                        why: with_causes(&first).to_string(),
+                        unknown,
+                    });
                     Ok(Some(Stored { binary, metadata, damage }))
                 }
                 Some(Err(second)) if absent(&first) => {
@@ -91,7 +94,7 @@ fn in_place_of_first(from: &(impl ReadAt + ?Sized), second: &Binary) -> Result<b
     if let Some(name) = signature(&start) {
         let context = format!(
             "ambiguous signatures: the device begins with {name}, and a LUKS2 header copy stands at byte {}",
-            Place::Second.offset(second.size)
+            HeaderCopy::Second.offset(second.size)
         );
         return Err(Error::new(ErrorKind::Ambiguous, context));
     }
@@ -116,10 +119,10 @@ impl Copies {
 
     /// Writes one after the other, so that one is whole at every instant: `first` is the place whose copy may be lost, where
     /// one of them is bad already (the caller has the lock).
-    pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: Place) -> Result<()> {
+    pub(crate) fn write(&self, to: &(impl Target + ?Sized), first: HeaderCopy) -> Result<()> {
         let places = match first {
-            Place::First => [Place::First, Place::Second],
-            Place::Second => [Place::Second, Place::First],
+            HeaderCopy::First => [HeaderCopy::First, HeaderCopy::Second],
+            HeaderCopy::Second => [HeaderCopy::Second, HeaderCopy::First],
         };
         places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
     }
@@ -150,7 +153,7 @@ pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
-fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: Place) -> Result<()> {
+fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: HeaderCopy) -> Result<()> {
     let offset = place.offset(binary.size);
     let bytes = binary.encode(place, &crate::random::bytes()?, area);
     storage::write(to, offset, &[0; binary::LEN])?;
@@ -161,7 +164,7 @@ fn write_copy(to: &(impl Target + ?Sized), binary: &Binary, area: &[u8], place: 
 }
 
 /// Reads one copy; `size` is what its size must be.
-fn read_copy(from: &(impl ReadAt + ?Sized), place: Place, size: Option<u64>) -> Result<Copy> {
+fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>) -> Result<Copy> {
     let offset = place.offset(size.unwrap_or(0));
     let within = |e: Error| e.within(format_args!("LUKS2 header copy at byte {offset}"));
     let read = || {
@@ -187,20 +190,22 @@ fn newer(first: Copy, second: Result<Copy>) -> Stored {
     let damage = |place, why: &str| Some(Damage { place, why: why.into(), unknown: false });
     match second {
         Ok(second) if second.binary.uuid != binary.uuid => {
-            Stored { damage: damage(Place::Second, "belongs to another volume"), binary, metadata }
+            Stored { damage: damage(HeaderCopy::Second, "belongs to another volume"), binary, metadata }
         }
         Ok(second) if second.binary.seqid > binary.seqid => Stored {
             binary: second.binary,
             metadata: second.metadata,
-            damage: damage(Place::First, "the first header copy is out of date"),
+            damage: damage(HeaderCopy::First, "the first header copy is out of date"),
         },
         Ok(second) if second.binary.seqid < binary.seqid => Stored {
-            damage: damage(Place::Second, "the second header copy is out of date"),
+            damage: damage(HeaderCopy::Second, "the second header copy is out of date"),
             binary,
             metadata,
         },
         Ok(_) => Stored { binary, metadata, damage: None },
-        Err(e) => Stored { damage: damage(Place::Second, &with_causes(&e).to_string()), binary, metadata },
+        Err(e) => {
+            Stored { damage: damage(HeaderCopy::Second, &with_causes(&e).to_string()), binary, metadata }
+        }
     }
 }
 

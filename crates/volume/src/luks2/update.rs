@@ -9,7 +9,7 @@ pub(super) mod keyslots;
 use serde_json::{Map, Value};
 
 use super::Header;
-use super::binary::{Binary, Place};
+use super::binary::{Binary, HeaderCopy};
 use super::metadata::Metadata;
 use super::store::{self, Copies};
 use crate::lock::LockTo;
@@ -44,7 +44,7 @@ impl Header {
         copies.metadata()?;
         before(&told)?;
         // Of a good copy and a bad one the good one is written last.
-        copies.write(on, now.damage.map_or(Place::First, |damage| damage.place))?;
+        copies.write(on, now.damage.map_or(HeaderCopy::First, |damage| damage.place))?;
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
         self.stored = store::read(on)?.ok_or_else(gone)?;
         Ok(told)

@@ -2,8 +2,8 @@
 
 use super::bad;
 use super::words::{Words, number};
-use crate::Result;
 use crate::text::printable;
+use crate::{DispatchFlags, Result};
 use underseal_cipher::SectorSize;
 
 /// A crypt line's options.
@@ -11,18 +11,8 @@ use underseal_cipher::SectorSize;
 pub struct CryptOptions {
     /// Discards pass to the device, which tells whoever reads it what is in use.
     pub allow_discards: bool,
-    /// Crypto on the processor that the request came from.
-    pub same_cpu_crypt: bool,
-    /// Crypto before other work.
-    pub high_priority: bool,
-    /// Whoever encrypts a write submits it; else one writer sorts them.
-    pub submit_from_crypt_cpus: bool,
-    /// Reads are decrypted where they complete.
-    pub no_read_workqueue: bool,
-    /// Writes are encrypted where they arrive.
-    pub no_write_workqueue: bool,
-    /// The RFC's one word for the two above.
-    pub force_inline: bool,
+    /// Who does the crypto, and when.
+    pub dispatch: DispatchFlags,
     /// Room beside each sector.
     pub integrity: Option<Integrity>,
     /// The size of an encryption sector.
@@ -49,12 +39,7 @@ impl Default for CryptOptions {
     fn default() -> Self {
         Self {
             allow_discards: false,
-            same_cpu_crypt: false,
-            high_priority: false,
-            submit_from_crypt_cpus: false,
-            no_read_workqueue: false,
-            no_write_workqueue: false,
-            force_inline: false,
+            dispatch: DispatchFlags::default(),
             integrity: None,
             sector_size: SectorSize::S512,
             iv_large_sectors: false,
@@ -117,12 +102,12 @@ impl CryptOptions {
     fn flags(&mut self) -> [(&mut bool, &'static str); 8] {
         [
             (&mut self.allow_discards, "allow_discards"),
-            (&mut self.same_cpu_crypt, "same_cpu_crypt"),
-            (&mut self.high_priority, "high_priority"),
-            (&mut self.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
-            (&mut self.no_read_workqueue, "no_read_workqueue"),
-            (&mut self.no_write_workqueue, "no_write_workqueue"),
-            (&mut self.force_inline, "force_inline"),
+            (&mut self.dispatch.same_cpu_crypt, "same_cpu_crypt"),
+            (&mut self.dispatch.high_priority, "high_priority"),
+            (&mut self.dispatch.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
+            (&mut self.dispatch.no_read_workqueue, "no_read_workqueue"),
+            (&mut self.dispatch.no_write_workqueue, "no_write_workqueue"),
+            (&mut self.dispatch.force_inline, "force_inline"),
             (&mut self.iv_large_sectors, "iv_large_sectors"),
         ]
     }
@@ -132,12 +117,12 @@ impl CryptOptions {
         let mut words = Vec::new();
         for (is, name) in [
             (self.allow_discards, "allow_discards"),
-            (self.same_cpu_crypt, "same_cpu_crypt"),
-            (self.high_priority, "high_priority"),
-            (self.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
-            (self.no_read_workqueue, "no_read_workqueue"),
-            (self.no_write_workqueue, "no_write_workqueue"),
-            (self.force_inline, "force_inline"),
+            (self.dispatch.same_cpu_crypt, "same_cpu_crypt"),
+            (self.dispatch.high_priority, "high_priority"),
+            (self.dispatch.submit_from_crypt_cpus, "submit_from_crypt_cpus"),
+            (self.dispatch.no_read_workqueue, "no_read_workqueue"),
+            (self.dispatch.no_write_workqueue, "no_write_workqueue"),
+            (self.dispatch.force_inline, "force_inline"),
         ] {
             words.extend(is.then(|| name.to_owned()));
         }

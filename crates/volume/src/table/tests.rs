@@ -163,6 +163,19 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
     }
 }
 
+#[test]
+fn a_volume_is_dispatched_as_any_of_its_lines_says() {
+    let crypt = |start: u64, options: &str| {
+        format!("{start} 8 crypt aes-xts-plain64 {} 0 a 0 {options}\n", "a7".repeat(16) + &"5b".repeat(16))
+    };
+    let dispatch = |text: String| Table::parse(&text).unwrap().volume(&[1 << 20]).unwrap().dispatch();
+    assert!(dispatch(crypt(0, "1 allow_discards")).is_empty());
+    let found = dispatch(crypt(0, "1 same_cpu_crypt") + &crypt(8, "2 force_inline high_priority"));
+    let all =
+        DispatchFlags { same_cpu_crypt: true, force_inline: true, high_priority: true, ..Default::default() };
+    assert_eq!(found, all);
+}
+
 /// As the kernel takes and prints them: case, repetition, counts.
 #[test]
 fn options_are_read_as_the_kernel_reads_them() {

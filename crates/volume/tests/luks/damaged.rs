@@ -181,7 +181,7 @@ fn both_copies_lost_is_an_error_that_names_the_file() {
     bytes[5000] ^= 1;
     bytes[COPY + 5000] ^= 1;
     let image = scratch.file("disk.img", &bytes);
-    let error = Header::read(&open(&image)).unwrap_err();
+    let error = Header::read(&open(&image)).unwrap_err().in_file(&image);
     assert_eq!(error.kind(), ErrorKind::BadHeader);
     assert!(error.to_string().contains("disk.img") && error.to_string().contains("byte 16384"), "{error}");
 }

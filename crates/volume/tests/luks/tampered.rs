@@ -36,7 +36,7 @@ fn outcome_with(image: &[u8], data_size: u64) -> Outcome {
         Ok(header) => header,
         Err(e) => return Read(e.kind()),
     };
-    let _ = (header.info().to_string(), header.flags(), header.uuid());
+    let _ = (header.info().to_string(), header.uuid());
     // Low enough that a changed count of iterations does not keep the tests waiting.
     let limits = KdfLimits { rounds: 1 << 22, ..KdfLimits::default() };
     let options = UnlockOptions { limits, ..UnlockOptions::default() };

@@ -4,9 +4,10 @@ use base64ct::{Base64, Encoding};
 use serde_json::{Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
+use crate::area::KeyArea;
 use crate::format::try_cipher;
 use crate::kdf::Kdf;
-use crate::{Hash, KdfLimits, Pbkdf, Result, af, area};
+use crate::{Hash, KdfLimits, Pbkdf, Result, af};
 
 /// A keyslot whose cost is settled.
 pub(in crate::luks2) struct NewSlot {
@@ -24,7 +25,7 @@ impl NewSlot {
         let default = || "aes-xts-plain64".parse().expect("a constant that parses");
         let cipher: CipherSpec = if own { data_cipher.clone() } else { default() };
         let sizes = underseal_cipher::key_sizes(&cipher);
-        let sizes = sizes.map_err(|e| crate::area::cipher_error(&cipher, e))?;
+        let sizes = sizes.map_err(|e| crate::recipe::cipher_error(&cipher, e))?;
         let wrapping_size = sizes.last().copied().unwrap_or(0);
         Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)? })
     }
@@ -33,7 +34,7 @@ impl NewSlot {
     pub(in crate::luks2) fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
         let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
         try_cipher(&self.cipher, &wrapping, SectorSize::S512)?;
-        area::seal(&self.cipher, self.hash, &wrapping, key)
+        KeyArea { spec: &self.cipher, hash: self.hash }.seal(&wrapping, key)
     }
 
     /// What the metadata says of it when its area begins at byte `offset`.

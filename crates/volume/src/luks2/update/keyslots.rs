@@ -3,12 +3,12 @@
 use serde_json::{Map, Value};
 use underseal_cipher::{CipherSpec, Key};
 
-use super::super::Header;
-use super::super::keyslot::{
+use crate::luks2::keyslot::{
     self,
     new::{NewSlot, area_size},
 };
-use super::super::metadata::{MAX_OBJECTS, Metadata};
+use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
+use crate::luks2::{Header, activate};
 use crate::{Error, ErrorKind, Hash, Pbkdf, Result, Target, VolumeKey, storage};
 
 /// What a new keyslot is to be like.
@@ -26,6 +26,7 @@ impl Header {
     /// Gives the volume key another keyslot, which this passphrase opens: its number.
     ///
     /// # Errors
+    /// `Unsupported` when the header requires what this build does not know, as while its data is reencrypted;
     /// `WrongKey` when the key is not this header's; `BadOption` when the number is taken, or none is free; `TooSmall` when no room
     /// for its area is left; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`, `Memory`.
     pub fn add_keyslot(
@@ -42,6 +43,7 @@ impl Header {
         let len = key.key.len();
         let header_size = self.stored.binary.size;
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
+            activate::requirements(&metadata.config.requirements)?;
             let number = free_number(metadata, new.number)?;
             let offset = free_area(metadata, header_size, area_size(len))?;
             insert(document, number, slot.json(len, offset))?;
@@ -58,10 +60,11 @@ impl Header {
     /// Removes a keyslot. Its area is wiped first: after a crash in between it is still listed, and can be removed again.
     ///
     /// # Errors
-    /// `NoKeyslot` when it is not there; `BadOption` when it is the last one of its key, unless `last` allows that; `Busy`,
+    /// `Unsupported` as for [`Header::add_keyslot`]; `NoKeyslot` when it is not there; `BadOption` when it is the last one of its key, unless `last` allows that; `Busy`,
     /// `Ambiguous` when the header cannot be changed now; `Io`.
     pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
+            activate::requirements(&metadata.config.requirements)?;
             let Some(slot) = metadata.keyslots.get(&number) else {
                 return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use")));
             };

@@ -44,7 +44,7 @@ fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
 }
 
 /// A disk of which one copy is bad, if any.
-fn damaged(place: Option<Place>) -> (Recorder, Header, VolumeKey) {
+fn damaged(place: Option<HeaderCopy>) -> (Recorder, Header, VolumeKey) {
     let (disk, header, key) = disk();
     if let Some(place) = place {
         let at = place.offset(header.stored.binary.size) + 4096 + 20;
@@ -58,7 +58,7 @@ fn damaged(place: Option<Place>) -> (Recorder, Header, VolumeKey) {
 
 #[test]
 fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
-    for place in [None, Some(Place::First), Some(Place::Second)] {
+    for place in [None, Some(HeaderCopy::First), Some(HeaderCopy::Second)] {
         let (disk, mut header, volume_key) = damaged(place);
         let before = disk.bytes().clone();
         let added = header.add_keyslot(&disk, &volume_key, &key("new"), &new_slot(None)).unwrap();
@@ -183,6 +183,21 @@ fn areas_go_where_there_is_room_and_are_wiped_when_given_back() {
     assert_eq!(area(&header, 20), (offset, len), "the room is used again");
     assert_eq!(opens(&disk.bytes(), "third"), Some(20));
     assert_eq!(opens(&disk.bytes(), "old"), Some(0));
+}
+
+#[test]
+fn a_header_with_requirements_that_are_not_known_keeps_its_keyslots() {
+    let (disk, mut header, volume_key) = disk();
+    let require = |document: &mut Map<String, Value>, _: &Metadata| {
+        document["config"]["requirements"] = json!({ "mandatory": ["online-reencrypt-v2"] });
+        Ok(())
+    };
+    header.update(&disk, require, |()| Ok(())).unwrap();
+    disk.forget_events();
+    let added = header.add_keyslot(&disk, &volume_key, &key("new"), &new_slot(None)).unwrap_err();
+    let removed = header.remove_keyslot(&disk, 0, true).unwrap_err();
+    assert_eq!([added.kind(), removed.kind()], [ErrorKind::Unsupported; 2]);
+    assert!(disk.is_untouched());
 }
 
 #[test]

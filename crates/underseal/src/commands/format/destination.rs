@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::lower::{DeviceBytes, Lower, is_remote};
 use crate::size;
 
-/// A file or block device, locked, or an export. Until [`Target::settle`] it is as it was found.
-pub(super) struct Target {
-    place: Place,
+/// A file or block device, locked, or an export. Until [`Destination::settle`] it is as it was found.
+pub(super) struct Destination {
+    place: Medium,
     path: PathBuf,
     /// The size that it will have.
     size: u64,
@@ -23,14 +23,14 @@ pub(super) struct Target {
     new: bool,
 }
 
-enum Place {
+enum Medium {
     /// Nothing is there yet.
     Absent,
     File(FileDevice),
     Remote(Box<DeviceBytes>),
 }
 
-impl Target {
+impl Destination {
     /// The image, of the size asked for.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Target {
             return Err(Error::usage("an image of no bytes holds nothing").with_remedy("--size 10G"));
         }
         let mut this = Self::at(path)?;
-        if size.is_none() && matches!(this.place, Place::Absent) {
+        if size.is_none() && matches!(this.place, Medium::Absent) {
             return Err(Error::usage(format!("{}: does not exist", path.display()))
                 .with_remedy("--size 10G to make one of that size"));
         }
@@ -74,17 +74,17 @@ impl Target {
     fn at(path: &Path) -> Result<Self> {
         let (place, size) = if is_remote(path) {
             let device = Lower::open(path, OpenOptions::default())?.into_device();
-            (Place::Remote(Box::new(DeviceBytes::new(&*device)?)), device.geometry().size)
+            (Medium::Remote(Box::new(DeviceBytes::new(&*device)?)), device.geometry().size)
         } else if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             // Now, and not when somebody has typed a passphrase twice.
             fs::metadata(folder.unwrap_or(Path::new(".")))
                 .map_err(|e| Error::io(path, "cannot create", e))?;
-            (Place::Absent, 0)
+            (Medium::Absent, 0)
         } else {
             let device = FileDevice::open(path, OpenOptions::default())?;
             let size = device.geometry().size;
-            (Place::File(device), size)
+            (Medium::File(device), size)
         };
         Ok(Self { place, path: path.into(), size, new: false })
     }
@@ -94,15 +94,15 @@ impl Target {
     /// # Errors
     /// `InUse`, `Failed`.
     pub(super) fn settle(&mut self) -> Result<()> {
-        if let Place::Absent = self.place {
+        if let Medium::Absent = self.place {
             // Read and write for its owner only: it is about to hold secrets.
             let made = File::options().write(true).create_new(true).mode(0o600).open(&self.path);
             made.map_err(|e| Error::io(&self.path, "cannot create", e))?;
             self.new = true;
-            self.place = Place::File(FileDevice::open(&self.path, OpenOptions::default())?);
+            self.place = Medium::File(FileDevice::open(&self.path, OpenOptions::default())?);
         }
         match &self.place {
-            Place::File(device) if device.geometry().size != self.size => {
+            Medium::File(device) if device.geometry().size != self.size => {
                 // Sparse: blocks are taken as they are written.
                 let cut = device.file().set_len(self.size);
                 cut.map_err(|e| Error::io(&self.path, "cannot set the size", e))
@@ -117,9 +117,9 @@ impl Target {
     /// The header's.
     pub(super) fn write(&self, new: &NewHeader) -> Result<Header> {
         let written = match &self.place {
-            Place::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
-            Place::File(device) => new.write(device.file()),
-            Place::Remote(remote) => new.write(&**remote),
+            Medium::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
+            Medium::File(device) => new.write(device.file()),
+            Medium::Remote(remote) => new.write(&**remote),
         };
         Ok(written.map_err(|e| e.in_file(&self.path))?)
     }
@@ -127,9 +127,9 @@ impl Target {
     /// What it holds; none where it begins with zeros.
     pub(super) fn contents(&self) -> io::Result<Option<&'static str>> {
         match &self.place {
-            Place::Absent => Ok(None),
-            Place::File(device) => contents::of(device.file()),
-            Place::Remote(remote) => contents::of(&**remote),
+            Medium::Absent => Ok(None),
+            Medium::File(device) => contents::of(device.file()),
+            Medium::Remote(remote) => contents::of(&**remote),
         }
     }
 
@@ -147,7 +147,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for Destination {
     fn drop(&mut self) {
         if self.new {
             // It stays as an empty file then, and --size makes something of it.

@@ -1,0 +1,57 @@
+//! A cipher without its key.
+
+use std::sync::Arc;
+
+use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build, build_with};
+
+use crate::{Error, ErrorKind, Result};
+
+/// What a segment's cipher is made from, but for the key.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// Cipher, chain mode and IV generator.
+    pub cipher: CipherSpec,
+    /// The size of the sectors.
+    pub sector_size: SectorSize,
+    /// IVs count sectors of that size.
+    pub iv_large_sectors: bool,
+    /// The key's length in bytes.
+    pub key_size: usize,
+}
+
+impl Recipe {
+    /// For a cipher whose IVs count sectors of 512 bytes, under a key of `key_size` bytes.
+    pub(crate) fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
+        Self { cipher: cipher.clone(), sector_size, iv_large_sectors: false, key_size }
+    }
+
+    /// Makes the cipher.
+    pub(crate) fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
+        let Self { cipher: spec, sector_size, iv_large_sectors, .. } = self;
+        let built = if spec.is_null() {
+            build(spec, key, *sector_size)
+        } else {
+            let iv_large_sectors = *iv_large_sectors;
+            build_with(&BuildOptions { spec, key, sector_size: *sector_size, iv_large_sectors, cpu: None })
+        };
+        built.map_err(|e| cipher_error(spec, e))
+    }
+}
+
+/// The cipher that changes nothing.
+pub(crate) fn null(sector_size: SectorSize) -> Result<Arc<dyn SectorCipher>> {
+    let spec: CipherSpec = "cipher_null-ecb".parse().expect("a constant that parses");
+    let none = Key::zeroed(0).map_err(|e| cipher_error(&spec, e))?;
+    Recipe::new(&spec, sector_size, 0).build(&none)
+}
+
+/// A cipher's refusal, in this crate's error.
+pub(crate) fn cipher_error(spec: &CipherSpec, e: underseal_cipher::Error) -> Error {
+    use underseal_cipher::ErrorKind as Cipher;
+    let kind = match e.kind() {
+        Cipher::Unsupported | Cipher::BadSpec => ErrorKind::Unsupported,
+        Cipher::Memory => ErrorKind::Memory,
+        _ => ErrorKind::BadHeader,
+    };
+    Error::new(kind, format!("cannot use cipher {spec}")).with_source(e)
+}
