@@ -14,6 +14,7 @@
 
 mod complaints;
 pub mod control;
+mod door;
 mod errno;
 mod error;
 mod event;
