@@ -36,7 +36,7 @@ pub(super) struct Part {
 
 pub(super) struct Worker {
     queue: Queue,
-    driver: character::Queue,
+    driver: character::HardwareQueue,
     number: u16,
     longest: usize,
     /// By tag: what is under way.
@@ -63,7 +63,7 @@ impl Worker {
             .map_err(no_queue)?;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
         let pointers = Pointers::new(mapping);
-        let driver = character::Queue::new(file, number, depth, unprivileged.then_some(longest));
+        let driver = character::HardwareQueue::new(file, number, depth, unprivileged.then_some(longest));
         let mut this = Self {
             queue,
             driver: driver.map_err(refused)?,
