@@ -32,7 +32,7 @@ pub(crate) use failure::Failure;
 pub(crate) use open::{Closing, Held, OpenFile, size_of};
 pub(crate) use sync::Opener;
 pub(crate) use view::View;
-pub use view::{Keys, Sealing};
+pub use view::{MountKeys, Sealing};
 
 use crate::EXTENT;
 

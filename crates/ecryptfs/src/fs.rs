@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use rustix::io::Errno;
 
-pub use crate::file::{Crypto, Keys, Policy, Sealing};
+pub use crate::file::{Crypto, MountKeys, Policy, Sealing};
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
 pub use underseal_fuse::Mounted;
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   underseal status NAME                        DIR/NAME.sock, 0600         Directory, Name: where it is
 //!        |                                            |
-//!     Client --- a Request, a line of JSON -----> Control     whose process is it? one request a connection
+//!     Client --- a Request, a line of JSON -----> ControlServer   whose process is it? one request a connection
 //!        ^                                            |
 //!        +------ a Reply, a line of JSON <------- Controlled  a Mapping, and what stops its server
 //! ```
@@ -24,6 +24,6 @@ pub use client::Client;
 pub use directory::Directory;
 pub use name::Name;
 pub use protocol::{Refusal, RefusalKind, Reply, Request};
-pub use server::Control;
+pub use server::ControlServer;
 pub use status::Status;
 pub use volume::{Controlled, Described};

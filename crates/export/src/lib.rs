@@ -7,6 +7,7 @@
 //!   vhost_user/   a virtio block device of a virtual machine
 //!   control/  status, policies, suspension and keys of a volume while it is open
 //!   metrics/  the same figures for Prometheus
+//!   door      the loop that the first four share: what is a rule for all of them
 //!   net/      sockets that clients connect to, for all of these
 //! ```
 //!
@@ -14,6 +15,7 @@
 
 mod complaints;
 pub mod control;
+mod door;
 mod errno;
 mod error;
 mod event;

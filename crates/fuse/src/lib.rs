@@ -15,6 +15,8 @@
 //! device and for the kernel at once, and hand out the bytes to write as a slice that may not be changed, at no particular
 //! alignment; and what is left of them without the loop is less than what there is to work around.
 
+#![deny(unsafe_code)]
+
 mod channel;
 mod init;
 mod mount;

@@ -19,7 +19,7 @@ pub(crate) struct View {
 #[derive(Debug)]
 pub struct Sealing {
     /// Who may open files, and for whom new ones are made.
-    pub keys: Keys,
+    pub keys: MountKeys,
     /// The cipher of new files.
     pub cipher: Cipher,
     /// Who does the crypto of contents.
@@ -40,7 +40,7 @@ pub struct Sealing {
 
 /// The keys of a mount.
 #[derive(Debug)]
-pub struct Keys {
+pub struct MountKeys {
     /// Those that open files.
     pub keyring: Keyring,
     /// Those that new files are made for: at least one.

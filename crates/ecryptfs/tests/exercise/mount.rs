@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_ecryptfs::fs::script::{self, Script};
-use underseal_ecryptfs::fs::{Crypto, Keys, Policy, Sealing};
+use underseal_ecryptfs::fs::{Crypto, MountKeys, Policy, Sealing};
 use underseal_ecryptfs::{Cipher, Keyring, NameCipher, Place};
 
 /// What the first byte says.
@@ -79,7 +79,7 @@ fn sealing(mode: u8) -> Option<Sealing> {
     let names =
         (mode & NAMES != 0).then(|| NameCipher::new(token.clone(), Cipher::DEFAULT).expect("a cipher"));
     Some(Sealing {
-        keys: Keys { keyring: Keyring::from(super::token()), new_files: vec![token] },
+        keys: MountKeys { keyring: Keyring::from(super::token()), new_files: vec![token] },
         cipher: Cipher::DEFAULT,
         crypto: Crypto::new(Policy::Inline),
         names,

@@ -9,8 +9,8 @@ use super::protocol::{Refusal, RefusalKind, Reply, Request};
 use crate::Result;
 use crate::net::{Attend, Attendant, Deadlined, Listener, Peer, Printable, RateLimit, Socket};
 
-/// Serves a volume's control socket until it is dropped or the volume [ends](Control::end).
-pub struct Control {
+/// Serves a volume's control socket until it is dropped or the volume [ends](ControlServer::end).
+pub struct ControlServer {
     attendant: Attendant,
     shared: Arc<Shared>,
 }
@@ -27,7 +27,7 @@ const CLIENTS: usize = 16;
 /// What a client has to say its request, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Control {
+impl ControlServer {
     /// Answers requests that come in on the listeners from now on.
     ///
     /// # Errors

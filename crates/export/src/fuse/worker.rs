@@ -16,7 +16,8 @@ use super::INBOX;
 use super::protocol::{self, Call, HEAD, Operation};
 use super::server::Shared;
 use crate::complaints::Complaints;
-use crate::errno::{errno, errno_of};
+use crate::door::{self, Door, POLLIN, Took, Wake};
+use crate::errno::errno;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
 
@@ -25,9 +26,6 @@ const DEPTH: u32 = 128;
 
 /// Request memory of one thread is twice this: so many bytes are in flight at most.
 const IN_FLIGHT: usize = 16 << 20;
-
-/// What has come from the kernel is handed to the lower device after so many bytes at the latest.
-const HAND_OVER: usize = 128 << 10;
 
 /// Requests that were there one after the other and show that one thread is not enough. A lone client that is quick can
 /// send a few.
@@ -54,6 +52,12 @@ pub(super) struct Worker {
     /// Where replies are put together that are not data.
     out: Vec<u8>,
     tickets: Tickets<Ticket>,
+    /// The length of a request that has arrived and found no room.
+    held: Option<usize>,
+    /// Requests that were there one after the other.
+    row: u32,
+    /// No more requests come, or are to be taken.
+    ended: bool,
     watching: bool,
     resting: bool,
     /// The bytes of the last read or write.
@@ -75,11 +79,12 @@ enum Answer {
     Done,
 }
 
-/// Whether `out` has the answer, or the queue the request.
+/// Whether `out` has the answer, the queue the request, or neither: there is no room for it.
 #[derive(Debug, Clone, Copy)]
 enum Taken {
     Answered,
     Queued,
+    NoRoom,
 }
 
 type Answered = std::result::Result<Taken, Errno>;
@@ -103,6 +108,9 @@ impl Worker {
             inbox,
             out: Vec::new(),
             tickets: Tickets::new(DEPTH),
+            held: None,
+            row: 0,
+            ended: false,
             watching: false,
             resting: false,
             last: 0,
@@ -115,62 +123,15 @@ impl Worker {
     /// # Errors
     /// When the kernel refuses to go on.
     pub(super) fn run(mut self) -> Result<()> {
-        let (mut taken, mut row) = (0, 0);
-        loop {
-            while self.tickets.is_full() {
-                self.wait(false)?;
-            }
-            match self.receive()? {
-                Received::Request(len) => {
-                    row += 1;
-                    if row > STREAM || (row > 1 && self.last >= LONG) {
-                        self.shared.turns.call();
-                    }
-                    self.take(len)?;
-                    self.answer_completions()?;
-                    taken += len;
-                    if taken >= HAND_OVER && !self.tickets.is_empty() {
-                        taken = 0;
-                        self.queue.poll()?;
-                        self.answer_completions()?;
-                    }
-                }
-                Received::Nothing => {
-                    (taken, row) = (0, 0);
-                    self.wait(true)?;
-                }
-                Received::Ended => break,
-            }
-            if self.shared.cut_off.load(Ordering::Relaxed) {
-                break;
-            }
-        }
-        while !self.tickets.is_empty() {
-            self.wait(false)?;
-        }
-        Ok(())
+        door::serve(&mut self)
     }
 
     fn receive(&mut self) -> io::Result<Received> {
         self.channel.receive(&mut [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.inbox)])
     }
 
-    /// Waits for the lower device, and for requests if it says so.
-    fn wait(&mut self, requests: bool) -> io::Result<()> {
-        // What came while the thread was at work has changed what there is to do.
-        if !(self.take_events() && requests) {
-            if requests {
-                self.listen_or_rest()?;
-            }
-            self.queue.wait()?;
-            self.take_events();
-        }
-        self.answer_completions()
-    }
-
     /// Sees to it that the next request wakes this thread, or another that listens already.
     fn listen_or_rest(&mut self) -> io::Result<()> {
-        const POLLIN: i16 = 1;
         let turns = &self.shared.turns;
         if self.watching {
             return Ok(());
@@ -192,34 +153,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Notes what the ring has seen for this thread. True when there may be a request.
-    fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.queue.next_event() {
-            any = true;
-            if event == READABLE {
-                self.watching = false;
-                self.shared.turns.has_heard();
-            } else {
-                self.resting = false;
-                self.shared.turns.is_up();
-            }
-        }
-        any
-    }
-
-    /// Takes in the request of `len` bytes that has arrived.
-    fn take(&mut self, len: usize) -> Result<()> {
+    /// Takes in the request of `len` bytes that has arrived. False when there is no room for it.
+    fn begin(&mut self, len: usize) -> Result<bool> {
         self.out.clear();
         let head = self.head;
         let Some(Call { unique, node, operation }) = protocol::parse(&head, len) else {
             return Err(Error::new(ErrorKind::Protocol, "the kernel sent a request that makes no sense"));
         };
         let answered = match operation {
-            Operation::Silent => return Ok(()),
+            Operation::Silent => return Ok(true),
             Operation::Read { offset, size } => self.read(unique, node, offset, size),
             Operation::Write { offset, size, flags } => self.write(unique, node, offset, size, flags),
-            Operation::Fsync => self.start(unique, Answer::Done, Job::Flush),
+            Operation::Fsync => Ok(self.try_to_start(unique, Answer::Done, Job::Flush)),
             Operation::Fallocate { offset, len, mode } => self.fallocate(unique, node, offset, len, mode),
             Operation::ReadDir { offset, size } => {
                 self.shared.files.list(offset, size as usize, &mut self.out);
@@ -229,10 +174,11 @@ impl Worker {
         };
         match answered {
             Ok(Taken::Queued) => {}
+            Ok(Taken::NoRoom) => return Ok(false),
             Ok(Taken::Answered) => self.channel.reply(unique, Ok(&self.out))?,
             Err(errno) => self.channel.reply(unique, Err(errno))?,
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Answers what needs no I/O.
@@ -271,7 +217,7 @@ impl Worker {
         }
         self.last = to_usize(len);
         let read = Job::Read { offset: file.start + offset, len: to_usize(len) };
-        self.start(unique, Answer::Data, read)
+        Ok(self.try_to_start(unique, Answer::Data, read))
     }
 
     fn write(&mut self, unique: u64, node: u64, offset: u64, size: u32, flags: u32) -> Answered {
@@ -294,11 +240,21 @@ impl Worker {
             && let Some(fresh) = self.queue.alloc(len)
         {
             let data = std::mem::replace(&mut self.inbox, fresh);
-            return self.start(unique, Answer::Written(size), Job::Write { offset, data, durable });
+            let write = Job::Write { offset, data, durable };
+            return Ok(match self.start(unique, Answer::Written(size), write) {
+                Ok(()) => Taken::Queued,
+                Err(back) => {
+                    if let Job::Write { data, .. } = back {
+                        self.queue.free(std::mem::replace(&mut self.inbox, data));
+                    }
+                    Taken::NoRoom
+                }
+            });
         }
         let ticket = self.tickets.issue(Ticket { unique, answer: Answer::Written(size) });
-        while let Err(Full) = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable) {
-            self.make_room().map_err(|e| errno_of(&e))?;
+        if let Err(Full) = self.queue.write_in_place(ticket, offset, &mut self.inbox[..len], durable) {
+            self.tickets.redeem(ticket);
+            return Ok(Taken::NoRoom);
         }
         Ok(Taken::Queued)
     }
@@ -331,7 +287,7 @@ impl Worker {
         // This can take long.
         self.shared.turns.call();
         let zero = Job::WriteZeroes { offset, len, durable: false, punch, fast: false };
-        self.start(unique, Answer::Done, zero)
+        Ok(self.try_to_start(unique, Answer::Done, zero))
     }
 
     /// What a block device takes past the page cache.
@@ -340,37 +296,62 @@ impl Worker {
         offset.is_multiple_of(block) && len.is_multiple_of(block)
     }
 
-    /// Puts a request into the queue, when there is room.
-    fn start(&mut self, unique: u64, answer: Answer, job: Job) -> Answered {
-        let ticket = self.tickets.issue(Ticket { unique, answer });
-        self.submit(ticket, job).map_err(|e| errno_of(&e))?;
-        Ok(Taken::Queued)
+    /// Puts a request that has nothing to be given back into the queue, if there is room.
+    fn try_to_start(&mut self, unique: u64, answer: Answer, job: Job) -> Taken {
+        self.start(unique, answer, job).map_or(Taken::NoRoom, |()| Taken::Queued)
     }
 
-    fn submit(&mut self, tag: u64, mut job: Job) -> io::Result<()> {
-        while let Err(back) = self.queue.submit(tag, job) {
-            job = back;
-            self.make_room()?;
-        }
+    fn start(&mut self, unique: u64, answer: Answer, job: Job) -> std::result::Result<(), Job> {
+        let ticket = self.tickets.issue(Ticket { unique, answer });
+        self.queue.submit(ticket, job).inspect_err(|_| drop(self.tickets.redeem(ticket)))
+    }
+}
+
+impl Door for Worker {
+    type Error = Error;
+
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn begin_turn(&mut self) -> Result<()> {
+        self.ended |= self.shared.cut_off.load(Ordering::Relaxed);
         Ok(())
     }
 
-    /// Ends requests until the queue can take another.
-    fn make_room(&mut self) -> io::Result<()> {
-        if let Some(completion) = self.queue.next_completion() {
-            return self.answer(completion);
+    fn take(&mut self) -> Result<Took> {
+        let len = match self.held.take() {
+            Some(len) => len,
+            None if self.ended => return Ok(Took::Nothing),
+            None if self.tickets.is_full() => return Ok(Took::NoRoom),
+            None => match self.receive()? {
+                Received::Request(len) => len,
+                Received::Nothing => {
+                    self.row = 0;
+                    return Ok(Took::Nothing);
+                }
+                Received::Ended => {
+                    self.ended = true;
+                    return Ok(Took::Nothing);
+                }
+            },
+        };
+        self.row += 1;
+        if self.row > STREAM || (self.row > 1 && self.last >= LONG) {
+            self.shared.turns.call();
         }
-        self.wait(false)
-    }
-
-    fn answer_completions(&mut self) -> io::Result<()> {
+        if !self.begin(len)? {
+            self.held = Some(len);
+            return Ok(Took::NoRoom);
+        }
+        // Whoever asked is answered before the kernel is asked for more: it may have nothing.
         while let Some(completion) = self.queue.next_completion() {
             self.answer(completion)?;
         }
-        Ok(())
+        Ok(Took::Request(if self.tickets.is_empty() { 0 } else { len }))
     }
 
-    fn answer(&mut self, completion: Completion) -> io::Result<()> {
+    fn answer(&mut self, completion: Completion) -> Result<()> {
         let Completion { tag, result, buffer } = completion;
         let Some(Ticket { unique, answer }) = self.tickets.redeem(tag) else { return Ok(()) };
         let ready = self.queue.clock();
@@ -388,14 +369,34 @@ impl Worker {
             }
         };
         self.queue.replied(ready, Instant::now());
-        self.give_back(buffer);
-        sent
+        buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
+        Ok(sent?)
     }
 
-    fn give_back(&mut self, buffer: Option<Buffer>) {
-        if let Some(buffer) = buffer {
-            self.queue.free(buffer);
+    fn listen(&mut self, wake: Wake) -> Result<bool> {
+        if wake.requests && !self.ended {
+            self.listen_or_rest()?;
         }
+        Ok(false)
+    }
+
+    fn hear(&mut self) -> Result<bool> {
+        let mut any = false;
+        while let Some(event) = self.queue.next_event() {
+            any = true;
+            if event == READABLE {
+                self.watching = false;
+                self.shared.turns.has_heard();
+            } else {
+                self.resting = false;
+                self.shared.turns.is_up();
+            }
+        }
+        Ok(any)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended && self.held.is_none() && self.tickets.is_empty()
     }
 }
 

@@ -12,22 +12,24 @@ mod answer;
 mod busy_poll;
 mod inbox;
 mod outbox;
+mod take;
 mod wire;
 
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_datapath::{Buffer, Completion, Full, Mapping, Queue, QueueOptions, Request as Job};
+use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
 
 use self::busy_poll::BusyPoll;
-use self::inbox::{IN_PLACE, Inbox};
+use self::inbox::Inbox;
 use self::outbox::Outbox;
+use self::take::{Payload, Taken};
 use self::wire::Wire;
-use super::protocol::{Command, CommandFlags, Errno, REQUEST_LEN, Request};
+use super::protocol::Request;
 use super::{Connection, ConnectionHandler, Negotiated, StopSignal};
 use crate::complaints::Complaints;
+use crate::door::{self, Door, POLLIN, POLLOUT, Took, Wake};
 use crate::net::Peer;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};
@@ -106,41 +108,13 @@ struct Transmission {
     header_alone: bool,
     /// The socket may hold bytes that were not received yet.
     readable: bool,
+    /// Requests of this turn.
+    taken: usize,
     /// No more requests will be taken.
     closing: bool,
     watching: [bool; 2],
     busy_poll: BusyPoll,
     complaints: Complaints,
-}
-
-/// The rest of a large write, or of one that is refused but whose payload still has to come in.
-struct Payload {
-    request: Request,
-    filled: usize,
-    /// Where it goes; without memory it is thrown away and `refused` is the answer.
-    into: std::result::Result<Buffer, Errno>,
-}
-
-/// Why no more requests are taken for now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    /// Replies should go out; there is more to take.
-    More,
-    /// Nothing more has arrived.
-    Drained,
-    /// There is no room: requests in flight or replies have to go first.
-    Stalled,
-}
-
-/// What became of the next request in the inbox.
-#[derive(PartialEq, Eq)]
-enum Taken {
-    /// It is under way or answered.
-    Yes,
-    /// Not all of it has arrived.
-    NeedsBytes,
-    /// The queue has no room: completions come first.
-    NeedsRoom,
 }
 
 impl Transmission {
@@ -166,6 +140,7 @@ impl Transmission {
             payload: None,
             header_alone: false,
             readable: true,
+            taken: 0,
             closing: false,
             watching: [false; 2],
             busy_poll,
@@ -175,47 +150,9 @@ impl Transmission {
 
     /// Serves requests until the client leaves or the server stops; what is in flight is finished and answered.
     fn run(mut self) -> Result<()> {
-        loop {
-            self.closing |= self.stop.is_stopping();
-            let pace = self.take_requests()?;
-            self.queue.poll()?;
-            let all = self.take_completions()?;
-            let sent = self.outbox.send(&mut self.wire, &mut self.queue)?;
-            if self.closing && self.tickets.is_empty() && sent {
-                // The client may be gone already: it has had every reply.
-                let _ = self.wire.finish();
-                return Ok(());
-            }
-            let idle = match pace {
-                Pace::More => self.closing,
-                Pace::Drained => true,
-                // What nothing in flight and no reply can end was ended by the replies just sent.
-                Pace::Stalled => self.queue.in_flight() > 0 || !sent,
-            };
-            // The client may have made room just now: then nothing would wake this thread for the replies that are left.
-            if idle && (all || !sent) {
-                self.wait(pace == Pace::Drained && !self.closing, !sent)?;
-            }
-        }
-    }
-
-    /// Waits for the lower device or the socket.
-    fn wait(&mut self, readable: bool, writable: bool) -> Result<()> {
-        const POLLIN: i16 = 1;
-        const POLLOUT: i16 = 4;
-        // What came while the thread was at work has changed what there is to do.
-        if self.take_events() || (readable && !writable && self.look()?) {
-            return Ok(());
-        }
-        for (number, wanted, events) in [(READABLE, readable, POLLIN), (WRITABLE, writable, POLLOUT)] {
-            let watching = &mut self.watching[number as usize];
-            if wanted && !*watching {
-                self.queue.watch(self.wire.as_fd(), events, number)?;
-                *watching = true;
-            }
-        }
-        self.queue.wait()?;
-        self.take_events();
+        door::serve(&mut self)?;
+        // The client may be gone already: it has had every reply.
+        let _ = self.wire.finish();
         Ok(())
     }
 
@@ -226,226 +163,106 @@ impl Transmission {
         }
         while self.busy_poll.goes_on() {
             if self.receive()? {
-                self.queue.woken();
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Notes which descriptors have become ready. True when one has.
-    fn take_events(&mut self) -> bool {
-        let mut any = false;
-        while let Some(number) = self.queue.next_event() {
-            self.watching[number as usize] = false;
-            self.readable |= number == READABLE;
-            any = true;
-        }
-        any
+    /// Something is to be sent, or to be done before.
+    fn has_work(&self) -> bool {
+        !self.outbox.is_empty() || self.queue.has_backlog()
+    }
+}
+
+impl Door for Transmission {
+    type Error = Error;
+
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
     }
 
-    /// Takes in what the client has sent, until replies should go out first.
-    fn take_requests(&mut self) -> Result<Pace> {
-        let mut taken = 0;
+    fn begin_turn(&mut self) -> Result<()> {
+        self.closing |= self.stop.is_stopping();
+        self.taken = 0;
+        Ok(())
+    }
+
+    /// A turn has no more bytes than the inbox, so they need not be counted.
+    fn take(&mut self) -> Result<Took> {
         while !self.closing {
             if self.outbox.is_full() {
-                return Ok(Pace::Stalled);
+                return Ok(Took::NoRoom);
             }
             let next = match self.payload.take() {
                 Some(payload) => self.take_payload(payload)?,
                 None => self.take_request()?,
             };
             match next {
-                Taken::NeedsRoom => return Ok(Pace::Stalled),
+                Taken::NeedsRoom => return Ok(Took::NoRoom),
                 Taken::Yes => {
-                    taken += 1;
-                    while let Some(completion) = self.queue.next_ready() {
-                        self.redeem(completion);
-                    }
-                    if self.outbox.bytes() >= SEND_AT {
-                        return Ok(Pace::More);
-                    }
+                    self.taken += 1;
+                    return Ok(Took::Request(0));
                 }
                 Taken::NeedsBytes if !self.readable => {
                     // So many came at once that more has come since, most likely: asking costs less than waiting.
-                    self.readable = taken >= STREAM;
-                    return Ok(if self.readable { Pace::More } else { Pace::Drained });
+                    self.readable = self.taken >= STREAM;
+                    return Ok(if self.readable { Took::Pause } else { Took::Nothing });
                 }
                 // What is answered goes out before the socket is asked for more.
-                Taken::NeedsBytes if taken > 0 && self.has_work() => return Ok(Pace::More),
+                Taken::NeedsBytes if self.taken > 0 && self.has_work() => return Ok(Took::Pause),
                 Taken::NeedsBytes => {
                     self.receive()?;
                 }
             }
         }
-        Ok(Pace::Drained)
+        Ok(Took::Nothing)
     }
 
-    /// Receives into the inbox or the payload under way. True when something came, be it the end.
-    fn receive(&mut self) -> Result<bool> {
-        let (wanted, received) = match &mut self.payload {
-            Some(Payload { into: Ok(buffer), filled, .. }) => {
-                let rest = &mut buffer[*filled..];
-                (rest.len(), self.wire.receive(rest).inspect(|n| *filled += n))
-            }
-            _ => {
-                let most = if self.header_alone && self.inbox.is_empty() { REQUEST_LEN } else { usize::MAX };
-                (most, self.inbox.fill(&mut self.wire, most))
-            }
-        };
-        match received {
-            Ok(0) => {
-                self.closing = true;
-                if !self.inbox.is_empty() || self.payload.is_some() {
-                    log::info!("{}: left in the middle of a request", self.peer);
-                }
-            }
-            Ok(n) => {
-                self.busy_poll.came();
-                self.readable = n == wanted || self.wire.may_hold_more();
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                self.readable = false;
-                return Ok(false);
-            }
-            Err(e) => return Err(e.into()),
-        }
-        Ok(true)
-    }
-
-    fn take_request(&mut self) -> Result<Taken> {
-        let Some(header) = self.inbox.header() else { return Ok(Taken::NeedsBytes) };
-        let request = Request::parse(header)
-            .map_err(|e| Error::new(ErrorKind::Protocol, "the client lost the thread").with_source(e))?;
-        if self.tickets.is_full() {
-            return Ok(Taken::NeedsRoom);
-        }
-        if request.command == Command::Write {
-            return Ok(self.take_write(request));
-        }
-        let taken = if request.command == Command::Disconnect {
-            self.closing = true;
-            Taken::Yes
-        } else {
-            self.start(request)
-        };
-        if taken == Taken::Yes {
-            self.inbox.take(REQUEST_LEN);
-        }
-        Ok(taken)
-    }
-
-    /// Starts a write whose header is in the inbox.
-    fn take_write(&mut self, request: Request) -> Taken {
-        let len = request.length as usize;
-        let refused = self.refuse(&request).or_else(|| self.refuse_write(&request));
-        if refused.is_none() && len <= IN_PLACE {
-            let Some(data) = self.inbox.payload(len) else { return Taken::NeedsBytes };
-            let durable = request.flags.contains(CommandFlags::FUA);
-            let ticket = self.tickets.issue(request);
-            if self.queue.write_in_place(ticket, request.offset, data, durable) == Err(Full) {
-                self.tickets.redeem(ticket);
-                return Taken::NeedsRoom;
-            }
-            self.inbox.take(REQUEST_LEN + len);
-            return Taken::Yes;
-        }
-        let into = match refused {
-            Some(errno) => Err(errno),
-            None => match self.queue.alloc(len) {
-                Some(buffer) => Ok(buffer),
-                None => return Taken::NeedsRoom,
-            },
-        };
-        self.inbox.take(REQUEST_LEN);
-        self.payload = Some(Payload { request, filled: 0, into });
-        Taken::Yes
-    }
-
-    /// Moves a payload on: from the inbox first, then straight from the socket.
-    fn take_payload(&mut self, mut payload: Payload) -> Result<Taken> {
-        let len = payload.request.length as usize;
-        let arrived = self.inbox.take(len - payload.filled);
-        if let Ok(buffer) = &mut payload.into {
-            buffer[payload.filled..payload.filled + arrived.len()].copy_from_slice(arrived);
-        }
-        payload.filled += arrived.len();
-        if payload.filled < len {
-            self.payload = Some(payload);
-            return Ok(Taken::NeedsBytes);
-        }
-        if self.tickets.is_full() {
-            self.payload = Some(payload);
-            return Ok(Taken::NeedsRoom);
-        }
-        let request = payload.request;
-        match payload.into {
-            Err(errno) => self.answer_error(&request, errno, "refused"),
-            Ok(data) => {
-                self.header_alone = true;
-                let durable = request.flags.contains(CommandFlags::FUA);
-                let ticket = self.tickets.issue(request);
-                let write = Job::Write { offset: request.offset, data, durable };
-                if let Err(Job::Write { data, .. }) = self.queue.submit(ticket, write) {
-                    self.tickets.redeem(ticket);
-                    self.payload = Some(Payload { request, filled: len, into: Ok(data) });
-                    return Ok(Taken::NeedsRoom);
-                }
-            }
-        }
-        Ok(Taken::Yes)
-    }
-
-    /// Starts a request that has no payload.
-    fn start(&mut self, request: Request) -> Taken {
-        self.header_alone = false;
-        if let Some(errno) = self.refuse(&request) {
-            self.answer_error(&request, errno, "not a request that this export takes");
-            return Taken::Yes;
-        }
-        let (offset, len) = (request.offset, u64::from(request.length));
-        let has = |flag| request.flags.contains(flag);
-        let durable = has(CommandFlags::FUA);
-        let job = match request.command {
-            Command::Read => Job::Read { offset, len: request.length as usize },
-            Command::Flush => Job::Flush,
-            Command::Trim => Job::Discard { offset, len, durable },
-            Command::Cache => Job::Prefetch { offset, len },
-            Command::WriteZeroes => {
-                let (punch, fast) = (!has(CommandFlags::NO_HOLE), has(CommandFlags::FAST_ZERO));
-                Job::WriteZeroes { offset, len, durable, punch, fast }
-            }
-            Command::BlockStatus => return self.answer_block_status(&request),
-            Command::Write | Command::Disconnect | Command::Other(_) => return Taken::Yes,
-        };
-        let ticket = self.tickets.issue(request);
-        if self.queue.submit(ticket, job).is_err() {
-            self.tickets.redeem(ticket);
-            return Taken::NeedsRoom;
-        }
-        Taken::Yes
-    }
-
-    /// Answers what is over; the client gets its replies while the queue works on the rest. False when some is left, because
-    /// the client takes no more.
-    fn take_completions(&mut self) -> Result<bool> {
-        while let Some(completion) = self.queue.next_completion() {
-            self.redeem(completion);
-            if self.outbox.bytes() >= SEND_AT && !self.outbox.send(&mut self.wire, &mut self.queue)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn redeem(&mut self, completion: Completion) {
+    fn answer(&mut self, completion: Completion) -> Result<()> {
         if let Some(request) = self.tickets.redeem(completion.tag) {
-            self.answer(&request, completion);
+            self.answer_request(&request, completion);
         }
+        Ok(())
     }
 
-    /// Something is to be sent, or to be done before.
-    fn has_work(&self) -> bool {
-        !self.outbox.is_empty() || self.queue.has_backlog()
+    fn is_due(&self) -> bool {
+        self.outbox.bytes() >= SEND_AT
+    }
+
+    fn owes(&self) -> bool {
+        self.has_work()
+    }
+
+    fn hand_over(&mut self) -> Result<bool> {
+        Ok(self.outbox.send(&mut self.wire, &mut self.queue)?)
+    }
+
+    fn listen(&mut self, wake: Wake) -> Result<bool> {
+        let requests = wake.requests && !self.closing;
+        if requests && !wake.room && self.look()? {
+            return Ok(true);
+        }
+        for (number, wanted, events) in [(READABLE, requests, POLLIN), (WRITABLE, wake.room, POLLOUT)] {
+            if wanted {
+                let watching = &mut self.watching[number as usize];
+                door::watch(&mut self.queue, self.wire.as_fd(), events, number, watching)?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn hear(&mut self) -> Result<bool> {
+        let mut any = false;
+        while let Some(number) = self.queue.next_event() {
+            self.watching[number as usize] = false;
+            self.readable |= number == READABLE;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn is_over(&self) -> bool {
+        self.closing && self.tickets.is_empty()
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn open(id: u32) -> io::Result<File> {
 }
 
 /// One hardware queue's view of the device.
-pub(super) struct Queue {
+pub(super) struct HardwareQueue {
     file: Arc<File>,
     number: u16,
     depth: u16,
@@ -62,7 +62,7 @@ pub(super) struct Queue {
     buffers: Option<(Mapped, usize)>,
 }
 
-impl Queue {
+impl HardwareQueue {
     /// Maps the descriptors; `longest`: the kernel copies, so many bytes at most.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Queue {
     }
 }
 
-impl AsFd for Queue {
+impl AsFd for HardwareQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -16,7 +16,7 @@ use libublk_rs_sys as sys;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use super::control::Control;
+use super::control::ControlDevice;
 use super::{UblkConfig, character, link, params};
 use crate::{Error, ErrorKind, Result};
 
@@ -35,7 +35,7 @@ pub(super) struct Claimed {
 /// # Errors
 /// `DeviceInUse` when another server has it, or it was another volume's; `Ublk` when the kernel refuses.
 pub(super) fn claim(
-    control: &mut Control,
+    control: &mut ControlDevice,
     config: &UblkConfig,
     params: &sys::ublk_params,
 ) -> Result<Claimed> {
@@ -58,7 +58,7 @@ pub(super) fn claim(
 
 /// Takes over a device that is there; nothing when it is gone afterwards.
 fn take_over(
-    control: &mut Control,
+    control: &mut ControlDevice,
     config: &UblkConfig,
     info: sys::ublksrv_ctrl_dev_info,
     params: &sys::ublk_params,
@@ -93,7 +93,7 @@ fn take_over(
     }
 }
 
-fn recover(control: &mut Control, id: u32) -> Result<()> {
+fn recover(control: &mut ControlDevice, id: u32) -> Result<()> {
     let started = Instant::now();
     loop {
         match control.begin_recovery(id) {
@@ -106,7 +106,7 @@ fn recover(control: &mut Control, id: u32) -> Result<()> {
     }
 }
 
-fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) -> Result<Claimed> {
+fn add(control: &mut ControlDevice, config: &UblkConfig, params: &sys::ublk_params) -> Result<Claimed> {
     let flags = if config.unprivileged {
         sys::UBLK_F_CMD_IOCTL_ENCODE | sys::UBLK_F_UNPRIVILEGED_DEV
     } else {
@@ -145,7 +145,7 @@ fn add(control: &mut Control, config: &UblkConfig, params: &sys::ublk_params) ->
 
 /// Describes a new disk. A user's device is theirs once a rule of udev's has given them its node.
 fn describe(
-    control: &mut Control,
+    control: &mut ControlDevice,
     config: &UblkConfig,
     id: u32,
     params: &sys::ublk_params,

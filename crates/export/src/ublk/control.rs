@@ -23,7 +23,7 @@ const PARAMS: u32 = size_of::<sys::ublk_params>() as u32;
 const PIECE: Duration = Duration::from_millis(50);
 
 /// A way to the driver. It belongs to the thread that opened it.
-pub(super) struct Control {
+pub(super) struct ControlDevice {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     /// Commands so far: the completion of one that was given up may still come.
@@ -44,7 +44,7 @@ unsafe impl Plain for sys::ublksrv_ctrl_dev_info {}
 // SAFETY: as above.
 unsafe impl Plain for sys::ublk_params {}
 
-impl Control {
+impl ControlDevice {
     /// Opens the driver.
     ///
     /// # Errors

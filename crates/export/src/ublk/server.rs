@@ -16,7 +16,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_datapath::Mapping;
 
 use super::claim::{Claimed, claim, refused};
-use super::control::Control;
+use super::control::ControlDevice;
 use super::link::Link;
 use super::worker::{Part, Worker};
 use super::{UblkConfig, character, params};
@@ -52,7 +52,7 @@ enum Message {
 /// # Errors
 /// `UblkDevice` when the kernel has none, or one that is too old; `Forbidden` when this user may not use it.
 pub fn available() -> Result<()> {
-    let mut control = Control::open(false)?;
+    let mut control = ControlDevice::open(false)?;
     let too_old = || {
         Error::new(ErrorKind::UblkDevice, "this kernel's ublk cannot do what is needed, which Linux 6.5 can")
     };
@@ -135,7 +135,7 @@ impl UblkStopper {
 
 /// A device that runs.
 struct Device {
-    control: Control,
+    control: ControlDevice,
     id: u32,
     config: UblkConfig,
     queues: Vec<JoinHandle<()>>,
@@ -151,7 +151,7 @@ impl Device {
         sender: Sender<Message>,
         messages: &Receiver<Message>,
     ) -> Result<Self> {
-        let mut control = Control::open(config.unprivileged)?;
+        let mut control = ControlDevice::open(config.unprivileged)?;
         let params = params::of(&mapping)?;
         stay_in_memory(&config);
         let Claimed { info, recovered } = claim(&mut control, &config, &params)?;

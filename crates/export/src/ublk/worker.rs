@@ -9,20 +9,18 @@ use std::time::Instant;
 
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
-use underseal_datapath::{Buffer, Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
+use underseal_datapath::{Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
 
 use super::character;
 use super::request::Request;
 use super::zones::Pointers;
 use crate::complaints::Complaints;
+use crate::door::{self, Door, Took, Wake};
 use crate::errno::{errno, errno_of};
 use crate::{Error, ErrorKind, Result};
 
 /// Request memory of one queue is twice this: so many bytes are in flight at most.
 const IN_FLIGHT: usize = 8 << 20;
-
-/// What has come from the kernel is handed to the lower device after so many bytes at the latest.
-const HAND_OVER: usize = 128 << 10;
 
 /// What a worker's queue serves.
 pub(super) struct Part {
@@ -38,7 +36,7 @@ pub(super) struct Part {
 
 pub(super) struct Worker {
     queue: Queue,
-    driver: character::Queue,
+    driver: character::HardwareQueue,
     number: u16,
     longest: usize,
     /// By tag: what is under way.
@@ -65,7 +63,7 @@ impl Worker {
             .map_err(no_queue)?;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
         let pointers = Pointers::new(mapping);
-        let driver = character::Queue::new(file, number, depth, unprivileged.then_some(longest));
+        let driver = character::HardwareQueue::new(file, number, depth, unprivileged.then_some(longest));
         let mut this = Self {
             queue,
             driver: driver.map_err(refused)?,
@@ -89,22 +87,7 @@ impl Worker {
     /// # Errors
     /// When the kernel refuses to go on.
     pub(super) fn run(mut self) -> Result<()> {
-        loop {
-            let mut taken = 0;
-            while let Some((tag, answer)) = self.queue.next_answer() {
-                taken += self.take(tag, answer)?;
-                // Long requests go down while the next are looked at.
-                if taken >= HAND_OVER {
-                    taken = 0;
-                    self.queue.poll()?;
-                }
-            }
-            self.answer_completions()?;
-            if self.live == 0 {
-                return Ok(());
-            }
-            self.queue.wait()?;
-        }
+        door::serve(&mut self)
     }
 
     /// Gives the driver the outcome of a tag's request, and waits for the next one there.
@@ -137,7 +120,7 @@ impl Worker {
     }
 
     /// Takes what the driver answered to a command. How many bytes there are to move.
-    fn take(&mut self, tag: u32, answer: i32) -> Result<usize> {
+    fn begin(&mut self, tag: u32, answer: i32) -> Result<usize> {
         const OK: i32 = sys::UBLK_IO_RES_OK as i32;
         let tag = u16::try_from(tag).ok().filter(|tag| usize::from(*tag) < self.requests.len());
         let Some(tag) = tag else {
@@ -249,24 +232,21 @@ impl Worker {
         }
     }
 
-    fn answer_completions(&mut self) -> io::Result<()> {
-        while let Some(completion) = self.queue.next_completion() {
-            self.answer(completion)?;
-            // As many as are there now; those that find no memory line up again.
-            for _ in 0..self.waiting.len() {
-                let Some(tag) = self.waiting.pop_front() else { break };
-                if let Some(request) = self.requests[usize::from(tag)] {
-                    self.start(tag, request)?;
-                }
-                if self.waiting.back() == Some(&tag) {
-                    break;
-                }
+    /// Tries again those that wait for memory: as many as are there now; those that find none line up again.
+    fn start_waiting(&mut self) -> io::Result<()> {
+        for _ in 0..self.waiting.len() {
+            let Some(tag) = self.waiting.pop_front() else { break };
+            if let Some(request) = self.requests[usize::from(tag)] {
+                self.start(tag, request)?;
+            }
+            if self.waiting.back() == Some(&tag) {
+                break;
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, completion: Completion) -> io::Result<()> {
+    fn settle(&mut self, completion: Completion) -> io::Result<()> {
         let Completion { tag, result, buffer } = completion;
         let Some(tag) = u16::try_from(tag).ok() else { return Ok(()) };
         let Some(request) = self.requests.get(usize::from(tag)).copied().flatten() else { return Ok(()) };
@@ -289,7 +269,7 @@ impl Worker {
                 -errno(&failure).raw_os_error()
             }
         };
-        self.give_back(buffer);
+        buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
         match request {
             Request::Append { offset, .. } => self.commit_at(tag, result, offset / 512)?,
             _ => self.commit(tag, result)?,
@@ -297,11 +277,44 @@ impl Worker {
         self.queue.replied(ready, Instant::now());
         Ok(())
     }
+}
 
-    fn give_back(&mut self, buffer: Option<Buffer>) {
-        if let Some(buffer) = buffer {
-            self.queue.free(buffer);
+impl Door for Worker {
+    type Error = Error;
+
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// The driver's orders are answers to its commands.
+    fn begin_turn(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Took> {
+        match self.queue.next_answer() {
+            Some((tag, answer)) => self.begin(tag, answer).map(Took::Request),
+            None => Ok(Took::Nothing),
         }
+    }
+
+    fn answer(&mut self, completion: Completion) -> Result<()> {
+        self.settle(completion)?;
+        Ok(self.start_waiting()?)
+    }
+
+    /// Each command in the ring wakes it.
+    fn listen(&mut self, _: Wake) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// All of it is for [`take`](Door::take), which leaves nothing behind.
+    fn hear(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn is_over(&self) -> bool {
+        self.live == 0
     }
 }
 

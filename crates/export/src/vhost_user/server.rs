@@ -94,7 +94,8 @@ impl VhostUserServer {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let attendant = Attendant::start("vhost-user", listeners, CALLERS, Arc::new(Door(shared.clone())))?;
+        let attendant =
+            Attendant::start("vhost-user", listeners, CALLERS, Arc::new(Doorkeeper(shared.clone())))?;
         log::info!("{}: serving a device with {} rings", shared.name, shared.queues);
         Ok(Self { shared, drain_timeout: config.drain_timeout, _attendant: attendant })
     }
@@ -226,9 +227,9 @@ fn has_hung_up(socket: &UnixStream) -> bool {
 }
 
 /// Who opens the door.
-struct Door(Arc<Shared>);
+struct Doorkeeper(Arc<Shared>);
 
-impl Attend for Door {
+impl Attend for Doorkeeper {
     fn serve(&self, client: Socket) {
         let socket = client.as_fd().try_clone_to_owned().map(|fd: OwnedFd| UnixStream::from(fd));
         drop(client);

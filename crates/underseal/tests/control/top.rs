@@ -1,12 +1,9 @@
-use std::io::{Read, Write};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::operator::Operator;
 use crate::support::nbd::Client;
+use crate::support::terminal::Terminal;
 use crate::support::tool;
-use crate::support::tools::PATIENCE;
 
 #[test]
 fn one_interval_is_printed_where_there_is_no_terminal() {
@@ -34,72 +31,29 @@ fn one_interval_is_printed_where_there_is_no_terminal() {
     server.stop();
 }
 
-/// `underseal top` on a terminal of 30 lines, which script(1) makes.
-struct Terminal {
-    child: Child,
-    screen: Receiver<Vec<u8>>,
-    shown: String,
-}
-
 const ENTERS: &str = "\x1b[?1049h";
 const LEAVES: &str = "\x1b[?1049l";
 
-impl Terminal {
-    fn start(operator: &Operator) -> Self {
-        let command = format!(
-            "stty rows 30 cols 120; stty -g; {} top; echo status=$?; stty -g",
-            env!("CARGO_BIN_EXE_underseal")
-        );
-        let mut child = tool("script")
-            .args(["--quiet", "--return", "--command", &command, "/dev/null"])
-            .envs([("SHELL", "/bin/sh"), ("TERM", "xterm-256color")])
-            .env("UNDERSEAL_RUNTIME_DIR", operator.directory())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("script(1) is needed for the tests");
-        let (send, screen) = channel();
-        let mut output = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = output.read(&mut bytes) {
-                if send.send(bytes[..len].to_vec()).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { child, screen, shown: String::new() }
-    }
+/// `underseal top` on a terminal of 30 lines.
+fn start(operator: &Operator) -> Terminal {
+    let top = env!("CARGO_BIN_EXE_underseal");
+    let command = format!("stty rows 30 cols 120; stty -g; {top} top; echo status=$?; stty -g");
+    let mut script = tool("script");
+    script.env("TERM", "xterm-256color").env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    Terminal::of(script, &command)
+}
 
-    #[track_caller]
-    fn sees(&mut self, text: &str) {
-        while !self.shown.contains(text) {
-            match self.screen.recv_timeout(PATIENCE) {
-                Ok(bytes) => self.shown.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(e) => panic!("{text:?} is not shown ({e}): {:?}", self.shown),
-            }
-        }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Waits for the end, and sees to it that the terminal is as it was.
-    #[track_caller]
-    fn ends(mut self, status: &str) {
-        self.sees(status);
-        self.child.wait().unwrap();
-        while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
-            self.shown.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        let (enters, leaves) = (self.shown.find(ENTERS), self.shown.rfind(LEAVES));
-        assert!(enters.is_some() && enters < leaves, "{:?}", self.shown);
-        let modes = |line: Option<&str>| line.map(|line| line.trim().to_owned());
-        let before = modes(self.shown.lines().next());
-        let after = modes(self.shown.trim_end().lines().last());
-        assert_eq!(before, after, "the terminal's modes: {:?}", self.shown);
-    }
+/// Waits for the end, and sees to it that the terminal is as it was.
+#[track_caller]
+fn ends(mut terminal: Terminal, status: &str) {
+    terminal.sees(status);
+    let (_, shown) = terminal.ends();
+    let (enters, leaves) = (shown.find(ENTERS), shown.rfind(LEAVES));
+    assert!(enters.is_some() && enters < leaves, "{shown:?}");
+    let modes = |line: Option<&str>| line.map(|line| line.trim().to_owned());
+    let before = modes(shown.lines().next());
+    let after = modes(shown.trim_end().lines().last());
+    assert_eq!(before, after, "the terminal's modes: {shown:?}");
 }
 
 #[test]
@@ -107,20 +61,20 @@ fn the_live_view_is_drawn_and_leaves_the_terminal_as_it_was() {
     let operator = Operator::new();
     let (volume, first) = operator.open(&["--read-only", "--name", "first"]);
     let second = operator.serve(&volume, &["--read-only", "--name", "second", "--policy", "same-cpu"]);
-    let mut terminal = Terminal::start(&operator);
+    let mut terminal = start(&operator);
     for text in [ENTERS, "NAME", "first", "second", "same-cpu", "crypto", "reply"] {
         terminal.sees(text);
     }
     terminal.types("j\x1b[Ajx");
     terminal.types("q");
-    terminal.ends("status=0");
+    ends(terminal, "status=0");
 
     // A signal, too.
-    let mut terminal = Terminal::start(&operator);
+    let mut terminal = start(&operator);
     terminal.sees("second");
-    let pid = top_of(terminal.child.id());
+    let pid = top_of(terminal.id());
     crate::support::run(tool("kill").args(["-TERM", &pid.to_string()]));
-    terminal.ends("status=143");
+    ends(terminal, "status=143");
     first.stop();
     second.stop();
 }

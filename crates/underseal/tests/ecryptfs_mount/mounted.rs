@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Scratch;
 use crate::support::mounts::{cannot_fuse, skip};
+pub(crate) use crate::support::mounts::{client, unmount_stale};
 use crate::support::tools::{PATIENCE, output, tool, wait_until};
 
 pub(crate) const PASSPHRASE: &str = "a passphrase of the tests";
@@ -19,13 +20,6 @@ pub(crate) fn unable(test: &str) -> bool {
         skip(test, reason);
     }
     reason.is_some()
-}
-
-/// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
-pub(crate) fn client(program: &str) -> Command {
-    let mut command = tool("timeout");
-    command.args(["--kill-after=5", "300", program]);
-    command
 }
 
 pub(crate) fn underseal() -> Command {
@@ -162,9 +156,4 @@ impl Drop for Mounted<'_> {
             let _ = kill_process(self.pid, Signal::KILL);
         }
     }
-}
-
-/// Unmounts without asking anybody.
-pub(crate) fn unmount_stale(path: &Path) {
-    let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
 }

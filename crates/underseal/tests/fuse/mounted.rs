@@ -7,17 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+pub(crate) use crate::support::mounts::{client, unmount_stale};
 use crate::support::scratch::Scratch;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
-use crate::support::{output, tool};
-
-/// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
-pub(crate) fn client(program: &str) -> Command {
-    let mut command = tool("timeout");
-    command.args(["--kill-after=5", "300", program]);
-    command
-}
 
 /// A mounted volume. It is unmounted, if a test did not do so, when the value goes.
 pub(crate) struct Mounted {
@@ -116,11 +109,6 @@ impl Drop for Mounted {
             eprintln!("the server's log:\n{}", self.log());
         }
     }
-}
-
-/// Unmounts without asking anybody.
-pub(crate) fn unmount_stale(path: &Path) {
-    let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
 }
 
 pub(crate) fn is_mounted(path: &Path) -> bool {

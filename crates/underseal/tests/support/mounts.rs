@@ -27,16 +27,25 @@ pub(crate) fn cannot_fuse() -> Option<&'static str> {
     opened.is_err().then_some("/dev/fuse cannot be opened")
 }
 
+/// A program that is ended when it takes too long: a mount whose server hangs would hang it for ever.
+pub(crate) fn client(program: &str) -> Command {
+    let mut command = tool("timeout");
+    command.args(["--kill-after=5", "300", program]);
+    command
+}
+
+/// Unmounts without asking anybody.
+pub(crate) fn unmount_stale(path: &Path) {
+    let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
+}
+
 /// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do that.
 pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
     // On a filesystem of its own, since that of the folder may allow no devices.
     let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
 mount --bind "$0/fuse" /dev/fuse; shift; exec "$@""#;
-    let mut command = tool("timeout");
-    command
-        .args(["--kill-after=5", "300", "unshare", "--mount", "sh", "-euc", script])
-        .arg(scratch.path("dev"))
-        .arg(mode);
+    let mut command = client("unshare");
+    command.args(["--mount", "sh", "-euc", script]).arg(scratch.path("dev")).arg(mode);
     command
 }
 

@@ -25,11 +25,18 @@ impl Terminal {
         Self::shell(folder, &format!("{} {}", env!("CARGO_BIN_EXE_underseal"), args.join(" ")))
     }
 
+    /// Runs a shell's command there.
     pub(crate) fn shell(folder: &Path, command: &str) -> Self {
-        let mut child = Command::new("script")
+        let mut script = Command::new("script");
+        script.current_dir(folder);
+        Self::of(script, command)
+    }
+
+    /// The same by a script(1) that has its folder and environment.
+    pub(crate) fn of(mut script: Command, command: &str) -> Self {
+        let mut child = script
             .args(["--quiet", "--return", "--command", command, "/dev/null"])
             .env("SHELL", "/bin/sh")
-            .current_dir(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -61,6 +68,11 @@ impl Terminal {
                 Err(e) => panic!("{text:?} is not shown ({e}): {:?}", self.shown),
             }
         }
+    }
+
+    /// The process of script(1), above the shell.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// All that was shown so far.

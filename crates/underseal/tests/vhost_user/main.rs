@@ -4,7 +4,8 @@
 //!   disk.rs        the driver of libblkio, as one who uses the disk
 //!   front.rs       a front end that does exactly what it is told
 //!   requests.rs    what the disk is and does: sizes, limits, every kind of request, several rings at once
-//!   hostile.rs     chains, rings and messages that break the rules
+//!   hostile.rs     chains and rings that break the rules, drivers that never rest
+//!   messages.rs    messages and memory that break them
 //!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
 //!   recovery.rs    a server that is killed, and what was in flight
 //!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
@@ -21,6 +22,7 @@ mod front;
 mod guest;
 mod hostile;
 mod machine;
+mod messages;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;

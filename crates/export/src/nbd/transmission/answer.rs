@@ -2,7 +2,8 @@
 
 use underseal_datapath::{Buffer, Completion, Error as Failure, ErrorKind as Kind};
 
-use super::{MAX_PAYLOAD, Taken, Transmission};
+use super::take::Taken;
+use super::{MAX_PAYLOAD, Transmission};
 use crate::nbd::protocol::{
     BLOCK_DESCRIPTOR_LEN, Command, CommandFlags, Errno, ExtentState, Request, block_descriptor,
     block_status_header, error_chunk, none_chunk, offset_data_header, simple_reply,
@@ -41,7 +42,7 @@ impl Transmission {
     }
 
     /// Answers a request that is over.
-    pub(super) fn answer(&mut self, request: &Request, completion: Completion) {
+    pub(super) fn answer_request(&mut self, request: &Request, completion: Completion) {
         match (completion.result, completion.buffer) {
             (Ok(()), Some(body)) if request.command == Command::Read => self.answer_data(request, body),
             (Ok(()), buffer) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_cipher::Key;
-use underseal_ecryptfs::fs::{Keys, Sealing};
+use underseal_ecryptfs::fs::{MountKeys, Sealing};
 use underseal_ecryptfs::options::{Options, PassphraseSource, passphrase_in_line};
 use underseal_ecryptfs::tools::{Fit, fit};
 use underseal_ecryptfs::{AuthToken, Cipher, Keyring, NameCipher, Signature};
@@ -103,7 +103,7 @@ fn passphrases(args: &MountArgs, options: &Options) -> Result<Vec<Key>> {
 }
 
 /// What the options make of the passphrases.
-pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(Keys, Option<NameCipher>)> {
+pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(MountKeys, Option<NameCipher>)> {
     let salt = options.passphrase.as_ref().map_or(AuthToken::DEFAULT_SALT, |option| option.salt);
     let mut contents = Vec::new();
     let mut names = Vec::new();
@@ -136,7 +136,7 @@ pub(super) fn keys(passphrases: &[Key], options: &Options) -> Result<(Keys, Opti
     };
     let cipher = options.name_cipher_or(Cipher::DEFAULT)?;
     let names = names.map(|token| NameCipher::new(token, cipher)).transpose()?;
-    Ok((Keys { keyring, new_files }, names))
+    Ok((MountKeys { keyring, new_files }, names))
 }
 
 fn missing(wanted: Signature, have: &[Arc<AuthToken>]) -> Error {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use underseal_datapath::{ErrorKind, Mapping, Policy};
-use underseal_export::control::{Control, Controlled, Described, Directory, Name};
+use underseal_export::control::{ControlServer, Controlled, Described, Directory, Name};
 use underseal_export::metrics::Metrics;
 use underseal_export::net::{Endpoint, Found, Listener};
 
@@ -14,7 +14,7 @@ use crate::lower::is_remote;
 
 /// What serves the operator, until the volume ends.
 pub(super) struct Sides {
-    control: Option<Control>,
+    control: Option<ControlServer>,
     _metrics: Option<Metrics>,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn start(
     };
     let described = Described { name, image, addresses };
     let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
-    let control = listeners.map(|listeners| Control::start(listeners, volume.clone())).transpose()?;
+    let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {
             listeners.iter().for_each(|listener| log::info!("serving metrics on {listener}"));

@@ -1,0 +1,176 @@
+//! From bytes to requests under way.
+
+use std::io;
+
+use underseal_datapath::{Buffer, Full, Request as Job};
+
+use super::Transmission;
+use super::inbox::IN_PLACE;
+use crate::nbd::protocol::{Command, CommandFlags, Errno, REQUEST_LEN, Request};
+use crate::{Error, ErrorKind, Result};
+
+/// The rest of a large write, or of one that is refused but whose payload still has to come in.
+pub(super) struct Payload {
+    request: Request,
+    filled: usize,
+    /// Where it goes; without memory it is thrown away and `refused` is the answer.
+    into: std::result::Result<Buffer, Errno>,
+}
+
+/// What became of the next request in the inbox.
+#[derive(PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is under way or answered.
+    Yes,
+    /// Not all of it has arrived.
+    NeedsBytes,
+    /// The queue has no room: completions come first.
+    NeedsRoom,
+}
+
+impl Transmission {
+    /// Receives into the inbox or the payload under way. True when something came, be it the end.
+    pub(super) fn receive(&mut self) -> Result<bool> {
+        let (wanted, received) = match &mut self.payload {
+            Some(Payload { into: Ok(buffer), filled, .. }) => {
+                let rest = &mut buffer[*filled..];
+                (rest.len(), self.wire.receive(rest).inspect(|n| *filled += n))
+            }
+            _ => {
+                let most = if self.header_alone && self.inbox.is_empty() { REQUEST_LEN } else { usize::MAX };
+                (most, self.inbox.fill(&mut self.wire, most))
+            }
+        };
+        match received {
+            Ok(0) => {
+                self.closing = true;
+                if !self.inbox.is_empty() || self.payload.is_some() {
+                    log::info!("{}: left in the middle of a request", self.peer);
+                }
+            }
+            Ok(n) => {
+                self.busy_poll.came();
+                self.readable = n == wanted || self.wire.may_hold_more();
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                return Ok(false);
+            }
+            Err(e) => return Err(e.into()),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn take_request(&mut self) -> Result<Taken> {
+        let Some(header) = self.inbox.header() else { return Ok(Taken::NeedsBytes) };
+        let request = Request::parse(header)
+            .map_err(|e| Error::new(ErrorKind::Protocol, "the client lost the thread").with_source(e))?;
+        if self.tickets.is_full() {
+            return Ok(Taken::NeedsRoom);
+        }
+        if request.command == Command::Write {
+            return Ok(self.take_write(request));
+        }
+        let taken = if request.command == Command::Disconnect {
+            self.closing = true;
+            Taken::Yes
+        } else {
+            self.start(request)
+        };
+        if taken == Taken::Yes {
+            self.inbox.take(REQUEST_LEN);
+        }
+        Ok(taken)
+    }
+
+    /// Starts a write whose header is in the inbox.
+    fn take_write(&mut self, request: Request) -> Taken {
+        let len = request.length as usize;
+        let refused = self.refuse(&request).or_else(|| self.refuse_write(&request));
+        if refused.is_none() && len <= IN_PLACE {
+            let Some(data) = self.inbox.payload(len) else { return Taken::NeedsBytes };
+            let durable = request.flags.contains(CommandFlags::FUA);
+            let ticket = self.tickets.issue(request);
+            if self.queue.write_in_place(ticket, request.offset, data, durable) == Err(Full) {
+                self.tickets.redeem(ticket);
+                return Taken::NeedsRoom;
+            }
+            self.inbox.take(REQUEST_LEN + len);
+            return Taken::Yes;
+        }
+        let into = match refused {
+            Some(errno) => Err(errno),
+            None => match self.queue.alloc(len) {
+                Some(buffer) => Ok(buffer),
+                None => return Taken::NeedsRoom,
+            },
+        };
+        self.inbox.take(REQUEST_LEN);
+        self.payload = Some(Payload { request, filled: 0, into });
+        Taken::Yes
+    }
+
+    /// Moves a payload on: from the inbox first, then straight from the socket.
+    pub(super) fn take_payload(&mut self, mut payload: Payload) -> Result<Taken> {
+        let len = payload.request.length as usize;
+        let arrived = self.inbox.take(len - payload.filled);
+        if let Ok(buffer) = &mut payload.into {
+            buffer[payload.filled..payload.filled + arrived.len()].copy_from_slice(arrived);
+        }
+        payload.filled += arrived.len();
+        if payload.filled < len {
+            self.payload = Some(payload);
+            return Ok(Taken::NeedsBytes);
+        }
+        if self.tickets.is_full() {
+            self.payload = Some(payload);
+            return Ok(Taken::NeedsRoom);
+        }
+        let request = payload.request;
+        match payload.into {
+            Err(errno) => self.answer_error(&request, errno, "refused"),
+            Ok(data) => {
+                self.header_alone = true;
+                let durable = request.flags.contains(CommandFlags::FUA);
+                let ticket = self.tickets.issue(request);
+                let write = Job::Write { offset: request.offset, data, durable };
+                if let Err(Job::Write { data, .. }) = self.queue.submit(ticket, write) {
+                    self.tickets.redeem(ticket);
+                    self.payload = Some(Payload { request, filled: len, into: Ok(data) });
+                    return Ok(Taken::NeedsRoom);
+                }
+            }
+        }
+        Ok(Taken::Yes)
+    }
+
+    /// Starts a request that has no payload.
+    fn start(&mut self, request: Request) -> Taken {
+        self.header_alone = false;
+        if let Some(errno) = self.refuse(&request) {
+            self.answer_error(&request, errno, "not a request that this export takes");
+            return Taken::Yes;
+        }
+        let (offset, len) = (request.offset, u64::from(request.length));
+        let has = |flag| request.flags.contains(flag);
+        let durable = has(CommandFlags::FUA);
+        let job = match request.command {
+            Command::Read => Job::Read { offset, len: request.length as usize },
+            Command::Flush => Job::Flush,
+            Command::Trim => Job::Discard { offset, len, durable },
+            Command::Cache => Job::Prefetch { offset, len },
+            Command::WriteZeroes => {
+                let (punch, fast) = (!has(CommandFlags::NO_HOLE), has(CommandFlags::FAST_ZERO));
+                Job::WriteZeroes { offset, len, durable, punch, fast }
+            }
+            Command::BlockStatus => return self.answer_block_status(&request),
+            Command::Write | Command::Disconnect | Command::Other(_) => return Taken::Yes,
+        };
+        let ticket = self.tickets.issue(request);
+        if self.queue.submit(ticket, job).is_err() {
+            self.tickets.redeem(ticket);
+            return Taken::NeedsRoom;
+        }
+        Taken::Yes
+    }
+}

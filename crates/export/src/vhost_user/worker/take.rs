@@ -1,0 +1,99 @@
+//! From chains to requests under way.
+
+use underseal_datapath::Request as Job;
+
+use super::{Ticket, Trouble, Worker};
+use crate::vhost_user::chain::Malformed;
+use crate::vhost_user::guest::{gather, scatter};
+use crate::vhost_user::request::{Operation, Request, Status, parse};
+
+/// A request that was taken and has no place in the queue yet.
+pub(super) struct Stalled {
+    ticket: Ticket,
+    pub(super) operation: Operation,
+}
+
+/// What became of looking for a chain.
+pub(super) enum Next {
+    Nothing,
+    Answered,
+    Request(Stalled),
+}
+
+impl Worker {
+    /// The next chain, and what it wants.
+    pub(super) fn next(&mut self) -> Result<Next, Trouble> {
+        let ram = self.memory.ram();
+        let head = match self.again.pop() {
+            Some(head) => head,
+            None if self.stopping => return Ok(Next::Nothing),
+            None => match self.ring.take(ram)? {
+                Some(head) => {
+                    if let Some(tracker) = &mut self.tracker {
+                        if tracker.is_in_flight(head) {
+                            return Err(Malformed::InUse(head).into());
+                        }
+                        tracker.take(head);
+                    }
+                    head
+                }
+                None => return Ok(Next::Nothing),
+            },
+        };
+        let mut data = self.spare.pop().unwrap_or_default();
+        self.ring.follow(ram, head, &mut data)?;
+        let Request { operation, status, writable } = parse(ram, &mut data, self.mapping.discards())?;
+        let ticket = Ticket { head, status, writable, data };
+        match operation {
+            Ok(Operation::GetId) => {
+                let how = match scatter(ram, &ticket.data, &self.serial) {
+                    Ok(()) => Status::Ok,
+                    Err(how) => how,
+                };
+                self.give_back(ticket, how)?;
+            }
+            Ok(operation) => return Ok(Next::Request(Stalled { ticket, operation })),
+            Err(how) => self.give_back(ticket, how)?,
+        }
+        Ok(Next::Answered)
+    }
+
+    /// Puts a request into the queue, or gives it back when there is no room.
+    pub(super) fn start(&mut self, stalled: Stalled) -> Result<Result<(), Stalled>, Trouble> {
+        let Stalled { ticket, operation } = stalled;
+        let durable = self.durable;
+        let job = match operation {
+            Operation::Read { offset, len } => Job::Read { offset, len: len as usize },
+            Operation::Write { offset, len } => {
+                let Some(mut data) = self.queue.alloc(len as usize) else {
+                    return Ok(Err(Stalled { ticket, operation }));
+                };
+                // From here on the driver cannot change what is written.
+                if let Err(how) = gather(self.memory.ram(), &ticket.data, &mut data) {
+                    self.queue.free(data);
+                    self.give_back(ticket, how)?;
+                    return Ok(Ok(()));
+                }
+                if self.is_lost() {
+                    self.queue.free(data);
+                    return Err(Malformed::Lost.into());
+                }
+                Job::Write { offset, data, durable }
+            }
+            Operation::Discard { offset, len } => Job::Discard { offset, len, durable },
+            Operation::WriteZeroes { offset, len, punch } => {
+                Job::WriteZeroes { offset, len, durable, punch, fast: false }
+            }
+            Operation::Flush | Operation::GetId => Job::Flush,
+        };
+        let tag = self.tickets.issue(ticket);
+        if let Err(back) = self.queue.submit(tag, job) {
+            if let Job::Write { data, .. } = back {
+                self.queue.free(data);
+            }
+            let ticket = self.tickets.redeem(tag).expect("it was issued just now");
+            return Ok(Err(Stalled { ticket, operation }));
+        }
+        Ok(Ok(()))
+    }
+}
