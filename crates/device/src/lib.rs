@@ -60,7 +60,7 @@ pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use recorder::{Record, RecorderDevice};
 pub use request::Kind;
-pub use ring::{Completion, Ring, Token};
+pub use ring::{Completion, Ring, Token, restrictions};
 pub use signal::Signal;
 pub use stripe::StripeDevice;
 pub use zoned::ZonedDevice;
