@@ -1,7 +1,7 @@
 //! From an image and a secret to a mapping that takes requests.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::{Flags, Mapping};
@@ -28,6 +28,8 @@ pub(crate) struct Opened {
     pub(crate) mapping: Mapping,
     /// What its header or table says about dispatch.
     pub(crate) flags: Flags,
+    /// What its bytes lie on: paths, and URIs of servers.
+    pub(crate) lower: Vec<PathBuf>,
 }
 
 /// Locks the image, gets the secret and unlocks the volume.
@@ -47,7 +49,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (_, None, Lower::File(device)) => luks(On::File(device.file()))?,
         (_, None, Lower::Nbd(device)) => luks(On::Remote(&Remote::new(device)?))?,
     };
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags })
+    let lower = vec![args.image.clone()];
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, flags, lower })
 }
 
 fn luks_volume(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use underseal_sandbox::Helper;
 
 use super::device::Device;
 use super::dispatch::Worker;
@@ -62,14 +64,14 @@ impl Default for MountConfig {
 
 /// A mounted folder that is being served.
 pub struct Mount {
-    session: Session<Handshake>,
+    held: Held,
     path: PathBuf,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The lower folder is this mount's as long as it is served.
     _claim: Option<Claim>,
 }
 
-/// Takes the mount away, from any thread.
+/// Takes the mount away, from any thread. The process's helper does it, where there is one.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     path: PathBuf,
@@ -97,9 +99,11 @@ impl Mount {
         let session = Session::new(Handshake, &at, &options).map_err(|e| {
             Error::new(ErrorKind::Io, format!("cannot mount on {}{}", at.display(), why(&e))).with_source(e)
         })?;
+        let held =
+            Held { session: ManuallyDrop::new(session), unmounter: Some(Unmounter { path: at.clone() }) };
         let mut threads = Vec::new();
         for number in 0..config.threads.max(1) {
-            let device = Device::of(session.as_fd()).map_err(|e| failed("serve", &at, e))?;
+            let device = Device::of(held.session.as_fd()).map_err(|e| failed("serve", &at, e))?;
             let mut worker = Worker::new(fs.clone(), device);
             let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
                 identity::detach()?;
@@ -108,7 +112,7 @@ impl Mount {
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, path: at, threads, _claim: claim })
+        Ok(Self { held, path: at, threads, _claim: claim })
     }
 
     /// What takes it away again.
@@ -120,19 +124,35 @@ impl Mount {
     ///
     /// # Errors
     /// When a thread could not go on.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
         let failed = |e| Error::new(ErrorKind::Io, "requests could not be served").with_source(e);
         let mut outcome = Ok(());
         for thread in self.threads {
             let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             outcome = outcome.and(ended);
         }
-        // fuser would unmount the path once more, and something else may be there by now.
-        let device = self.session.as_fd().as_raw_fd();
-        std::mem::forget(self.session);
-        // SAFETY: the session owned the descriptor, and is never heard of again.
-        drop(unsafe { OwnedFd::from_raw_fd(device) });
+        self.held.unmounter = None;
         outcome.map_err(failed)
+    }
+}
+
+/// fuser's part, which would unmount the path by itself, when something else may be there, and when this process has no
+/// privileges for it any more.
+struct Held {
+    session: ManuallyDrop<Session<Handshake>>,
+    /// None once nothing is mounted any more.
+    unmounter: Option<Unmounter>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(unmounter) = &self.unmounter
+            && let Err(e) = unmounter.unmount(true)
+        {
+            log::error!("{} cannot be unmounted: {e}", unmounter.path.display());
+        }
+        // SAFETY: the session owned the descriptor, and is never heard of again.
+        drop(unsafe { OwnedFd::from_raw_fd(self.session.as_fd().as_raw_fd()) });
     }
 }
 
@@ -142,7 +162,7 @@ impl Unmounter {
     /// # Errors
     /// `EBUSY` when it is in use; what the system says otherwise.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        unmount(&self.path, lazily)
+        Helper::get().map_or_else(|| unmount(&self.path, lazily), |helper| helper.unmount(lazily))
     }
 }
 

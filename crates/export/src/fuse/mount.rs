@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::process::Command;
 use fuser::{Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use underseal_sandbox::Helper;
 
 use super::INBOX;
 use crate::{Error, ErrorKind, Result};
@@ -62,6 +64,14 @@ impl MountPoint {
     /// Its absolute path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes away what is mounted there: what a server's [`Helper`] does.
+    ///
+    /// # Errors
+    /// `EBUSY` when it is in use; what the system says otherwise.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        unmount_here(&self.path, lazily)
     }
 
     /// Whether it is a folder.
@@ -137,11 +147,16 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on.
+/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on. The process's helper does it, where
+/// there is one.
 ///
 /// # Errors
 /// `EBUSY` when it is in use; what the system says otherwise.
 pub(super) fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
+    Helper::get().map_or_else(|| unmount_here(path, lazily), |helper| helper.unmount(lazily))
+}
+
+fn unmount_here(path: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         // Only root may do it without help.
@@ -163,7 +178,11 @@ fn fusermount(path: &Path, lazily: bool) -> io::Result<()> {
 
 /// A mount whose handshake is done. Dropping it unmounts; at a regular end that has happened before, see `close`.
 pub(super) struct Mounted {
-    session: Session<Handshake>,
+    /// fuser would unmount its path by itself, when somebody else's mount may be there, and when this process has no
+    /// privileges for it any more.
+    session: ManuallyDrop<Session<Handshake>>,
+    path: PathBuf,
+    closed: bool,
 }
 
 impl Mounted {
@@ -183,16 +202,24 @@ impl Mounted {
         ];
         config.acl = if allow_root { SessionACL::All } else { SessionACL::Owner };
         let session = Session::new(Handshake, &point.path, &config).map_err(|e| failed(&point.path, e))?;
-        Ok(Self { session })
+        Ok(Self { session: ManuallyDrop::new(session), path: point.path.clone(), closed: false })
     }
 
-    /// Lets go of a mount that is unmounted. fuser would unmount its path once more, and something else may be there
-    /// by now.
-    pub(super) fn close(self) {
-        let device = self.session.as_fd().as_raw_fd();
-        std::mem::forget(self.session);
+    /// Lets go of a mount that is unmounted.
+    pub(super) fn close(mut self) {
+        self.closed = true;
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.closed
+            && let Err(e) = unmount(&self.path, true)
+        {
+            log::error!("{} cannot be unmounted: {e}", self.path.display());
+        }
         // SAFETY: the session owned the descriptor, and is never heard of again.
-        drop(unsafe { OwnedFd::from_raw_fd(device) });
+        drop(unsafe { OwnedFd::from_raw_fd(self.session.as_fd().as_raw_fd()) });
     }
 }
 

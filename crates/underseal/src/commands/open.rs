@@ -2,13 +2,14 @@
 
 mod control;
 mod listen;
+mod sandbox;
 mod serve;
 mod ublk;
 mod uri;
 mod vhost_user;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use underseal_cipher::CpuPath;
@@ -53,8 +54,9 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
+    sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, flags } = open()?;
+    let Opened { mapping, flags, lower } = open()?;
     let mapping = Arc::new(for_kernels(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, flags, mapping.is_zoned()))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
@@ -74,6 +76,7 @@ pub(super) fn serve(
     watch.go_on()?;
     let ublk = ublk::start(args, name, &mapping)?;
     let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
+    let disk = ublk.as_ref().map(|server| server.device().to_owned());
     let mut addresses = uri::uris(args, &listeners);
     addresses.extend(vhost_user::address(&args.vhost_user));
     let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
@@ -88,8 +91,13 @@ pub(super) fn serve(
         let stoppers = stoppers.clone();
         move || stoppers.stop()
     };
-    let sides = control::start(&args.control, metrics, name, addresses, &mapping, stop)?;
+    let in_force = Arc::new(OnceLock::new());
+    let sides = control::start(&args.control, metrics, name, addresses, &in_force, &mapping, stop)?;
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
+    // All is open, and nobody has been told yet.
+    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping)? {
+        let _ = in_force.set(state);
+    }
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;

@@ -28,7 +28,8 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
             let options = args.lower.options(args.read_only);
             let table = parse(&args.file)?;
-            Ok(Opened { mapping: activate(&table, options)?, flags: policy::of_table(&table) })
+            let (flags, lower) = (policy::of_table(&table), devices(&table));
+            Ok(Opened { mapping: activate(&table, options)?, flags, lower })
         }),
     }
 }
