@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use crate::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
-use crate::support::volume::{Volume, text};
-use crate::support::{Scratch, Server};
+use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
+use crate::support::{Scratch, Server, run};
 
 /// What the kernel says of each thread of a process, without what is told of the process as a whole.
 fn threads(pid: u32) -> Vec<Vec<(String, String)>> {
@@ -112,8 +112,12 @@ fn a_server_over_another_server_keeps_nothing() {
     let operator = Operator::new();
     let below = Scratch::new();
     let lower = Server::start(&Volume::luks2(&below, "64M"), &[]);
-    let uri = lower.uri();
-    let volume = Volume::at(&operator.scratch, &uri).format("48M", &[]);
+    let passphrase = operator.scratch.file("above.pass", PASSPHRASE.as_bytes());
+    let volume = Volume { image: lower.uri().into(), passphrase, options: Vec::new() };
+    let mut format = underseal();
+    // What is there is noise: nothing was written through the lower volume yet.
+    format.arg("format").arg(&volume.image).args(["-q", "--force"]).args(CHEAP_PBKDF2);
+    run(format.arg("--passphrase-file").arg(&volume.passphrase));
     let server = operator.serve(&volume, &["--name", "image"]);
     holds(&server, NONE);
     works(&operator, &server);
