@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs,
 use rustix::io::Errno;
 
 use crate::losses::{Losses, Sticky};
+use crate::ring::restrictions;
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result, Zone, ZoneAction, ZoneLimits};
 use channel::FileChannel;
 
@@ -85,6 +86,10 @@ impl FileDevice {
             () => Way::Cached,
         };
         let (block, memory_alignment) = if options.direct { direct_alignment(&file, &name)? } else { (1, 1) };
+        if kind.is_block_device() {
+            // Its discards.
+            restrictions::allow_commands();
+        }
         let zones = if kind.is_block_device() { zones::of(&file, size) } else { None };
         if zones.is_some() && !options.direct && !options.read_only {
             let context =

@@ -51,7 +51,7 @@ pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
 pub use request::Kind;
-pub use ring::{Below, Completion, Ring, Token};
+pub use ring::{Below, Completion, Ring, Token, restrictions};
 pub use signal::Signal;
 
 /// The result of this crate's operations.

@@ -1,5 +1,7 @@
 //! One io_uring a queue: the one place where its thread waits.
 
+pub mod restrictions;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
@@ -186,9 +188,9 @@ impl Ring {
         let mut builder = IoUring::builder();
         // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
         builder.setup_clamp().setup_coop_taskrun().setup_single_issuer();
-        let ring = builder.build(entries).or_else(|e| match e.raw_os_error() {
+        let ring = restrictions::build(&builder, entries).or_else(|e| match e.raw_os_error() {
             // Kernels before 6.0 do not know the two hints.
-            Some(libc::EINVAL) => IoUring::builder().setup_clamp().build(entries),
+            Some(libc::EINVAL) => restrictions::build(IoUring::builder().setup_clamp(), entries),
             _ => Err(e),
         });
         let ring = ring.map_err(|e| {

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use io_uring::{IoUring, opcode};
 
+use crate::ring::restrictions;
+
 /// An eventfd(2) whose owner is to be woken.
 ///
 /// write(2) waits while the counter is full, unless the descriptor is non-blocking, which its owner may change at any moment.
@@ -20,8 +22,9 @@ impl Signal {
     /// # Errors
     /// When it is no eventfd, or the kernel has no ring to give.
     pub fn new(event: impl AsFd) -> io::Result<Self> {
-        let ring = IoUring::builder().build(1)?;
-        ring.submitter().register_eventfd(event.as_fd().as_raw_fd())?;
+        let ring = restrictions::build_with(&IoUring::builder(), 1, &[opcode::Nop::CODE], |ring| {
+            ring.submitter().register_eventfd(event.as_fd().as_raw_fd())
+        })?;
         Ok(Self { ring })
     }
 

@@ -6,12 +6,18 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use underseal_sandbox::Helper;
 
-/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on.
+/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on. The process's helper does it, where
+/// there is one.
 ///
 /// # Errors
 /// `EBUSY` when it is in use; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
+    Helper::get().map_or_else(|| unmount_here(path, lazily), |helper| helper.unmount(lazily))
+}
+
+fn unmount_here(path: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         // Only root may do it without help.

@@ -22,6 +22,8 @@ use crate::exit::Exit;
 /// The child's promise to tell its parent.
 pub(crate) struct Child {
     parent: OwnedFd,
+    /// Opened while files still can be.
+    null: File,
     /// Descriptors that whoever started the parent had open.
     inherited: Vec<RawFd>,
 }
@@ -53,7 +55,8 @@ pub(crate) fn fork() -> Result<Child> {
             if rustix::process::getppid() != Some(parent) {
                 return Err(Error::new(Exit::Failed, "interrupted"));
             }
-            Ok(Child { parent: write, inherited })
+            let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+            Ok(Child { parent: write, null, inherited })
         }
         child => {
             drop(write);
@@ -71,10 +74,9 @@ impl Child {
         rustix::process::setsid().map_err(failed)?;
         // The directory that it was started from can be unmounted.
         rustix::process::chdir("/").map_err(failed)?;
-        let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
-        rustix::stdio::dup2_stdin(&null).map_err(failed)?;
-        rustix::stdio::dup2_stdout(&null).map_err(failed)?;
-        rustix::stdio::dup2_stderr(&null).map_err(failed)?;
+        rustix::stdio::dup2_stdin(&self.null).map_err(failed)?;
+        rustix::stdio::dup2_stdout(&self.null).map_err(failed)?;
+        rustix::stdio::dup2_stderr(&self.null).map_err(failed)?;
         // A passphrase may have come through one of the others, and somebody may wait for the end of another.
         for fd in self.inherited {
             // SAFETY: it was open before anything here was, and nobody here has it: passphrases are read from borrowed

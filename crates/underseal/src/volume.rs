@@ -1,6 +1,6 @@
 //! From an image and a secret to a mapping that takes requests.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::Mapping;
@@ -20,11 +20,18 @@ pub(crate) struct Access {
     pub(crate) allow_discards: bool,
 }
 
+/// A volume that takes requests.
+pub(crate) struct Opened {
+    pub(crate) mapping: Mapping,
+    /// What its bytes lie on: paths, and URIs of servers.
+    pub(crate) lower: Vec<PathBuf>,
+}
+
 /// Locks the image, gets the secret and unlocks the volume.
 ///
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
-pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Mapping> {
+pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
@@ -39,7 +46,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Mapping> {
         (_, None, Lower::File(device)) => luks(device.file())?,
         (_, None, Lower::Nbd(device)) => luks(&DeviceBytes::new(device)?)?,
     };
-    Ok(Mapping::new(volume, device.into_device())?)
+    let lower = vec![args.image.clone()];
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower })
 }
 
 fn luks_volume(

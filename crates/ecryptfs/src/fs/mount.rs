@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_fuse::{Init, Mounted, Options, Session, capability};
+use underseal_sandbox::Helper;
 
 use super::dispatch::Worker;
 use super::{Fs, LARGEST, Sealing, identity};
@@ -64,7 +65,7 @@ pub struct Mount {
     _claim: Option<Claim>,
 }
 
-/// Takes the mount away, from any thread.
+/// Takes the mount away, from any thread. The process's helper does it, where there is one.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     path: PathBuf,
@@ -134,7 +135,7 @@ impl Unmounter {
     /// # Errors
     /// `EBUSY` when it is in use; what the system says otherwise.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        unmount(&self.path, lazily)
+        Helper::get().map_or_else(|| unmount(&self.path, lazily), |helper| helper.unmount(lazily))
     }
 }
 

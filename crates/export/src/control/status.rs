@@ -31,6 +31,9 @@ pub struct Status {
     pub suspended: bool,
     /// `set`, or `wiped` by a message.
     pub key: KeyState,
+    /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
+    #[serde(default)]
+    pub sandbox: Option<Sandbox>,
     /// Clients' streams of requests.
     pub queues: u64,
     /// Requests that came and are not over.
@@ -52,6 +55,25 @@ pub struct Status {
 pub enum KeyState {
     Set,
     Wiped,
+}
+
+/// What keeps a server to what it needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Capabilities that were kept.
+    pub capabilities: Vec<String>,
+    /// The bounding set holds no others.
+    pub bounded: bool,
+    /// Programs that it executes get no privileges that it lacks.
+    pub no_new_privileges: bool,
+    /// The version of Landlock that keeps files away.
+    pub landlock: Option<u32>,
+    /// Its rings do only what queues do.
+    pub io_uring: bool,
+    /// System calls that it does not need fail.
+    pub seccomp: bool,
+    /// What could not be had on this machine, and why.
+    pub missing: Vec<String>,
 }
 
 /// Requests that are over, by kind.

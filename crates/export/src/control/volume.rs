@@ -1,7 +1,7 @@
 //! A volume as its control socket sees it: requests in, replies out. No socket here.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use underseal_cipher::Key;
@@ -10,7 +10,7 @@ use underseal_volume::{self as volume, Keyless};
 
 use super::Name;
 use super::protocol::{Refusal, RefusalKind, Reply, Request};
-use super::status::{KeyState, Status, nanos};
+use super::status::{KeyState, Sandbox, Status, nanos};
 
 /// What a volume tells of itself besides what it does.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ pub struct Described {
     pub image: PathBuf,
     /// Where it is served: URIs, and the path of a mount.
     pub addresses: Vec<String>,
+    /// What its process has given up, as soon as it has.
+    pub sandbox: Arc<OnceLock<Sandbox>>,
 }
 
 /// An open volume, for its control socket and its metrics.
@@ -65,7 +67,7 @@ impl Controlled {
 
     /// How it is.
     pub fn status(&self) -> Status {
-        let Described { name, image, addresses } = &self.described;
+        let Described { name, image, addresses, sandbox } = &self.described;
         let mapping = &*self.mapping;
         let stats = mapping.stats();
         Status {
@@ -80,6 +82,7 @@ impl Controlled {
             policy: mapping.policy().to_string(),
             suspended: mapping.is_suspended(),
             key: if mapping.volume().is_some() { KeyState::Set } else { KeyState::Wiped },
+            sandbox: sandbox.get().cloned(),
             queues: stats.queues,
             in_flight: stats.in_flight,
             requests: super::status::Requests {

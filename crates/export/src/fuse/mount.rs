@@ -60,6 +60,14 @@ impl MountPoint {
         &self.path
     }
 
+    /// Takes away what is mounted there: what a server's helper does.
+    ///
+    /// # Errors
+    /// `EBUSY` when it is in use; what the system says otherwise.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        unmount(&self.path, lazily)
+    }
+
     /// Whether it is a folder.
     pub fn is_folder(&self) -> bool {
         self.folder

@@ -73,6 +73,7 @@ impl UblkServer {
     /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse` when the device is another's;
     /// `Unsupported` when the kernel has no such block devices; `Ublk` when it refuses for another reason.
     pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
+        underseal_device::restrictions::allow_commands();
         let (sender, messages) = mpsc::channel();
         let (ready, begun) = mpsc::channel();
         let for_queues = sender.clone();

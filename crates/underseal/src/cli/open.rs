@@ -110,6 +110,10 @@ pub(crate) struct ServeArgs {
     /// background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
+    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where the sandbox is in the way of
+    /// something; `status` tells what is in force
+    #[arg(long, help_heading = PROCESS)]
+    pub(crate) no_sandbox: bool,
 }
 
 /// The volume as a disk of a virtual machine.

@@ -2,13 +2,14 @@
 
 mod control;
 mod listen;
+mod sandbox;
 mod serve;
 mod ublk;
 mod uri;
 mod vhost_user;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use underseal_cipher::CpuPath;
@@ -29,7 +30,7 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
-use crate::volume::{self, Access};
+use crate::volume::{self, Access, Opened};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
@@ -42,7 +43,7 @@ pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
     quiet: bool,
-    open: impl FnOnce() -> Result<Mapping>,
+    open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
     let mut sockets = Sockets::plan(args)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
@@ -53,8 +54,10 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
+    sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let mapping = Arc::new(for_kernels(args, open()?)?);
+    let Opened { mapping, lower } = open()?;
+    let mapping = Arc::new(for_kernels(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -73,6 +76,7 @@ pub(super) fn serve(
     watch.go_on()?;
     let ublk = ublk::start(args, name, &mapping)?;
     let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
+    let disk = ublk.as_ref().map(|server| server.device().to_owned());
     let mut addresses = uri::uris(args, &listeners);
     addresses.extend(vhost_user::address(&args.vhost_user));
     let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
@@ -87,8 +91,13 @@ pub(super) fn serve(
         let stoppers = stoppers.clone();
         move || stoppers.stop()
     };
-    let sides = control::start(&args.control, metrics, name, addresses, &mapping, stop)?;
+    let in_force = Arc::new(OnceLock::new());
+    let sides = control::start(&args.control, metrics, name, addresses, &in_force, &mapping, stop)?;
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
+    // All is open, and nobody has been told yet.
+    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping)? {
+        let _ = in_force.set(state);
+    }
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;

@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
-use crate::volume::{self, Access};
+use crate::volume::{self, Access, Opened};
 
 pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
     let volume = &args.volume;
     let output = Output::plan(args.output.as_deref(), [Some(&*volume.image), volume.header.as_deref()])?;
-    let mapping = volume::open(volume, Access { read_only: true, allow_discards: false })?;
+    let Opened { mapping, .. } = volume::open(volume, Access { read_only: true, allow_discards: false })?;
     let mapping = Arc::new(mapping);
     let size = mapping.size();
     let end = match args.length {

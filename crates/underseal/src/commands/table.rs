@@ -17,6 +17,7 @@ use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::output::print;
 use crate::passphrase::secret_file;
+use crate::volume::Opened;
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -25,7 +26,9 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
             let options = args.lower.options(args.read_only);
-            activate(&parse(&args.file)?, options)
+            let table = parse(&args.file)?;
+            let lower = devices(&table);
+            Ok(Opened { mapping: activate(&table, options)?, lower })
         }),
     }
 }

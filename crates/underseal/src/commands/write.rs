@@ -16,12 +16,13 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
-use crate::volume::{self, Access};
+use crate::volume::{self, Access, Opened};
 
 pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     let input = Input::open(args.input.as_deref(), [&**image])?;
-    let mapping = volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
+    let Opened { mapping, .. } =
+        volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
     let mapping = Arc::new(mapping);
     input.give(&mapping, image, args.offset, quiet)
 }

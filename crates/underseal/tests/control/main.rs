@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   names.rs    list, names, sockets of killed servers, directories that are no good
+//!   sandbox.rs  what a server may still do
 //!   status.rs   what was done is counted; JSON; close
 //!   policy.rs   another policy while fio verifies
 //!   suspend.rs  requests wait, and go on
@@ -21,6 +22,7 @@ mod names;
 mod operator;
 mod others;
 mod policy;
+mod sandbox;
 mod status;
 mod suspend;
 mod top;

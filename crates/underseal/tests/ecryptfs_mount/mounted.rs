@@ -1,7 +1,7 @@
 //! The server of a mount.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};

@@ -6,7 +6,6 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use vhost::VhostBackend;
-use vhost::vhost_user::VhostUserFrontend;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::disk::{Disk, serve};

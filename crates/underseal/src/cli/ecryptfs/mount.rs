@@ -74,6 +74,10 @@ pub(crate) struct ServeMountArgs {
     /// background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
+    /// Keep all privileges while serving: capabilities, files, system calls. For a machine where the sandbox is in the way of
+    /// something
+    #[arg(long, help_heading = PROCESS)]
+    pub(crate) no_sandbox: bool,
 }
 
 /// Unmounts what `mount` has mounted, as `fusermount3 -u`

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use underseal_export::control::Status;
-use underseal_export::control::status::KeyState;
+use underseal_export::control::status::{KeyState, Sandbox};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -46,6 +46,7 @@ pub(super) fn status(of: &Status) -> String {
         ("size", format!("{} in blocks of {}{read_only}", size::show(of.size), size::show(of.block.into()))),
         ("policy", of.policy.clone()),
         ("state", state(of)),
+        ("sandbox", sandbox(of.sandbox.as_ref())),
         ("in flight", format!("{} requests in {} queues", of.in_flight, of.queues)),
         (
             "backlog",
@@ -101,6 +102,29 @@ pub(super) fn state(of: &Status) -> String {
         (_, KeyState::Wiped) => "suspended, key wiped",
     }
     .into()
+}
+
+/// What the process has given up, in a line.
+fn sandbox(of: Option<&Sandbox>) -> String {
+    let Some(of) = of else { return "none".into() };
+    let capabilities = match &of.capabilities[..] {
+        [] => "no capabilities".into(),
+        kept => format!("capabilities {}", kept.join(" ")),
+    };
+    let landlock = of.landlock.map(|version| format!("Landlock {version}"));
+    let parts = [
+        Some(capabilities),
+        of.bounded.then(|| "bounded".into()),
+        of.no_new_privileges.then(|| "no_new_privs".into()),
+        landlock,
+        of.io_uring.then(|| "io_uring".into()),
+        of.seccomp.then(|| "seccomp".into()),
+    ];
+    let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    if !of.missing.is_empty() {
+        text += &format!("; without {}", of.missing.join("; "));
+    }
+    text
 }
 
 /// Nanoseconds in the unit that suits them, with three digits.

@@ -9,6 +9,7 @@ use underseal_cipher::Key;
 use underseal_ecryptfs::fs::{self, Allow, Crypto, Mount, MountConfig, Policy, Sealing, Unmounter};
 use underseal_ecryptfs::options::Options;
 use underseal_ecryptfs::{Cipher, Place};
+use underseal_sandbox::{Helper, Needs};
 
 use super::keys;
 use crate::cli::{MountArgs, ServeMountArgs, UmountArgs};
@@ -120,6 +121,13 @@ pub(super) fn serve(
     if let Some(path) = &args.log_file {
         logging::to_file(path)?;
     }
+    if !args.no_sandbox {
+        // While there are neither threads nor keys.
+        let at =
+            std::fs::canonicalize(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
+        Helper::start(|lazily| fs::unmount(&at, lazily))
+            .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
+    }
     let sealing = sealing()?;
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
@@ -133,6 +141,9 @@ pub(super) fn serve(
     let unmounter = mount.unmounter();
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
+    if !args.no_sandbox {
+        underseal_sandbox::enter(&needs(args, lower)?);
+    }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
     }
@@ -155,6 +166,17 @@ pub(super) fn serve(
     let ended = mount.run();
     remove(&pid_file);
     Ok(ended?)
+}
+
+fn needs(args: &ServeMountArgs, lower: &Path) -> Result<Needs> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let tree = std::fs::canonicalize(lower).map_err(|e| Error::io(lower, "cannot be mounted", e))?;
+    Ok(Needs {
+        tree: Some(tree),
+        pid_file: args.pid_file.as_deref().map(absolute),
+        log_file: args.log_file.as_deref().filter(|_| args.daemon).map(absolute),
+        ..Needs::default()
+    })
 }
 
 /// It is removed by whichever thread ends the process.

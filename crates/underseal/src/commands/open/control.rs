@@ -1,9 +1,10 @@
 //! What an open volume has for its operator: a policy, a control socket, metrics.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use underseal_datapath::{ErrorKind, Mapping, Policy};
+use underseal_export::control::status::Sandbox;
 use underseal_export::control::{ControlServer, Controlled, Described, Directory, Name};
 use underseal_export::metrics::Metrics;
 use underseal_export::net::{Endpoint, Found, Listener};
@@ -57,6 +58,11 @@ pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
     })
 }
 
+/// Where the sockets of this user's volumes are.
+pub(super) fn directory() -> PathBuf {
+    Directory::of_user().path().to_owned()
+}
+
 /// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
 /// are no reason to keep a volume from its users.
 ///
@@ -67,6 +73,7 @@ pub(super) fn start(
     metrics: Option<Found>,
     image: &Path,
     addresses: Vec<String>,
+    sandbox: &Arc<OnceLock<Sandbox>>,
     mapping: &Arc<Mapping>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
@@ -79,7 +86,7 @@ pub(super) fn start(
         Ok(path) if !is_remote(image) => path,
         _ => image.into(),
     };
-    let described = Described { name, image, addresses };
+    let described = Described { name, image, addresses, sandbox: sandbox.clone() };
     let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {

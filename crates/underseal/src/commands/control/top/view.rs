@@ -156,6 +156,7 @@ pub(super) mod tests {
             policy: "inline".into(),
             suspended: false,
             key: KeyState::Set,
+            sandbox: None,
             queues: 1,
             in_flight: 3,
             requests: underseal_export::control::status::Requests {

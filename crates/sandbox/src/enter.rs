@@ -1,0 +1,55 @@
+//! The one moment at which all of it comes into force.
+
+use std::os::fd::AsRawFd;
+
+use rustix::thread::CapabilitySet;
+
+use crate::seccomp::{self, violations};
+use crate::threads::{self, Failed, Steps};
+use crate::{Needs, State, capabilities, landlock};
+
+/// Takes away from every thread of this process, and from those to come, all that is not needed. What cannot be taken away, or
+/// is not known to this kernel, is told once, and the server goes on: it keeps no more than it would have anyway.
+pub fn enter(needs: &Needs) -> State {
+    let mut missing = Vec::new();
+    capabilities::keep_locking();
+    let kept = capabilities::kept(needs).unwrap_or_else(|e| {
+        missing.push(format!("capabilities ({e})"));
+        CapabilitySet::all()
+    });
+    let rules = landlock::rules(needs).map_err(|why| missing.push(format!("Landlock ({why})"))).ok();
+    // A call that is refused must not end the process.
+    let filters = seccomp::filters(needs).and_then(|filters| {
+        violations::listen().map_err(|e| e.to_string())?;
+        Ok(filters)
+    });
+    let filters = filters.map_err(|why| missing.push(format!("seccomp ({why})"))).unwrap_or_default();
+    let has_filters = !filters.is_empty();
+    let landlock = rules.as_ref().map(|rules| rules.fd.as_raw_fd());
+    let (failed, everywhere) = threads::take(Steps { kept: kept.bits(), landlock, filters });
+    if let Err(e) = everywhere {
+        missing.push(format!("all of it, in threads that have started before ({e})"));
+    }
+    for (step, what) in [
+        (Failed::CAPABILITIES, "capabilities (the kernel refuses to take them)"),
+        (Failed::NO_NEW_PRIVILEGES, "no_new_privs (the kernel does not know it)"),
+        (Failed::LANDLOCK, "Landlock (the kernel refuses it)"),
+        (Failed::SECCOMP, "seccomp (the kernel refuses it)"),
+    ] {
+        if failed.has(step) {
+            missing.push(what.into());
+        }
+    }
+    let state = State {
+        capabilities: capabilities::names(kept),
+        bounded: !failed.has(Failed::BOUNDING),
+        no_new_privileges: !failed.has(Failed::NO_NEW_PRIVILEGES),
+        landlock: rules.map(|rules| rules.version).filter(|_| !failed.has(Failed::LANDLOCK)),
+        seccomp: has_filters && !failed.has(Failed::SECCOMP),
+        missing,
+    };
+    if !state.missing.is_empty() {
+        log::warn!("the sandbox goes without {}", state.missing.join("; "));
+    }
+    state
+}

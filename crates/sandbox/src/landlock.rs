@@ -1,0 +1,111 @@
+//! Which files can be opened, made or removed: those that are needed later. What is open stays open.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+};
+
+use crate::Needs;
+use crate::needs::Server;
+
+/// The newest that is known here; an older kernel does what it can of it.
+const NEWEST: ABI = ABI::V7;
+
+/// The rules, for [`restrict`] in each thread.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) fd: OwnedFd,
+    /// The kernel's version of Landlock.
+    pub(crate) version: u32,
+}
+
+/// Makes them ready.
+///
+/// # Errors
+/// Why there are none.
+pub(crate) fn rules(needs: &Needs) -> Result<Rules, String> {
+    let version = version().ok_or("this kernel has none, or it is not enabled")?;
+    if needs.tree.is_some() && version < 2 {
+        // No file could be moved to another folder.
+        return Err("before Linux 5.19 no filesystem can be served under it".into());
+    }
+    let fd: Option<OwnedFd> = made(needs).map_err(|e| e.to_string())?.into();
+    fd.map(|fd| Rules { fd, version }).ok_or_else(|| "this kernel has none".into())
+}
+
+fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        // Signals between threads are none of the sandbox's: each thread is a domain of its own.
+        .scope(Scope::AbstractUnixSocket)?
+        .create()?;
+    let write = if needs.read_only { BitFlags::empty() } else { AccessFs::WriteFile.into() };
+    for image in &needs.images {
+        rules = below(rules, image, AccessFs::ReadFile | AccessFs::IoctlDev | write)?;
+    }
+    for path in needs.removed.iter().chain(&needs.pid_file) {
+        rules = beside(rules, path, AccessFs::RemoveFile.into())?;
+    }
+    if let Some(path) = &needs.pid_file {
+        rules = below(rules, path, AccessFs::ReadFile.into())?;
+    }
+    if let Some(path) = &needs.log_file {
+        rules = beside(rules, path, AccessFs::MakeReg | AccessFs::WriteFile)?;
+    }
+    if let Some(disk) = &needs.ublk {
+        let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        rules = below(rules, disk, device)?;
+        let character = disk.to_string_lossy().replace("/ublkb", "/ublkc");
+        rules = below(rules, Path::new(&character), device)?;
+        rules = below(rules, Path::new("/dev/underseal"), AccessFs::RemoveFile.into())?;
+    }
+    if let Some(tree) = &needs.tree {
+        rules = below(rules, tree, AccessFs::from_all(NEWEST))?;
+        // Whether whoever asks is being killed.
+        rules = below(rules, Path::new("/proc"), AccessFs::ReadFile.into())?;
+    }
+    for server in &needs.servers {
+        if let Server::Tcp(port) = server {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
+    }
+    Ok(rules)
+}
+
+/// What is at the path, and below it where it is a folder. One that is not there needs no rule.
+fn below(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    match PathFd::new(path) {
+        Ok(fd) => rules.add_rule(PathBeneath::new(fd, access)),
+        Err(_) => Ok(rules),
+    }
+}
+
+/// What is in the path's folder, under whichever name: a file that does not exist yet has nothing else to go by.
+fn beside(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    match path.parent() {
+        Some(folder) => below(rules, folder, access),
+        None => Ok(rules),
+    }
+}
+
+/// The kernel's version of Landlock, if it has it.
+#[expect(unsafe_code, reason = "a system call that only tells a number")]
+fn version() -> Option<u32> {
+    const VERSION: u32 = 1;
+    let none = std::ptr::null::<u8>();
+    // SAFETY: without attributes nothing is read, and nothing is made.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, VERSION) };
+    u32::try_from(version).ok().filter(|version| *version > 0)
+}

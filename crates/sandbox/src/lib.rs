@@ -1,0 +1,37 @@
+//! What a server may still do once it serves: what its doors need, and nothing else.
+//!
+//! ```text
+//!   Needs            what is served how, and what is opened or removed later          needs.rs
+//!     |
+//!   enter(&Needs) -> State        called once, when all is open and before anybody is told so
+//!     |
+//!     +-- capabilities.rs   which of root's stay
+//!     +-- landlock.rs       which files can be opened, made or removed
+//!     +-- seccomp.rs        which system calls can be made; what becomes of the others
+//!     +-- threads.rs        every thread of the process takes the steps itself, in a signal handler
+//!
+//!   helper.rs        a process forked before all that, which unmounts when it is asked to
+//!   state.rs         what is in force, for `status`
+//! ```
+//!
+//! Linux keeps all of this for each thread. Threads that start later inherit it from the one that starts them.
+
+// Allowed where it says why: system calls that nothing wraps, signal handlers, fork.
+#![deny(unsafe_code)]
+
+mod capabilities;
+mod enter;
+#[expect(unsafe_code, reason = "fork(2)")]
+mod helper;
+mod landlock;
+mod needs;
+#[expect(unsafe_code, reason = "a signal handler")]
+mod seccomp;
+mod state;
+#[expect(unsafe_code, reason = "a signal handler, and system calls of its own")]
+mod threads;
+
+pub use enter::enter;
+pub use helper::Helper;
+pub use needs::{Needs, Server};
+pub use state::State;

@@ -1,0 +1,67 @@
+//! Which system calls can be made: those that the doors need.
+//!
+//! A call that is not on the list fails with `EPERM`, and its name goes to the log. It is not the process's end: a library
+//! may come to an unusual call by itself, of a later version perhaps, and a server that is killed for it takes away the disk of
+//! those who use it, with all that they have not flushed. Whoever has taken the server over gets no more by an error than by
+//! the end: the call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it is the end.
+
+pub(crate) mod calls;
+pub(crate) mod violations;
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule as Rule, TargetArch,
+};
+
+use self::calls::Call;
+use crate::Needs;
+
+/// The filters that a thread installs, in this order.
+///
+/// # Errors
+/// On processors that there are none for.
+pub(crate) fn filters(needs: &Needs) -> Result<Vec<BpfProgram>, String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor")?;
+    // Its flags lie in memory, where no filter sees them; the C library goes on to clone(2) when there is none.
+    let absent = SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
+        arch,
+    );
+    // The C library makes a process with all signals held back, so SIGSYS would end this one.
+    let thread = Condition::new(0, Len::Dword, Op::MaskedEq(libc::CLONE_THREAD as u64), 0);
+    let process = thread.and_then(|flags| Rule::new(vec![flags])).map_err(|e| e.to_string())?;
+    let probe = Condition::new(0, Len::Dword, Op::Eq, calls::PROBE);
+    let probe = probe.and_then(|option| Rule::new(vec![option])).map_err(|e| e.to_string())?;
+    let processes = SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_clone, vec![process]), (libc::SYS_prctl, vec![probe])]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM.cast_unsigned()),
+        arch,
+    );
+    let mut rules = BTreeMap::<i64, Vec<Rule>>::new();
+    for call in calls::of(needs) {
+        match call {
+            // Whatever its arguments: an earlier rule for some of them goes.
+            Call::Any(number) => drop(rules.insert(number, Vec::new())),
+            Call::When(number, argument, test) => {
+                let (operator, value) = match test {
+                    calls::Test::Is(value) => (Op::Eq, value),
+                    calls::Test::HasNot(bits) => (Op::MaskedEq(bits), 0),
+                };
+                let condition = Condition::new(argument, Len::Dword, operator, value);
+                let rule = condition.and_then(|condition| Rule::new(vec![condition]));
+                rules.entry(number).or_default().push(rule.map_err(|e| e.to_string())?);
+            }
+        }
+    }
+    let allowed = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch);
+    let program = |filter: Result<SeccompFilter, _>| filter.and_then(BpfProgram::try_from);
+    [absent, processes, allowed]
+        .map(|filter| program(filter).map_err(|e| e.to_string()))
+        .into_iter()
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! The lists.
+
+use libc::*;
+
+use crate::Needs;
+use crate::needs::Server;
+
+/// A system call that is allowed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    /// Whatever its arguments.
+    Any(c_long),
+    /// Where the low half of this argument, counted from 0, passes.
+    When(c_long, u8, Test),
+}
+
+/// What an argument must be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Test {
+    Is(u64),
+    HasNot(u64),
+}
+
+use Call::{Any, When};
+
+/// Requests: what is called for each of them.
+#[rustfmt::skip]
+const REQUESTS: &[c_long] = &[
+    SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
+    SYS_pwritev2, SYS_recvfrom, SYS_sendto, SYS_recvmsg, SYS_sendmsg, SYS_io_uring_enter, SYS_ppoll, SYS_futex,
+    SYS_fdatasync, SYS_fsync, SYS_fallocate, SYS_fadvise64, SYS_sync_file_range, SYS_lseek, SYS_clock_gettime,
+    SYS_clock_nanosleep, SYS_nanosleep, SYS_sched_yield, SYS_getrandom, SYS_getcpu,
+];
+
+/// Queues and clients that come and go.
+#[rustfmt::skip]
+const QUEUES: &[c_long] = &[
+    SYS_io_uring_setup, SYS_io_uring_register, SYS_eventfd2, SYS_pipe2, SYS_close, SYS_close_range, SYS_dup, SYS_dup3,
+    SYS_fcntl, SYS_accept4, SYS_accept, SYS_connect, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
+    SYS_setsockopt,
+];
+
+/// Memory and threads, as the C library and Rust's need them.
+#[rustfmt::skip]
+const RUNTIME: &[c_long] = &[
+    SYS_brk, SYS_munmap, SYS_mremap, SYS_madvise, SYS_mlock, SYS_mlock2, SYS_munlock, SYS_rt_sigaction,
+    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_restart_syscall, SYS_exit, SYS_exit_group,
+    // Not allowed but absent: see `filters`.
+    SYS_clone3, SYS_set_robust_list, SYS_get_robust_list, SYS_rseq, SYS_set_tid_address, SYS_membarrier,
+    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_getparam, SYS_sched_getscheduler, SYS_setpriority,
+    SYS_getpriority, SYS_gettid, SYS_getpid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_uname,
+    SYS_sysinfo, SYS_getrusage, SYS_times, SYS_gettimeofday, SYS_clock_getres, SYS_setsid,
+];
+
+/// Files: which, is Landlock's to say.
+#[rustfmt::skip]
+const FILES: &[c_long] = &[
+    SYS_openat, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_fstatfs, SYS_unlinkat, SYS_readlinkat, SYS_faccessat,
+    SYS_faccessat2, SYS_getcwd, SYS_chdir, SYS_getdents64, SYS_flock, SYS_ftruncate,
+];
+
+/// The names that only this processor's older calls have.
+#[rustfmt::skip]
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[c_long] =
+    &[SYS_poll, SYS_stat, SYS_lstat, SYS_open, SYS_unlink, SYS_readlink, SYS_access, SYS_dup2, SYS_getrlimit];
+#[rustfmt::skip]
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[c_long] = &[];
+
+/// eCryptfs: everything about files and folders.
+#[rustfmt::skip]
+const TREE: &[c_long] = &[
+    SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat, SYS_renameat2, SYS_fchmod, SYS_fchmodat,
+    SYS_fchmodat2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_truncate, SYS_statfs, SYS_getxattr, SYS_lgetxattr,
+    SYS_fgetxattr, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_listxattr, SYS_llistxattr, SYS_flistxattr,
+    SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr, SYS_copy_file_range, SYS_syncfs, SYS_umask, SYS_capget,
+    SYS_capset, SYS_setfsuid, SYS_setfsgid,
+];
+
+#[rustfmt::skip]
+#[cfg(target_arch = "x86_64")]
+const TREE_OLDER: &[c_long] = &[SYS_rename, SYS_mkdir, SYS_rmdir, SYS_link, SYS_symlink, SYS_mknod, SYS_chmod, SYS_chown, SYS_lchown];
+#[rustfmt::skip]
+#[cfg(not(target_arch = "x86_64"))]
+const TREE_OLDER: &[c_long] = &[];
+
+/// Of block devices (linux/fs.h, linux/blkzoned.h): sizes, discards, zones. Of sockets and pipes: how many bytes are there.
+#[rustfmt::skip]
+const IOCTLS: [u64; 14] = [
+    0x1260, 0x1268, 0x1277, 0x127b, 0x127f, 0x8008_1272, 0xc010_1282, 0x4010_1283, 0x4010_1286, 0x4010_1287, 0x4010_1288,
+    FIONREAD, FIONBIO, 0x5451, // FIOCLEX
+];
+
+/// Names of threads; of memory, which newer C libraries give; and for who leaves the terminal.
+#[rustfmt::skip]
+const PRCTLS: [u64; 6] = [15, 16, 0x5356_4d41, 1, PR_GET_NO_NEW_PRIVS as u64, PROBE];
+
+/// An option that prctl(2) has not got, which is answered with `EINVAL` by the kernel and with `EPERM` by the filters: so a
+/// thread finds out whether it has them.
+pub(crate) const PROBE: u64 = 0x756e_6473;
+
+/// What the doors need.
+pub(crate) fn of(needs: &Needs) -> Vec<Call> {
+    let mut calls: Vec<Call> =
+        [REQUESTS, QUEUES, RUNTIME, FILES, OLDER].into_iter().flatten().map(|call| Any(*call)).collect();
+    let executable = PROT_EXEC as u64;
+    let own = u64::from(std::process::id());
+    calls.extend([
+        When(SYS_mmap, 2, Test::HasNot(executable)),
+        When(SYS_mprotect, 2, Test::HasNot(executable)),
+        // Threads; of processes see `filters`.
+        Any(SYS_clone),
+        When(SYS_tgkill, 0, Test::Is(own)),
+        When(SYS_prlimit64, 0, Test::Is(0)),
+        When(SYS_prlimit64, 0, Test::Is(own)),
+        // The system's log, control sockets of clients.
+        When(SYS_socket, 0, Test::Is(AF_UNIX as u64)),
+        When(SYS_socketpair, 0, Test::Is(AF_UNIX as u64)),
+    ]);
+    calls.extend(IOCTLS.map(|request| When(SYS_ioctl, 1, Test::Is(request & 0xffff_ffff))));
+    calls.extend(PRCTLS.map(|option| When(SYS_prctl, 0, Test::Is(option))));
+    if needs.servers.iter().any(|server| matches!(server, Server::Tcp(_))) {
+        calls.extend([AF_INET, AF_INET6].map(|family| When(SYS_socket, 0, Test::Is(family as u64))));
+    }
+    if needs.vhost_user {
+        calls.push(Any(SYS_memfd_create));
+    }
+    if needs.ublk.is_some() {
+        calls.extend([Any(SYS_mlockall), When(SYS_prctl, 0, Test::Is(57))]); // PR_SET_IO_FLUSHER
+    }
+    if needs.tree.is_some() {
+        calls.extend([TREE, TREE_OLDER].into_iter().flatten().map(|call| Any(*call)));
+        calls.push(When(SYS_unshare, 0, Test::Is(CLONE_FS as u64)));
+    }
+    calls
+}
