@@ -134,6 +134,10 @@ impl Device for FileDevice {
         Ok(Box::new(FileChannel::new(shared, file, depth)))
     }
 
+    fn answers_at_once(&self) -> bool {
+        self.shared.way != Way::Direct
+    }
+
     fn name(&self) -> &str {
         &self.shared.name
     }

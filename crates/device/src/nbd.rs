@@ -160,6 +160,10 @@ impl Device for NbdDevice {
         Ok(Box::new(NbdChannel::new(self.shared.clone(), link, bell, depth)))
     }
 
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     fn name(&self) -> &str {
         &self.shared.name
     }
