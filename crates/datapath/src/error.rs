@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
 use underseal_device as device;
 
 /// Why a request or a mapping failed, for a program to match on.
@@ -32,6 +33,8 @@ pub enum ErrorKind {
     NotSuspended,
     /// Requests in flight did not end in time.
     Busy,
+    /// A sector is not as it was written, by the tag beside it.
+    Integrity,
     /// A thread or an engine that had the request failed.
     Worker,
 }
@@ -50,10 +53,10 @@ impl Error {
     }
 
     pub(crate) fn lower(name: &str, source: device::Error) -> Self {
-        const ENOSPC: i32 = 28;
-        const EDQUOT: i32 = 122;
-        let full = matches!(source.errno(), Some(ENOSPC | EDQUOT));
-        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Lower };
+        let kind = match source.errno().map(Errno::from_raw_os_error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => ErrorKind::NoSpace,
+            _ => ErrorKind::Lower,
+        };
         Self { kind, context: format!("{name} failed"), source: Some(source) }
     }
 
