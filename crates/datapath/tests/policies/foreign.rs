@@ -66,7 +66,7 @@ impl Accelerator for Moody {
             _ => {
                 job.run();
                 let complete = move || job.complete(Ok(()));
-                if number % 2 == 0 {
+                if number.is_multiple_of(2) {
                     complete();
                 } else {
                     thread::spawn(complete);
