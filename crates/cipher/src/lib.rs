@@ -36,7 +36,7 @@ pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
-pub use sector::{SectorCipher, SectorSize};
+pub use sector::{BadSector, SectorCipher, SectorSize};
 pub use spec::CipherSpec;
 
 /// The result of this crate's operations.

@@ -79,8 +79,13 @@ impl Run {
 /// `first` is dm-crypt's sector number of the first sector: 512-byte units, IV offset included, arithmetic
 /// modulo 2^64. The data is a run of consecutive sectors.
 ///
+/// Authenticated modes keep a tag for each sector, [`SectorCipher::tag_size`] bytes that lie elsewhere on the device. They
+/// travel beside the data, all tags of a run in one slice, through [`SectorCipher::seal`] and [`SectorCipher::open`], which
+/// may fail; for every other mode those are `encrypt` and `decrypt`. A layer above has a place for tags, or refuses ciphers
+/// whose tag size is not 0.
+///
 /// # Panics
-/// All calls panic when the data is not a whole number of sectors: the layer above has checked it.
+/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors: the layer above has checked it.
 pub trait SectorCipher: Send + Sync {
     /// The size of one sector.
     fn sector_size(&self) -> SectorSize;
@@ -101,4 +106,52 @@ pub trait SectorCipher: Send + Sync {
     fn is_local(&self) -> bool {
         false
     }
+
+    /// Bytes of tag beside each sector: 0 where the mode authenticates nothing.
+    fn tag_size(&self) -> usize {
+        0
+    }
+
+    /// Encrypts a run of sectors and writes their tags.
+    ///
+    /// # Errors
+    /// The first sector that cannot be sealed; also where the data is no whole number of sectors, or `tags` has not
+    /// [`SectorCipher::tag_size`] bytes for each.
+    fn seal(
+        &self,
+        first: u64,
+        data: InOutBuf<'_, '_, u8>,
+        tags: &mut [u8],
+    ) -> std::result::Result<(), BadSector> {
+        whole(self.sector_size(), data.len(), tags)?;
+        self.encrypt(first, data);
+        Ok(())
+    }
+
+    /// Checks a run of sectors against their tags and decrypts them. Of sectors that fail nothing is decrypted.
+    ///
+    /// # Errors
+    /// The first sector that fails its check; also as [`SectorCipher::seal`].
+    fn open(
+        &self,
+        first: u64,
+        data: InOutBuf<'_, '_, u8>,
+        tags: &[u8],
+    ) -> std::result::Result<(), BadSector> {
+        whole(self.sector_size(), data.len(), tags)?;
+        self.decrypt(first, data);
+        Ok(())
+    }
+}
+
+/// A sector that a cipher refuses: its position in the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadSector(pub usize);
+
+/// What a mode without tags asks for.
+#[inline]
+fn whole(size: SectorSize, len: usize, tags: &[u8]) -> std::result::Result<(), BadSector> {
+    // A power of two.
+    let rest = len & (size.bytes() - 1);
+    if rest == 0 && tags.is_empty() { Ok(()) } else { Err(BadSector(len / size.bytes())) }
 }

@@ -1,4 +1,4 @@
-//! Ranges that are claimed, first come, first served; by one alone, or by several that share them.
+//! Ranges that one queue's writes claim, first come, first served: few enough to be looked through.
 
 use std::ops::Range;
 
@@ -10,14 +10,7 @@ pub(crate) struct Claims<T> {
 struct Claim<T> {
     range: Range<u64>,
     of: T,
-    shared: bool,
     holds: bool,
-}
-
-impl<T> Claim<T> {
-    fn excludes(&self, range: &Range<u64>, shared: bool) -> bool {
-        overlap(&self.range, range) && !(self.shared && shared)
-    }
 }
 
 impl<T: PartialEq + Clone> Claims<T> {
@@ -25,17 +18,11 @@ impl<T: PartialEq + Clone> Claims<T> {
         Self { all: Vec::with_capacity(room) }
     }
 
-    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come. Those
-    /// that are shared do not wait for each other.
-    pub(crate) fn enter(&mut self, range: Range<u64>, of: T, shared: bool) -> bool {
-        let holds = !self.all.iter().any(|other| other.excludes(&range, shared));
-        self.all.push(Claim { range, of, shared, holds });
+    /// Claims a range. False: an earlier claim overlaps it; [`Claims::leave`] will name it when its turn has come.
+    pub(crate) fn enter(&mut self, range: Range<u64>, of: T) -> bool {
+        let holds = self.is_free(&range);
+        self.all.push(Claim { range, of, holds });
         holds
-    }
-
-    /// Notes a claim that holds its range already, whatever else is there.
-    pub(crate) fn hold(&mut self, range: Range<u64>, of: T, shared: bool) {
-        self.all.push(Claim { range, of, shared, holds: true });
     }
 
     /// True when no claim overlaps a range.
@@ -51,7 +38,7 @@ impl<T: PartialEq + Clone> Claims<T> {
             let (before, rest) = self.all.split_at_mut(next);
             let claim = &mut rest[0];
             let waited = !claim.holds && overlap(&claim.range, &freed);
-            if waited && !before.iter().any(|other| other.excludes(&claim.range, claim.shared)) {
+            if waited && !before.iter().any(|other| overlap(&other.range, &claim.range)) {
                 claim.holds = true;
                 turn(&claim.of);
             }
@@ -71,14 +58,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_two_that_hold_overlap_and_all_get_their_turn_in_order(
-            ranges in prop::collection::vec((0u64..50, 1u64..20, any::<bool>()), 1..40),
+            ranges in prop::collection::vec((0u64..50, 1u64..20), 1..40),
             picks in prop::collection::vec(0usize..1000, 40),
         ) {
-            let all: Vec<_> = ranges.into_iter().map(|(start, len, shared)| (start..start + len, shared)).collect();
-            let excludes = |a: usize, b: usize| overlap(&all[a].0, &all[b].0) && !(all[a].1 && all[b].1);
+            let all: Vec<_> = ranges.into_iter().map(|(start, len)| start..start + len).collect();
+            let excludes = |a: usize, b: usize| overlap(&all[a], &all[b]);
             let mut claims = Claims::new(4);
             let mut holding: Vec<usize> =
-                (0..all.len()).filter(|i| claims.enter(all[*i].0.clone(), *i, all[*i].1)).collect();
+                (0..all.len()).filter(|i| claims.enter(all[*i].clone(), *i)).collect();
             let mut over = vec![];
             for pick in picks.into_iter().take(all.len()) {
                 for (n, a) in holding.iter().enumerate() {

@@ -69,6 +69,8 @@ struct Inside {
     segment: usize,
     sector: u64,
     buffer: Buffer,
+    /// The volume's own cipher refused a sector.
+    is_broken: bool,
     home: Arc<Post>,
 }
 
@@ -88,7 +90,9 @@ impl Job {
         buffer: Buffer,
         home: Arc<Post>,
     ) -> Self {
-        Self { inside: Some(Inside { id, encrypts, volume, segment, sector, buffer, home }) }
+        Self {
+            inside: Some(Inside { id, encrypts, volume, segment, sector, buffer, is_broken: false, home }),
+        }
     }
 
     fn inside(&self) -> &Inside {
@@ -118,11 +122,12 @@ impl Job {
         let Some(stored) = inside.volume.segments()[inside.segment].as_stored() else { return };
         let cipher = &stored.cipher;
         let data = InOutBuf::from(&mut inside.buffer[..]);
-        if inside.encrypts {
-            cipher.encrypt(inside.sector, data)
+        let done = if inside.encrypts {
+            cipher.seal(inside.sector, data, &mut [])
         } else {
-            cipher.decrypt(inside.sector, data)
-        }
+            cipher.open(inside.sector, data, &[])
+        };
+        inside.is_broken = done.is_err();
     }
 
     /// Gives the job back, done or failed, from any thread.
@@ -136,7 +141,9 @@ impl Job {
     }
 
     fn send(&mut self, result: Result<(), String>) {
-        if let Some(Inside { id, buffer, home, .. }) = self.inside.take() {
+        if let Some(Inside { id, buffer, is_broken, home, .. }) = self.inside.take() {
+            // The queue asks the cipher itself, and learns which sector it is.
+            let result = if is_broken { Err("the cipher refused a sector".into()) } else { result };
             home.send(Letter::Job(Returned { id, buffer, result }));
         }
     }

@@ -31,6 +31,8 @@ pub enum ErrorKind {
     NotSuspended,
     /// Requests in flight did not end in time.
     Busy,
+    /// A sector is not as it was written, by the tag beside it.
+    Integrity,
     /// A thread or an engine that had the request failed.
     Worker,
 }

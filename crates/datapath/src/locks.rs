@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use crate::claims::Claims;
+use crate::intervals::Intervals;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// The smallest grain, in bytes.
@@ -64,7 +64,7 @@ pub(crate) struct RangeLock<C> {
 }
 
 struct Map<C> {
-    claims: Claims<Holder<C>>,
+    claims: Intervals<Holder<C>>,
     /// By word, how many claims it stands for.
     listed: Box<[u32]>,
 }
@@ -88,7 +88,7 @@ impl<C: Claimant> RangeLock<C> {
             grain,
             words: (0..count).map(|_| AtomicU64::new(0)).collect(),
             areas: std::array::from_fn(|_| AtomicU32::new(0)),
-            map: Mutex::new(Map { claims: Claims::new(128), listed: vec![0; count].into() }),
+            map: Mutex::new(Map { claims: Intervals::new(), listed: vec![0; count].into() }),
         }
     }
 
@@ -121,9 +121,9 @@ impl<C: Claimant> RangeLock<C> {
         if holds { Claimed::Listed } else { Claimed::Waits }
     }
 
-    /// Claims a range alone, if that needs nobody's turn.
-    pub(crate) fn take(&self, range: Range<u64>) -> bool {
-        self.take_all(&self.grains(range), false)
+    /// Claims a range if that needs nobody's turn.
+    pub(crate) fn take(&self, range: Range<u64>, shared: bool) -> bool {
+        self.take_all(&self.grains(range), shared)
     }
 
     /// Gives a range back that was [taken](Claimed::Taken).
@@ -135,7 +135,7 @@ impl<C: Claimant> RangeLock<C> {
     pub(crate) fn leave(&self, range: Range<u64>, claimant: C) {
         let grains = self.grains(range);
         let mut map = self.map();
-        map.leave(&Holder::Known(claimant));
+        map.leave(grains.clone(), &Holder::Known(claimant));
         if is_long(&grains) {
             for area in self.areas_of(&grains) {
                 area.fetch_sub(1, Ordering::SeqCst);
@@ -191,7 +191,7 @@ impl<C: Claimant> RangeLock<C> {
             }
         }
         let mut map = self.map();
-        map.leave(&Holder::Taker(grain));
+        map.leave(grain..grain + 1, &Holder::Taker(grain));
         self.unlist(&mut map, place, 1);
     }
 
@@ -266,8 +266,8 @@ impl<C: Claimant> RangeLock<C> {
 }
 
 impl<C: Claimant> Map<C> {
-    fn leave(&mut self, holder: &Holder<C>) {
-        self.claims.leave(holder, |next| {
+    fn leave(&mut self, grains: Range<u64>, holder: &Holder<C>) {
+        self.claims.leave(grains, holder, |next| {
             // The others hold what they have already.
             if let Holder::Known(claimant) = next {
                 claimant.granted();

@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry};
-use underseal_volume::{Segment, SegmentKind, Stored, Volume};
+use underseal_volume::{SegmentKind, Volume};
 
 use crate::control::{Control, Settings};
 use crate::engine::Accelerator;
+use crate::layout::{self, Layout};
 use crate::locks::RangeLock;
-use crate::queue::Waiting;
+use crate::mover::Waiting;
 use crate::workers::Workers;
 use crate::{Dispatch, Error, ErrorKind, Policy, Result, Stats};
 
@@ -26,42 +26,11 @@ pub struct Mapping {
     engine: Option<Arc<dyn Accelerator>>,
     locks: RangeLock<Waiting>,
     shape: Shape,
-    extents: Extents,
-}
-
-/// What another key does not change: the segments' ranges, and what is there.
-#[derive(PartialEq, Eq)]
-struct Extents(Vec<(Range<u64>, Lies)>);
-
-/// Where a segment lies, and what its cipher allows.
-#[derive(PartialEq, Eq)]
-enum Lies {
-    Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool },
-    Zero,
-    Error,
-}
-
-impl Extents {
-    fn of(volume: &Volume) -> Self {
-        let lies = |segment: &Segment| match &segment.kind {
-            SegmentKind::Stored(Stored { device, lower, cipher, .. }) => Lies::Stored {
-                device: *device,
-                lower: *lower,
-                sector: cipher.sector_size(),
-                is_null: cipher.is_null(),
-                is_local: cipher.is_local(),
-            },
-            SegmentKind::Zero => Lies::Zero,
-            SegmentKind::Error => Lies::Error,
-        };
-        Self(volume.segments().iter().map(|s| (s.start..s.end(), lies(s))).collect())
-    }
 }
 
 /// What stays as it is for as long as the volume is open.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
-    size: u64,
     /// What the cipher and the devices need.
     sector: u32,
     /// What requests should be multiples of.
@@ -71,10 +40,7 @@ struct Shape {
     preferred_block: u32,
     read_only: bool,
     discards: bool,
-    is_null: bool,
     zoned: bool,
-    /// A sector that is written to has a cipher that spreads each byte over all of it.
-    spreads: bool,
     memory_alignment: u32,
 }
 
@@ -104,14 +70,8 @@ impl Mapping {
     /// `Layout` when a segment lies beyond its device's end, not on its blocks, or on a device that is not there; or when a device
     /// wants memory aligned to more than a sector.
     pub fn over(volume: Volume, devices: Vec<Arc<dyn Device>>) -> Result<Self> {
-        for (stored, len) in volume.segments().iter().filter_map(|s| Some((s.as_stored()?, s.len))) {
-            let Some(device) = devices.get(stored.device) else {
-                let context = format!("the volume lies on {} devices or more", stored.device + 1);
-                return Err(Error::new(ErrorKind::Layout, context));
-            };
-            fits(stored.lower, len, &**device)?;
-        }
-        let (shape, extents) = (Shape::of(&volume, &devices), Extents::of(&volume));
+        layout::check(&volume, |number| Some(&**devices.get(number)?))?;
+        let shape = Shape::of(&volume, &devices);
         // Requests are divided at any sector, and their memory with them.
         if let Some(device) = devices.iter().find(|device| device.geometry().memory_alignment > shape.sector)
         {
@@ -123,14 +83,14 @@ impl Mapping {
             );
             return Err(Error::new(ErrorKind::Layout, context));
         }
+        let layout = shape.layout_of(&volume);
         Ok(Self {
-            control: Control::new(volume, Policy::INLINE),
+            control: Control::new(volume, layout, Policy::INLINE),
             workers: Workers::new(devices.clone()),
             devices,
             engine: None,
             locks: RangeLock::new(shape.sector),
             shape,
-            extents,
         })
     }
 
@@ -148,6 +108,7 @@ impl Mapping {
         }
         self.shape.block = self.shape.sector.min(block);
         self.shape.least = self.shape.least.min(self.shape.block);
+        self.control.set_modifies(self.modifies() && !self.read_only());
         Ok(self)
     }
 
@@ -155,6 +116,7 @@ impl Mapping {
     #[must_use]
     pub fn with_bytes(mut self) -> Self {
         self.shape.least = 1;
+        self.control.set_modifies(self.modifies() && !self.read_only());
         self
     }
 
@@ -165,9 +127,9 @@ impl Mapping {
         self
     }
 
-    /// Its size in bytes.
+    /// Its size in bytes, as it is now.
     pub fn size(&self) -> u64 {
-        self.shape.size
+        self.control.size()
     }
 
     /// What offsets and lengths of requests are to be multiples of: the sector size or the device's block, or what was
@@ -193,7 +155,13 @@ impl Mapping {
 
     /// True when zeros below are zeros above everywhere, so zeroing can be faster than writing.
     pub fn is_null(&self) -> bool {
-        self.shape.is_null
+        self.control.settings().layout.is_null
+    }
+
+    /// True when its devices mostly read and write without waiting, so that memory of the caller's can be used in place. If
+    /// not, memory of the queue's is better from the first: nothing is copied then.
+    pub fn answers_at_once(&self) -> bool {
+        self.devices.iter().all(|device| device.answers_at_once())
     }
 
     /// How requests are dispatched.
@@ -266,10 +234,44 @@ impl Mapping {
     /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` when the thread of a queue
     /// does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
-        if Extents::of(&volume) != self.extents {
+        self.check(&volume, Some(self.size()), &(0..0))?;
+        self.control.replace(Some(Arc::new(volume)))
+    }
+
+    /// Gives the volume another size: what `volume` has beyond the end of the present one, or has not. It is under the same
+    /// keys, which are not compared, and lies where it lay.
+    ///
+    /// It may run. A volume that grows has its new size at once, and nobody waits. One that shrinks refuses what lies beyond
+    /// its new end from now on, and waits for what was begun before, for so long; then nothing is there any more. That is
+    /// not for a thread that has a queue.
+    ///
+    /// # Errors
+    /// `Layout` when it does not fit on the devices, or lies elsewhere; `NoKey` while the key is wiped; `Busy` when requests
+    /// do not end within `limit`: the volume keeps its size then.
+    pub fn resize(&self, volume: Volume, limit: Duration) -> Result<()> {
+        let layout = self.check(&volume, None, &(0..0))?;
+        self.control.resize(layout, volume, limit)
+    }
+
+    /// Puts another volume in the place of this one, which may lie elsewhere within a range that nobody uses.
+    ///
+    /// # Errors
+    /// As [`resize`](Mapping::resize); `Layout` also when its size differs.
+    pub(crate) fn relay(&self, volume: Volume, within: &Range<u64>) -> Result<()> {
+        let layout = self.check(&volume, Some(self.size()), within)?;
+        self.control.relay(layout, volume)
+    }
+
+    /// Whether a volume can take this one's place. Its layout.
+    fn check(&self, volume: &Volume, size: Option<u64>, outside: &Range<u64>) -> Result<Layout> {
+        layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
+        let (shape, layout) = (Shape::of(volume, &self.devices), self.shape.layout_of(volume));
+        let same = shape.sector == self.shape.sector && shape.discards == self.shape.discards;
+        let sized = size.is_none_or(|size| size == layout.size);
+        if !same || !sized || !self.control.settings().layout.agrees(&layout, outside) {
             return Err(Error::new(ErrorKind::Layout, "the volume lies elsewhere, or has other sectors"));
         }
-        self.control.replace(Some(Arc::new(volume)))
+        Ok(layout)
     }
 
     /// Forgets the key. The volume stays suspended until it has one again.
@@ -332,9 +334,9 @@ impl Mapping {
     }
 
     /// What keeps requests for the same sector apart, where they would damage it: it is read, changed and written, or
-    /// cannot be decrypted from a part of one ciphertext and a part of another.
-    pub(crate) fn locks(&self) -> Option<&RangeLock<Waiting>> {
-        (!self.shape.read_only && (self.shape.spreads || self.modifies())).then_some(&self.locks)
+    /// cannot be decrypted from a part of one ciphertext and a part of another; or somebody moves it.
+    pub(crate) fn locks(&self) -> &RangeLock<Waiting> {
+        &self.locks
     }
 
     /// What reads and writes below are multiples of.
@@ -378,43 +380,26 @@ impl Shape {
         let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);
         let sector = geometries().fold(sector, |block, geometry| block.max(geometry.block));
         let read_only = geometries().any(|geometry| geometry.read_only);
-        let stored = || volume.segments().iter().filter_map(Segment::as_stored);
         Self {
-            size: volume.size(),
             sector,
             block: sector,
             least: sector,
             preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
             read_only,
             discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
-            is_null: stored().all(|s| s.cipher.is_null()),
             zoned: geometries().any(|geometry| geometry.zones.is_some()),
-            spreads: stored().any(|s| !s.cipher.is_local()),
             memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
         }
+    }
+
+    /// Where nothing is written, no cipher can spread it.
+    fn layout_of(&self, volume: &Volume) -> Layout {
+        let layout = Layout::of(volume);
+        Layout { spreads: layout.spreads && !self.read_only, ..layout }
     }
 }
 
 /// Flushes a device past all queues.
 fn flush(device: &dyn Device) -> Result<()> {
     Blocking::new(device).and_then(|mut way| way.flush()).map_err(|e| Error::lower(device.name(), e))
-}
-
-fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
-    let geometry = device.geometry();
-    let bad = |why: String| Err(Error::new(ErrorKind::Layout, format!("{}: {why}", device.name())));
-    let end = lower + len;
-    if end > geometry.size {
-        return bad(format!(
-            "the volume ends at byte {end}, the device at {}: is it cut short?",
-            geometry.size
-        ));
-    }
-    let block = u64::from(geometry.block);
-    if !lower.is_multiple_of(block) || !len.is_multiple_of(block) {
-        return bad(format!(
-            "the data at byte {lower} does not lie on blocks of {block} bytes, as direct I/O wants: open it without"
-        ));
-    }
-    Ok(())
 }

@@ -3,42 +3,45 @@
 //! ```text
 //!   submit -> admit   held while the volume is suspended, or an earlier write overlaps
 //!               |
-//!             parts   too long, or sectors covered in part: each part is a slot of its own
+//!             lock    where others may write the same sectors
 //!               |
-//!             crypt   who does the crypto: this thread, workers, the accelerator; adaptive decides each time
-//!               |
-//!             order   which encrypted write goes down next
-//!               |
-//!             run     a slot moves on piece by piece, through the lower device, until it is over
+//!              run    a slot moves on piece by piece, until it is over; nothing else moves slots
+//!             parts     too long, or sectors covered in part: each part is a slot of its own
+//!             crypt     this thread, a worker, the accelerator
+//!             share     what of the backlog others do
 //! ```
+//!
+//! What is to be done next is decided beside it: `adaptive` (who), `order` (which write goes down), `jobs` (what the
+//! accelerator has), `epochs` (under which volume).
 
 mod adaptive;
 mod admit;
-mod crypt;
+mod epochs;
 mod jobs;
 mod lock;
 mod order;
-mod parts;
-mod piece;
 mod run;
+mod wait;
 
-pub(crate) use self::lock::Waiting;
+pub use self::wait::Rest;
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use underseal_device::{Arena, Buffer, Channel, Finished, Ring};
-use underseal_volume::Volume;
 
 use self::adaptive::Adaptive;
+use self::epochs::Epochs;
 use self::jobs::Jobs;
 use self::order::Order;
 use crate::claims::Claims;
 use crate::control::Settings;
+use crate::piece::ZEROS;
 use crate::post::{Letter, Post};
-use crate::slot::{Family, Job, Kind, Slot, Slots};
+use crate::slot::Slots;
 use crate::{Completion, Error, Mapping, Request, Result};
 
 /// How large a queue is.
@@ -60,21 +63,23 @@ impl Default for QueueOptions {
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
-/// How long a queue has nothing to do until it gives the memory of large requests back.
-const IDLE: Duration = Duration::from_secs(1);
 /// The bell's number among the events of the ring, and what it is watched for (poll(2)).
 const BELL: u32 = u32::MAX;
 const POLLIN: i16 = 1;
 
 /// One stream of requests: its channels, its ring, its memory, its requests in flight.
 ///
-/// Submit until it is full, take completions, and [`wait`](Queue::wait) when there is nothing else to do.
+/// Submit until it is full, take completions, and [`wait`](Queue::wait) when there is nothing else to do; or, in an event loop
+/// of another kind, [`rest`](Queue::rest), and [`poll`](Queue::poll) when its descriptor is readable.
+///
+/// It belongs to the thread that opened it: the kernel takes what a ring is given from that thread only.
 pub struct Queue {
+    _of_its_thread: PhantomData<*const ()>,
     mapping: Arc<Mapping>,
     /// Copies of what is set, renewed when the version differs.
     settings: Settings,
-    /// The volume as set; while it has none, no request runs.
-    volume: Option<Arc<Volume>>,
+    /// What requests in flight run under.
+    epochs: Epochs,
     post: Arc<Post>,
     letters: VecDeque<Letter>,
     /// One a lower device, by its number.
@@ -106,8 +111,10 @@ pub struct Queue {
     moved: u64,
     /// The clock when it was last looked at.
     now: Instant,
-    /// The version under which it was reported that nothing is in flight.
-    quiet_at: u32,
+    /// Its thread waits elsewhere.
+    rests: bool,
+    /// The version under which it was reported that this queue has settled.
+    settled_at: u32,
 }
 
 impl Queue {
@@ -128,8 +135,7 @@ impl Queue {
         // The longest request and as much again, so one large request never waits for another. Encrypted zeros and
         // whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
-        let longest =
-            options.max_request.max(admit::ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
+        let longest = options.max_request.max(ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
         let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
         let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
         let arena = arena()?;
@@ -140,7 +146,8 @@ impl Queue {
         let settings = mapping.control().register(post.clone());
         let depth = options.depth as usize;
         let mut queue = Self {
-            volume: settings.volume.clone(),
+            _of_its_thread: PhantomData,
+            epochs: Epochs::new(&settings),
             settings,
             letters: VecDeque::with_capacity(count as usize),
             post,
@@ -163,10 +170,11 @@ impl Queue {
             max_request: options.max_request,
             moved: 0,
             now: Instant::now(),
-            quiet_at: 0,
+            rests: false,
+            settled_at: 0,
             mapping,
         };
-        queue.report_quiet();
+        queue.report();
         Ok(queue)
     }
 
@@ -176,6 +184,7 @@ impl Queue {
     /// Gives the request back when the queue has no slot or memory left: take completions, give their memory back and
     /// try again.
     pub fn submit(&mut self, tag: u64, request: Request) -> std::result::Result<(), Request> {
+        self.refresh();
         if let Err(error) = self.check(&request) {
             let buffer = if let Request::Write { data, .. } = request { Some(data) } else { None };
             self.refuse(tag, error, buffer);
@@ -185,7 +194,6 @@ impl Queue {
             return Err(request);
         }
         let slot = self.slot(tag, request)?;
-        self.refresh();
         self.admit(slot);
         self.settle();
         Ok(())
@@ -204,6 +212,7 @@ impl Queue {
         data: &mut [u8],
         durable: bool,
     ) -> std::result::Result<(), Full> {
+        self.refresh();
         let checked = self.check_range(offset, data.len() as u64, true);
         if let Err(error) = checked.and_then(|()| self.check_length(data.len() as u64)) {
             self.refuse(tag, error, None);
@@ -214,19 +223,18 @@ impl Queue {
         }
         // Reserved before anything is encrypted, so that there is a way on if the device would block.
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
-        self.refresh();
         let range = offset..offset + data.len() as u64;
-        let straight = !durable && self.is_straight(offset, data.len());
-        if let Some(lock) = straight.then(|| self.lock_now(range.clone())).flatten() {
-            let (at, result) = self.write_now(offset, data);
+        let straight = !durable && self.writes_straight(&range);
+        if let Some(lock) = straight.then(|| self.lock_now(&range, false)).flatten() {
+            let (at, result) = self.write_now(range.clone(), data);
             if at == range.end || result.is_err() {
-                self.unlock_now(range, lock);
+                self.unlock_now(range, false, lock);
                 self.arena.free(buffer);
                 self.ready.push_back(Completion { tag, result, buffer: None });
                 return Ok(());
             }
             buffer.copy_from_slice(data);
-            self.write_rest(tag, offset, at, buffer, lock);
+            self.write_rest(tag, range, at, buffer, lock);
         } else {
             buffer.copy_from_slice(data);
             match self.slot(tag, Request::Write { offset, data: buffer, durable }) {
@@ -242,6 +250,36 @@ impl Queue {
         Ok(())
     }
 
+    /// Reads into the caller's memory where that can be done at once: true, and a completion without memory is ready. If
+    /// not, the memory may be scrambled, and the request goes on as one that was [submitted](Queue::submit): its completion
+    /// brings the bytes. [`Mapping::answers_at_once`] says whether it is worth while to have memory of one's own.
+    ///
+    /// # Errors
+    /// `Full` as with [`submit`](Queue::submit).
+    pub fn read_in_place(
+        &mut self,
+        tag: u64,
+        offset: u64,
+        data: &mut [u8],
+    ) -> std::result::Result<bool, Full> {
+        self.refresh();
+        let (range, len) = (offset..offset.saturating_add(data.len() as u64), data.len());
+        let fits = self.check_range(offset, len as u64, false).is_ok() && len <= self.max_request;
+        if fits
+            && !self.is_full()
+            && self.reads_straight(&range)
+            && let Some(lock) = self.lock_now(&range, true)
+        {
+            let read = self.read_now(range.clone(), data);
+            self.unlock_now(range, true, lock);
+            if let Some(result) = read {
+                self.ready.push_back(Completion { tag, result, buffer: None });
+                return Ok(true);
+            }
+        }
+        self.submit(tag, Request::Read { offset, len }).map(|()| false).map_err(|_| Full)
+    }
+
     /// The next request that is over.
     pub fn next_completion(&mut self) -> Option<Completion> {
         while self.ready.is_empty() && self.work_on_backlog() {}
@@ -253,12 +291,11 @@ impl Queue {
         self.arena.alloc(len)
     }
 
-    /// Takes memory back.
-    ///
-    /// # Panics
-    /// When it is another queue's.
+    /// Takes memory back. What is not this queue's, or only a part of what it gave, is dropped.
     pub fn free(&mut self, buffer: Buffer) {
-        self.arena.free(buffer);
+        if let Err(stranger) = self.arena.take_back(buffer) {
+            log::error!("{stranger:?} that a queue did not give, or not as a whole");
+        }
     }
 
     /// Requests that are neither completed nor failed yet.
@@ -332,50 +369,6 @@ impl Queue {
         self.events.pop_front()
     }
 
-    /// Waits until a request in flight moves on or a watched descriptor becomes ready.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn wait(&mut self) -> std::io::Result<()> {
-        let ended = self.ready.len();
-        self.refresh();
-        self.settle();
-        // What a resumed volume lets go on may be over at once.
-        if self.ready.len() != ended || self.work_on_backlog() || self.take_surplus_back() {
-            return self.poll();
-        }
-        let (control, version) = (self.mapping.control(), self.settings.version);
-        if self.post.may_sleep(|| control.version() != version) {
-            let idle = self.is_idle_and_swollen().then(|| self.now + IDLE);
-            let waited = self.ring.wait_until(self.jobs.deadline().into_iter().chain(idle).min());
-            self.post.awake();
-            waited?;
-            self.now = Instant::now();
-            if idle.is_some_and(|end| end <= self.now) {
-                self.arena.shrink();
-            }
-        } else {
-            self.now = Instant::now();
-        }
-        self.reap();
-        Ok(())
-    }
-
-    /// Whether it keeps memory for large requests and has none.
-    fn is_idle_and_swollen(&self) -> bool {
-        self.requests == 0 && self.arena.is_swollen() && self.ring.has_timeouts()
-    }
-
-    /// Hands over to the kernel what was started, and takes what has come back, without waiting.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn poll(&mut self) -> std::io::Result<()> {
-        self.ring.submit()?;
-        self.reap();
-        Ok(())
-    }
-
     fn reap(&mut self) {
         while let Some(completion) = self.ring.next_completion() {
             if completion.token.as_event() == Some(BELL) {
@@ -418,7 +411,11 @@ impl Queue {
             match letter {
                 Letter::Task(task) => self.task_over(task),
                 Letter::Job(returned) => self.job_over(returned),
-                Letter::Granted(index) => self.begin(index),
+                Letter::Granted(index) => {
+                    // Who had the sectors may have moved them.
+                    self.renew();
+                    self.begin(index);
+                }
             }
         }
     }
@@ -433,16 +430,23 @@ impl Queue {
                 break;
             }
         }
-        self.report_quiet();
+        self.report();
     }
 
-    /// Looks whether something was set.
+    /// Looks whether something was set, for requests that begin from now on.
+    fn renew(&mut self) {
+        if self.mapping.control().version() != self.settings.version {
+            self.settings = self.mapping.control().settings();
+            self.epochs.set(&self.settings);
+        }
+    }
+
+    /// Looks whether something was set, and lets go on what waited for that.
     fn refresh(&mut self) {
-        if self.mapping.control().version() == self.settings.version {
+        self.renew();
+        if self.settled_at == self.settings.version {
             return;
         }
-        self.settings = self.mapping.control().settings();
-        self.volume = self.settings.volume.clone();
         if !self.settings.suspended {
             for _ in 0..self.paused.len() {
                 if let Some(index) = self.paused.pop_front() {
@@ -453,12 +457,17 @@ impl Queue {
         self.settle();
     }
 
-    /// Tells who suspends the volume that nothing is in flight here.
-    fn report_quiet(&mut self) {
-        let quiet = self.settings.suspended && self.requests as usize == self.paused.len();
-        if quiet && self.quiet_at != self.settings.version {
-            self.quiet_at = self.settings.version;
-            self.mapping.control().is_quiet(&self.post, self.settings.version);
+    /// Tells who waits for it that nothing is in flight here that began before the last change; or nothing at all, where
+    /// the volume is suspended.
+    fn report(&mut self) {
+        if self.settled_at == self.settings.version {
+            return;
+        }
+        let paused = self.paused.len();
+        let idle = if self.settings.suspended { self.requests as usize == paused } else { paused == 0 };
+        if idle && self.epochs.old_are_over() {
+            self.settled_at = self.settings.version;
+            self.mapping.control().has_settled(&self.post, self.settings.version);
         }
     }
 

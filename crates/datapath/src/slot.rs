@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
+use crate::piece::Piece;
 use crate::{Dispatch, Error, WriteOrder};
 
 /// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
 /// request.
 pub(crate) struct Slot {
     pub(crate) tag: u64,
-    pub(crate) job: Job,
+    pub(crate) op: Op,
     /// Where it begins in the volume.
     pub(crate) start: u64,
     /// Everything before this is done.
@@ -22,30 +23,80 @@ pub(crate) struct Slot {
     pub(crate) most: u64,
     /// A flush follows the last piece.
     pub(crate) then_flush: bool,
+    /// Which of the queue's epochs it has pinned when it began: its volume, to its end.
+    pub(crate) epoch: u32,
+    pub(crate) stage: Stage,
+    /// The piece that is under way.
+    pub(crate) piece: Piece,
     /// The lower device that has it, or had it last.
     pub(crate) device: usize,
-    /// Its memory, unless the lower device or a worker has it.
-    pub(crate) buffer: Option<Buffer>,
     /// Memory for the sectors that it covers in part: the first and the last. In a part: the caller's bytes.
     pub(crate) spare: [Option<Buffer>; 2],
     /// Who does its crypto.
     pub(crate) dispatch: Dispatch,
     pub(crate) order: WriteOrder,
-    /// Its next piece's bytes are there, or encrypted, and wait for their turn.
-    pub(crate) is_due: bool,
     /// What it has of the lock on its sectors, which other queues may use too.
     pub(crate) lock: Lock,
-    /// Where the next job of its piece for the accelerator begins, and how many are out.
-    pub(crate) jobs_at: usize,
-    pub(crate) jobs_out: u32,
-    /// What this thread will take for its next piece, in nanoseconds, as the backlog counts it.
-    pub(crate) cost: u64,
-    pub(crate) family: Family,
-    pub(crate) kind: Kind,
+    /// What it is a part of.
+    pub(crate) part_of: Option<Part>,
+    pub(crate) class: Class,
     /// When it came.
     pub(crate) arrived: Instant,
     /// When its present stage began.
     pub(crate) since: Instant,
+}
+
+/// How far a slot is with its piece, and so where its memory is.
+pub(crate) enum Stage {
+    /// It has not begun: it is held back while the volume is suspended, or waits for others in its sectors.
+    Held(Option<Buffer>),
+    /// This thread is at its next piece, or comes to it. Discards and flushes have no memory.
+    Ready(Option<Buffer>),
+    /// The lower device has it.
+    Below,
+    /// The lower device flushes.
+    Flushes(Option<Buffer>),
+    /// Ciphertext has come, and waits in the backlog.
+    Came(Buffer),
+    /// A worker has it.
+    Worker,
+    /// The accelerator has copies: the next one begins at `next`, and so many are out.
+    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<Error> },
+    /// Ciphertext waits for its turn to go down.
+    Encrypted(Buffer),
+    /// Zeros wait for their turn to be made and go down.
+    Turn(Option<Buffer>),
+    /// Its parts have it.
+    Parts(Parts),
+}
+
+impl Stage {
+    /// The memory, unless somebody else has it; the next piece is ready to begin.
+    pub(crate) fn take(&mut self) -> Option<Buffer> {
+        match std::mem::replace(self, Self::Ready(None)) {
+            Self::Held(buffer) | Self::Ready(buffer) | Self::Turn(buffer) | Self::Flushes(buffer) => buffer,
+            Self::Came(buffer) | Self::Encrypted(buffer) | Self::Engine { buffer, .. } => Some(buffer),
+            Self::Below | Self::Worker | Self::Parts(_) => None,
+        }
+    }
+}
+
+/// A request's parts while they are under way.
+pub(crate) struct Parts {
+    pub(crate) first: u32,
+    pub(crate) left: u32,
+    pub(crate) count: u32,
+    /// They are among the slots that all long requests share.
+    pub(crate) is_shared: bool,
+    pub(crate) failed: Option<Error>,
+}
+
+/// A slot that is a part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) parent: u32,
+    /// The one that follows in the volume.
+    pub(crate) next: Option<u32>,
 }
 
 /// A slot's part in the lock that all queues share.
@@ -60,54 +111,34 @@ pub(crate) enum Lock {
 
 impl Slot {
     /// A request or a part of one that has not begun.
-    pub(crate) fn new(job: Job, range: Range<u64>, buffer: Option<Buffer>, kind: Kind, now: Instant) -> Self {
+    pub(crate) fn new(op: Op, range: Range<u64>, buffer: Option<Buffer>, class: Class, now: Instant) -> Self {
         Self {
             tag: 0,
-            job,
+            op,
             start: range.start,
             at: range.start,
             end: range.end,
             most: u64::MAX,
             then_flush: false,
+            epoch: 0,
+            stage: Stage::Held(buffer),
+            piece: Piece::NONE,
             device: 0,
-            buffer,
             spare: [None, None],
             dispatch: Dispatch::Inline,
             order: WriteOrder::AsReady,
-            is_due: false,
             lock: Lock::None,
-            jobs_at: 0,
-            jobs_out: 0,
-            cost: 0,
-            family: Family::Alone,
-            kind,
+            part_of: None,
+            class,
             arrived: now,
             since: now,
         }
     }
 }
 
-/// How a slot belongs to others.
-pub(crate) enum Family {
-    Alone,
-    /// The request itself, while its parts are under way.
-    Parent {
-        first: u32,
-        left: u32,
-        parts: u32,
-        is_shared: bool,
-        failed: Option<Error>,
-    },
-    /// A part; the next one follows in the volume.
-    Part {
-        parent: u32,
-        next: Option<u32>,
-    },
-}
-
 /// What a request counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Class {
     Read,
     Write,
     Flush,
@@ -116,7 +147,7 @@ pub(crate) enum Kind {
 
 /// What is to be done with each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Job {
+pub(crate) enum Op {
     /// `view`: the bytes of it that were asked for, from where and how many.
     Read {
         view: Option<(usize, usize)>,
@@ -146,15 +177,15 @@ pub(crate) enum Job {
     },
 }
 
-impl Job {
+impl Op {
     /// Its bytes come from the device and are decrypted.
     pub(crate) fn reads(self) -> bool {
         matches!(self, Self::Read { .. } | Self::Modify { reads: true, .. })
     }
 
-    /// Its bytes are encrypted and go to the device.
-    pub(crate) fn writes_data(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Modify { reads: false, .. })
+    /// It makes zeros of what is stored.
+    pub(crate) fn zeroes(self) -> bool {
+        matches!(self, Self::WriteZeros | Self::ZeroBelow { .. })
     }
 
     /// It changes what is stored.
@@ -200,6 +231,10 @@ impl Slots {
         let locked =
             |(index, slot): (u32, &Option<Slot>)| (slot.as_ref()?.lock != Lock::None).then_some(index);
         slots.filter_map(locked).collect()
+    }
+
+    pub(crate) fn has(&self, index: u32) -> bool {
+        self.slots.get(index as usize).is_some_and(Option::is_some)
     }
 
     /// # Panics

@@ -1,9 +1,8 @@
 //! The lock that queues share, by the model checker loom: every interleaving of few threads over few words.
 
 // Their names in the crate are used by both.
-#[path = "../src/claims.rs"]
-#[expect(dead_code, reason = "the crate uses more of it")]
-mod claims;
+#[path = "../src/intervals.rs"]
+mod intervals;
 #[path = "../src/locks.rs"]
 #[expect(dead_code, reason = "the crate uses more of it")]
 mod locks;
@@ -155,7 +154,7 @@ fn explore(uses: &'static [(Range<u64>, bool)], grains: u64, words: u32) {
         // All is as it was: whatever is claimed now is had by its word.
         for grain in 0..grains {
             let range = grain << GRAIN..(grain + 1) << GRAIN;
-            assert!(volume.lock.take(range.clone()), "{grain}");
+            assert!(volume.lock.take(range.clone(), false), "{grain}");
             volume.lock.give_back(range, false);
         }
     });

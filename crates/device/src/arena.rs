@@ -62,10 +62,19 @@ impl Arena {
     /// # Panics
     /// When it is another arena's, or not all of its parts are joined again.
     pub fn free(&mut self, buffer: Buffer) {
-        assert!(Arc::ptr_eq(&buffer.mapping, &self.mapping), "a buffer goes back where it came from");
-        let whole = buffer.whole.as_ref().filter(|whole| whole.len == buffer.len);
-        // Else somebody may still have the rest of the piece.
-        let mut order = whole.expect("a buffer that was split is joined again first").order;
+        let freed = self.take_back(buffer);
+        assert!(freed.is_ok(), "a buffer goes back where it came from, and as a whole");
+    }
+
+    /// As [`Arena::free`].
+    ///
+    /// # Errors
+    /// Gives back what it would panic for.
+    pub fn take_back(&mut self, buffer: Buffer) -> std::result::Result<(), Buffer> {
+        let whole = buffer.whole.filter(|whole| whole.len == buffer.len);
+        let ours = Arc::ptr_eq(&buffer.mapping, &self.mapping);
+        // Of one that was split somebody may still have the rest of the piece.
+        let Some(Whole { mut order, .. }) = whole.filter(|_| ours) else { return Err(buffer) };
         let first = buffer.start / UNIT;
         self.used = self.used.max(first + (1 << order));
         let mut index = first >> order;
@@ -75,6 +84,7 @@ impl Arena {
             order += 1;
         }
         self.free[order].set(index);
+        Ok(())
     }
 
     /// True when free pieces keep more memory than a queue of short requests ever needs.
@@ -364,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a buffer that was split is joined again first")]
+    #[should_panic(expected = "and as a whole")]
     fn what_is_still_in_use_in_part_is_not_freed() {
         let mut arena = Arena::new(64 << 10).unwrap();
         let mut first = arena.alloc(8192).unwrap();

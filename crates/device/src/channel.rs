@@ -29,6 +29,11 @@ pub trait Device: Send + Sync {
     /// What a failing request's log line calls the device.
     fn name(&self) -> &str;
 
+    /// False when its channels hardly ever [read](Channel::read_now) or write without waiting.
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     /// Where data is allocated at and after `offset`, as one extent that ends at or before `offset + len`.
     ///
     /// A device that cannot tell says that all is data.

@@ -5,7 +5,7 @@ pub mod restrictions;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -317,6 +317,15 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
+    /// When [`Ring::next_completion`] has something whatever the kernel does; for those who do not wait here.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.posted.is_empty() {
+            return Some(Instant::now());
+        }
+        let &Reverse((deadline, _)) = self.timeouts.peek()?;
+        Some(Instant::now() + deadline.saturating_sub(monotonic()))
+    }
+
     /// Gives the kernel what was pushed, without waiting.
     ///
     /// # Errors
@@ -383,6 +392,14 @@ impl Ring {
         }
         self.timeouts.pop();
         Some(Completion { token: Token(token), result: -libc::ETIME })
+    }
+}
+
+impl AsFd for Ring {
+    /// Readable when there is a completion of the kernel's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use rustix::io::Errno;
 use underseal_device::{Device, Zone, ZoneAction, ZoneLimits, Zones};
 
-use super::{Lies, Mapping};
+use super::Mapping;
+use crate::layout::Lies;
 
 impl Mapping {
     /// The zones of the volume, if it has any.
@@ -59,7 +60,8 @@ impl Mapping {
 
     /// The one device, and where the volume begins on it.
     fn zoned(&self) -> Option<(&dyn Device, u64)> {
-        let [(_, Lies::Stored { device, lower, .. })] = self.extents.0[..] else { return None };
+        let layout = self.control.settings().layout;
+        let [(_, Lies::Stored { device, lower, .. })] = layout.lies[..] else { return None };
         let device = &**self.devices.get(device)?;
         let zone = device.geometry().zones?.size;
         lower.is_multiple_of(zone).then_some((device, lower))

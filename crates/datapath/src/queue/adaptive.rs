@@ -14,16 +14,13 @@
 mod trial;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::trial::Trial;
-use super::piece::{Piece, Place};
-use super::{Job, Kind, Queue};
-use crate::stats::{Did, nanos};
-use crate::workers::{Task, Work};
-use crate::{Affinity, WriteOrder};
+use crate::slot::Class;
+use crate::stats::{QueueStats, nanos};
+use crate::workers::Task;
 
 /// The watermark lies in between, whatever was measured.
 const LEAST: u64 = 20_000;
@@ -37,12 +34,10 @@ const TRIFLE: u64 = 2_500;
 const MEASURED: u32 = 64;
 /// The smallest part of a request that is shared, in bytes.
 const SMALLEST_PART: u64 = 64 << 10;
-/// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
-const PATIENCE: Duration = Duration::from_micros(50);
 
 pub(super) struct Adaptive {
     /// Slots whose next piece can be done at once.
-    backlog: VecDeque<u32>,
+    backlog: VecDeque<Waits>,
     bytes: u64,
     /// Nanoseconds.
     cost: u64,
@@ -60,6 +55,39 @@ pub(super) struct Adaptive {
     away: usize,
     /// Trifles so far.
     trifles: u32,
+}
+
+/// A slot in the backlog.
+#[derive(Clone, Copy)]
+pub(super) struct Waits {
+    pub(super) index: u32,
+    pub(super) class: Class,
+    pub(super) len: u64,
+    /// What this thread will take for it, in nanoseconds.
+    cost: u64,
+    /// Parts can be made of it.
+    divides: bool,
+}
+
+/// What to do about the backlog.
+pub(super) enum Plan {
+    /// This thread does it.
+    Do(Waits),
+    /// A worker does it; if none can, this thread.
+    Give(Waits),
+    /// It becomes parts of so many bytes, which join the backlog in its place.
+    Divide(Waits, u64),
+}
+
+/// What a plan depends on beside the backlog.
+pub(super) struct Outlook<F> {
+    pub(super) now: Instant,
+    /// Bytes that have moved on so far.
+    pub(super) moved: u64,
+    /// There are slots for parts.
+    pub(super) spare_parts: bool,
+    /// Whether a worker can take one more, when so many are with workers.
+    pub(super) has_room: F,
 }
 
 /// Powers of two of lengths, up to 4 GiB.
@@ -90,13 +118,18 @@ impl Adaptive {
         self.backlog.is_empty()
     }
 
+    /// This thread is at a slot from now on. The one that it was at.
+    pub(super) fn at(&mut self, index: Option<u32>) -> Option<u32> {
+        std::mem::replace(&mut self.running, index)
+    }
+
     pub(super) fn is_running(&self, index: u32) -> bool {
         self.running == Some(index)
     }
 
-    /// True when workers have a task: the next one waits for it.
-    pub(super) fn has_given(&self) -> bool {
-        self.away > 0
+    /// Tasks of the queue's at workers: the next one waits for them.
+    pub(super) fn away(&self) -> usize {
+        self.away
     }
 
     /// Notes that a worker has one more.
@@ -109,6 +142,11 @@ impl Adaptive {
         self.reads_block = blocked;
     }
 
+    /// True when a read begins at once: there is nothing to do or to share before the lower device has answered.
+    pub(super) fn reads_block(&self) -> bool {
+        self.reads_block
+    }
+
     /// Notes that a task is back.
     pub(super) fn surplus_over(&mut self, task: &Task) {
         self.away -= 1;
@@ -117,6 +155,86 @@ impl Adaptive {
             return;
         }
         self.reacted(nanos(task.started.saturating_duration_since(task.given)));
+    }
+
+    /// Notes that a task was taken back before any worker came to it.
+    pub(super) fn took_back(&mut self, task: &Task) {
+        self.away -= 1;
+        self.reacted(nanos(task.given.elapsed()));
+    }
+
+    /// Notes what a piece took that this thread did.
+    pub(super) fn took(&mut self, class: Class, len: u64, time: u64) {
+        self.costs(class).took(len, time);
+    }
+
+    /// True when a request is done at once: nothing is before it, and handing it over would take as long. One of many is
+    /// measured, in the backlog.
+    pub(super) fn is_trifle(&mut self, class: Class, len: u64) -> bool {
+        let alone = self.backlog.is_empty() && self.away == 0;
+        if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
+            return false;
+        }
+        self.trifles = self.trifles.wrapping_add(1);
+        !self.trifles.is_multiple_of(MEASURED)
+    }
+
+    /// Puts a slot into the backlog. True: it is to be shown.
+    pub(super) fn join(&mut self, index: u32, class: Class, len: u64, divides: bool) -> bool {
+        let cost = self.costs(class).of(len);
+        let divides = divides && len >= 2 * SMALLEST_PART;
+        self.backlog.push_back(Waits { index, class, len, cost, divides });
+        self.bytes += len;
+        self.cost += cost;
+        self.cost > LEAST
+    }
+
+    /// The next thing to do; none when there is no backlog. While the cost of what is behind the first is above the
+    /// watermark, the end goes to idle workers.
+    pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<Plan> {
+        let first = self.backlog.front().copied()?;
+        if self.cost > LEAST {
+            let ours = self.costs(first.class).of(first.len);
+            // A worker that is at it already comes to the next task at once.
+            let watermark = if self.away > 0 { LEAST } else { self.watermark() };
+            if self.cost.saturating_sub(ours) > watermark {
+                if self.pays(outlook) {
+                    let last = self.backlog.pop_back()?;
+                    self.leave(&last);
+                    return Some(Plan::Give(last));
+                }
+            } else if self.backlog.len() == 1 && ours > watermark && first.divides && outlook.spare_parts {
+                if self.pays(outlook) {
+                    self.backlog.pop_front();
+                    self.leave(&first);
+                    // Parts enough to make up for threads that come late.
+                    return Some(Plan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
+                }
+            } else {
+                self.trial.pause();
+                self.doubt();
+            }
+        }
+        self.backlog.pop_front();
+        self.leave(&first);
+        Some(Plan::Do(first))
+    }
+
+    /// There is more than the watermark: whether handing over is better than going on alone.
+    fn pays(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> bool {
+        self.trial.shares(outlook.now, outlook.moved) && (outlook.has_room)(self.away)
+    }
+
+    fn leave(&mut self, slot: &Waits) {
+        self.bytes -= slot.len;
+        self.cost -= slot.cost;
+    }
+
+    pub(super) fn show(&self, stats: &QueueStats) {
+        stats.backlog_requests.store(self.backlog.len() as u64, Relaxed);
+        stats.backlog_bytes.store(self.bytes, Relaxed);
+        stats.backlog_nanos.store(self.cost, Relaxed);
+        stats.watermark_nanos.store(self.watermark(), Relaxed);
     }
 
     fn reacted(&mut self, time: u64) {
@@ -137,8 +255,8 @@ impl Adaptive {
         }
     }
 
-    fn costs(&mut self, kind: Kind) -> &mut Costs {
-        if kind == Kind::Read { &mut self.reads } else { &mut self.writes }
+    fn costs(&mut self, class: Class) -> &mut Costs {
+        if class == Class::Read { &mut self.reads } else { &mut self.writes }
     }
 }
 
@@ -173,217 +291,5 @@ impl Costs {
         let each = time as f32 / len.max(1) as f32;
         let mean = &mut self.0[Self::class(len)];
         *mean = if *mean == 0.0 { each } else { *mean + (each - *mean) / 8.0 };
-    }
-}
-
-impl Queue {
-    /// Starts a read or write: at once, or when its turn in the backlog comes.
-    pub(super) fn dispatch_adaptive(&mut self, index: u32) {
-        let (kind, len) = self.size_of(index);
-        let cost = self.adaptive.costs(kind).known(len);
-        let alone = self.adaptive.backlog.is_empty() && self.adaptive.away == 0;
-        if alone && cost.is_some_and(|cost| cost < TRIFLE) {
-            self.adaptive.trifles = self.adaptive.trifles.wrapping_add(1);
-            if !self.adaptive.trifles.is_multiple_of(MEASURED) {
-                let above = self.adaptive.running.replace(index);
-                self.run(index);
-                self.adaptive.running = above;
-                return;
-            }
-        }
-        self.join_backlog(index);
-    }
-
-    /// Puts a slot into the backlog, unless the lower device has to come first.
-    pub(super) fn join_backlog(&mut self, index: u32) {
-        let slot = self.slots.get(index);
-        if slot.job.reads() && !slot.is_due && self.adaptive.reads_block {
-            return self.run(index);
-        }
-        let (kind, len) = (slot.kind, slot.end - slot.at);
-        slot.since = self.now;
-        let cost = self.adaptive.costs(kind).of(len);
-        slot.cost = cost;
-        self.adaptive.backlog.push_back(index);
-        self.adaptive.bytes += len;
-        self.adaptive.cost += cost;
-        if self.adaptive.cost > LEAST {
-            self.show_backlog();
-        }
-    }
-
-    /// Does the next piece of the backlog, and hands over what is too much. False when there is none.
-    pub(super) fn work_on_backlog(&mut self) -> bool {
-        if self.adaptive.backlog.is_empty() {
-            return false;
-        }
-        if self.adaptive.away > 0 && self.post.has_letters() {
-            // A worker that is done can have more.
-            self.read_letters();
-        }
-        if self.adaptive.cost > LEAST {
-            self.share();
-        }
-        let Some(index) = self.adaptive.backlog.pop_front() else {
-            // All is with workers. The letters may have let others go on.
-            self.settle();
-            return true;
-        };
-        let (kind, len) = self.leave_backlog(index);
-        let began = self.tick();
-        let slot = self.slots.get(index);
-        slot.since = began;
-        self.adaptive.running = Some(index);
-        let moved = self.moved;
-        if slot.is_due && slot.job.reads() {
-            slot.is_due = false;
-            let piece = self.volume.as_ref().and_then(|volume| Piece::of(volume, slot));
-            if let Some(piece) = piece {
-                let step = self.decrypt_here(index, &piece);
-                self.went_on(index, step);
-            }
-        } else {
-            self.run(index);
-        }
-        self.adaptive.running = None;
-        if self.moved - moved == len {
-            let took = nanos(self.now.saturating_duration_since(began));
-            self.adaptive.costs(kind).took(len, took);
-        }
-        self.show_backlog();
-        self.settle();
-        true
-    }
-
-    /// Hands the end of the backlog to idle workers while the cost of the rest is above the watermark.
-    fn share(&mut self) {
-        while self.adaptive.cost > LEAST {
-            let Some(&first) = self.adaptive.backlog.front() else { return };
-            let (kind, len) = self.size_of(first);
-            let ours = self.adaptive.costs(kind).of(len);
-            // A worker that is at it already comes to the next task at once.
-            let watermark = if self.adaptive.away > 0 { LEAST } else { self.adaptive.watermark() };
-            if self.adaptive.cost.saturating_sub(ours) <= watermark {
-                let alone = self.adaptive.backlog.len() == 1;
-                let divides = alone && ours > watermark && self.can_divide(first);
-                if !divides {
-                    self.adaptive.trial.pause();
-                    self.adaptive.doubt();
-                    return;
-                }
-                if !self.pays() {
-                    return;
-                }
-                self.divide_first(first, len);
-                continue;
-            }
-            if !self.pays() {
-                return;
-            }
-            let Some(last) = self.adaptive.backlog.pop_back() else { return };
-            self.leave_backlog(last);
-            if !self.give_surplus(last) {
-                // It is for this thread alone.
-                let (_, len) = self.size_of(last);
-                self.adaptive.backlog.push_front(last);
-                self.adaptive.bytes += len;
-                self.adaptive.cost += self.slots.get(last).cost;
-                return;
-            }
-        }
-    }
-
-    /// There is more than the watermark: whether handing over is better than going on alone.
-    fn pays(&mut self) -> bool {
-        self.adaptive.trial.shares(self.now, self.moved)
-            && self.mapping.workers().has_room(self.adaptive.away)
-    }
-
-    fn can_divide(&mut self, index: u32) -> bool {
-        let slot = self.slots.get(index);
-        let whole = slot.at == slot.start && slot.end - slot.start >= 2 * SMALLEST_PART && !slot.is_due;
-        whole
-            && self.spare_parts > 1
-            // A write that has its place in the line keeps it as a whole.
-            && !(slot.order == WriteOrder::Arrival && slot.job.changes())
-            && matches!(slot.family, super::Family::Alone)
-            && matches!(slot.job, Job::Read { .. } | Job::Write { .. })
-    }
-
-    /// Makes parts of a long request; they join the backlog in its place.
-    fn divide_first(&mut self, index: u32, len: u64) {
-        self.adaptive.backlog.pop_front();
-        self.leave_backlog(index);
-        // Parts enough to make up for threads that come late.
-        let each = (len / 4).max(SMALLEST_PART);
-        self.divide(index, each);
-    }
-
-    /// Gives a slot's next piece to a worker. False when no worker can do it.
-    fn give_surplus(&mut self, index: u32) -> bool {
-        let Some(volume) = &self.volume else { return false };
-        let slot = self.slots.get(index);
-        let Some(piece) = Piece::of(volume, slot) else { return false };
-        let Place::On(device) = piece.place(volume) else { return false };
-        slot.device = device;
-        let work = match (slot.job.reads(), slot.is_due) {
-            (true, true) => Work::Decrypt,
-            (true, false) => Work::ReadAndDecrypt,
-            _ if slot.order == WriteOrder::AsReady && !slot.job.is_durable() => Work::EncryptAndWrite,
-            _ => Work::Encrypt,
-        };
-        // Without a worker it has been begun here.
-        let step = self.give(index, &piece, work, Affinity::Any, true);
-        self.went_on(index, step);
-        true
-    }
-
-    /// Before this thread sleeps, it takes back what no worker has come to, and waits a little for one that is at work.
-    /// True when something came of it.
-    pub(super) fn take_surplus_back(&mut self) -> bool {
-        if self.adaptive.away == 0 {
-            return false;
-        }
-        let home = self.post.clone();
-        let mine = |task: &Task| task.is_surplus && Arc::ptr_eq(&task.home, &home);
-        if let Some(mut task) = self.mapping.workers().take_back(mine) {
-            self.adaptive.away -= 1;
-            self.adaptive.reacted(nanos(task.given.elapsed()));
-            self.post.stats.did(Did::TakenBack);
-            task.run(&mut self.channels);
-            let index = task.slot;
-            let step = self.task_result(task);
-            self.went_on(index, step);
-            return true;
-        }
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if self.post.has_letters() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        false
-    }
-
-    fn size_of(&mut self, index: u32) -> (Kind, u64) {
-        let slot = self.slots.get(index);
-        (slot.kind, slot.end - slot.at)
-    }
-
-    fn leave_backlog(&mut self, index: u32) -> (Kind, u64) {
-        let (kind, len) = self.size_of(index);
-        let cost = self.slots.get(index).cost;
-        self.adaptive.bytes -= len;
-        self.adaptive.cost -= cost;
-        (kind, len)
-    }
-
-    fn show_backlog(&self) {
-        let (stats, adaptive) = (&self.post.stats, &self.adaptive);
-        stats.backlog_requests.store(adaptive.backlog.len() as u64, Relaxed);
-        stats.backlog_bytes.store(adaptive.bytes, Relaxed);
-        stats.backlog_nanos.store(adaptive.cost, Relaxed);
-        stats.watermark_nanos.store(adaptive.watermark(), Relaxed);
     }
 }

@@ -5,18 +5,17 @@ use std::ops::Range;
 use underseal_device::Buffer;
 use underseal_volume::Volume;
 
-use super::{Job, Kind, Queue, Slot};
+use super::Queue;
+use crate::piece::ZEROS;
+use crate::slot::{Class, Op, Slot};
 use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result};
-
-/// Encrypted zeros are made and written in pieces of this many bytes.
-pub(super) const ZEROS: u64 = 1 << 20;
 
 impl Queue {
     pub(super) fn check(&self, request: &Request) -> Result<()> {
         let Some((offset, len)) = request.range() else { return Ok(()) };
         self.check_range(offset, len, request.writes())?;
         if let Request::WriteZeroes { fast: true, .. } = request
-            && !self.mapping.is_null()
+            && !self.settings.layout.is_null
         {
             let context = "zeros under a cipher must be encrypted: not faster than a write";
             return Err(Error::new(ErrorKind::Unsupported, context));
@@ -39,8 +38,8 @@ impl Queue {
         if writes && self.mapping.read_only() {
             return fail(ErrorKind::ReadOnly, "the volume is read-only");
         }
-        if offset.checked_add(len).is_none_or(|end| end > self.mapping.size()) {
-            return fail(ErrorKind::OutOfRange, &format!("the volume ends at {}", self.mapping.size()));
+        if offset.checked_add(len).is_none_or(|end| end > self.settings.layout.size) {
+            return fail(ErrorKind::OutOfRange, &format!("the volume ends at {}", self.settings.layout.size));
         }
         if len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
             return fail(ErrorKind::Misaligned, &format!("not on blocks of {block} bytes"));
@@ -79,40 +78,40 @@ impl Queue {
                 return Err(request);
             }
         }
-        let (job, then_flush, buffer, kind) = match request {
+        let (op, then_flush, buffer, class) = match request {
             Request::Read { len, .. } => {
                 #[expect(clippy::cast_possible_truncation, reason = "reads are no longer than the memory")]
                 let (head, whole) = ((start - wide.start) as usize, (wide.end - wide.start) as usize);
                 range = wide;
                 let Some(buffer) = self.arena.alloc(whole) else { return Err(request) };
                 let view = (whole != len).then_some((head, len));
-                (Job::Read { view }, false, Some(buffer), Kind::Read)
+                (Op::Read { view }, false, Some(buffer), Class::Read)
             }
-            Request::Write { data, durable, .. } => (Job::Write { durable }, false, Some(data), Kind::Write),
-            Request::Flush => (Job::Flush { device: 0 }, false, None, Kind::Flush),
+            Request::Write { data, durable, .. } => (Op::Write { durable }, false, Some(data), Class::Write),
+            Request::Flush => (Op::Flush { device: 0 }, false, None, Class::Flush),
             Request::Discard { durable, .. } => {
                 // Only whole sectors can go.
                 let sector = u64::from(self.mapping.sector());
                 range = range.start.next_multiple_of(sector)..range.end / sector * sector;
                 range.end = range.end.max(range.start);
-                (Job::Discard, durable, None, Kind::Other)
+                (Op::Discard, durable, None, Class::Other)
             }
             Request::Prefetch { .. } => {
                 range = wide;
-                (Job::Prefetch, false, None, Kind::Other)
+                (Op::Prefetch, false, None, Class::Other)
             }
-            Request::WriteZeroes { durable, punch, fast, .. } if self.mapping.is_null() && !partial => {
-                (Job::ZeroBelow { punch, fast }, durable, None, Kind::Other)
+            Request::WriteZeroes { durable, punch, fast, .. } if self.settings.layout.is_null && !partial => {
+                (Op::ZeroBelow { punch, fast }, durable, None, Class::Other)
             }
             Request::WriteZeroes { durable, .. } => match self.zeros(len) {
-                Some(buffer) => (Job::WriteZeros, durable, Some(buffer), Kind::Other),
+                Some(buffer) => (Op::WriteZeros, durable, Some(buffer), Class::Other),
                 None => {
                     spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
                     return Err(request);
                 }
             },
         };
-        Ok(Slot { tag, then_flush, spare, ..Slot::new(job, range, buffer, kind, self.now) })
+        Ok(Slot { tag, then_flush, spare, ..Slot::new(op, range, buffer, class, self.now) })
     }
 
     /// Memory to read what a request covers in part: so many pieces of so many bytes.
@@ -158,17 +157,17 @@ impl Queue {
     pub(super) fn admit_index(&mut self, index: u32) {
         let policy = self.settings.policy;
         let slot = self.slots.get(index);
-        let (dispatch, most) = match slot.kind {
-            Kind::Read => (policy.read, policy.max_read_size),
-            Kind::Write => (policy.write, policy.max_write_size),
-            Kind::Flush | Kind::Other => (Dispatch::Inline, None),
+        let (dispatch, most) = match slot.class {
+            Class::Read => (policy.read, policy.max_read_size),
+            Class::Write => (policy.write, policy.max_write_size),
+            Class::Flush | Class::Other => (Dispatch::Inline, None),
         };
         slot.dispatch = dispatch;
         slot.order = policy.write_order;
-        if slot.job.changes() {
+        if slot.op.changes() {
             let range = slot.start..slot.end;
             let range = self.range_to_claim(range);
-            if !self.writes.enter(range, index, false) {
+            if !self.writes.enter(range, index) {
                 return;
             }
         }
@@ -183,7 +182,7 @@ impl Queue {
     /// Writes into one sector follow each other where sectors are written in part, and writes into one zone of a zoned
     /// device always: an io_uring may reorder what is in flight together.
     fn range_to_claim(&self, range: Range<u64>) -> Range<u64> {
-        match &self.volume {
+        match self.epochs.current() {
             Some(volume) if self.mapping.is_zoned() => self.zones_of(volume, range),
             _ if self.mapping.modifies() => self.widen(range).0,
             _ => range,

@@ -1,81 +1,60 @@
-//! The lock that all queues share: where a sector has to be written as a whole, or be read as one.
+//! The lock that all queues share: where a sector has to be written as a whole, or be read as one, or is moved.
 
 use std::ops::Range;
 
-use super::{Job, Queue};
-use crate::locks::{Claimant, Claimed};
-use crate::post::{Letter, Post};
-use crate::slot::Lock;
-use std::sync::Arc;
-
-/// A queue's request.
-#[derive(Clone)]
-pub(crate) struct Waiting {
-    post: Arc<Post>,
-    slot: u32,
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Self) -> bool {
-        self.slot == other.slot && Arc::ptr_eq(&self.post, &other.post)
-    }
-}
-
-impl Claimant for Waiting {
-    fn granted(&self) {
-        self.post.send(Letter::Granted(self.slot));
-    }
-}
+use super::Queue;
+use crate::locks::Claimed;
+use crate::mover::Waiting;
+use crate::slot::{Class, Lock, Op};
 
 impl Queue {
     /// Begins, when its sectors are its own, or are shared with others that read.
     pub(super) fn take_lock(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        let (range, reads, unlocked) = (slot.start..slot.end, slot.job.reads(), slot.lock == Lock::None);
-        let moves = match slot.job {
-            Job::Discard => self.mapping.discards(),
-            job => reads || job.changes(),
+        let moves = match slot.op {
+            Op::Discard => self.mapping.discards(),
+            op => op.reads() || op.changes(),
         };
-        if let Some(locks) = self.mapping.locks()
-            && unlocked
-            && moves
-        {
-            let waiting = || Waiting { post: self.post.clone(), slot: index };
-            let claimed = locks.claim(range, reads, waiting);
-            self.slots.get(index).lock = if claimed == Claimed::Taken { Lock::Taken } else { Lock::Listed };
+        if moves && slot.lock == Lock::None && self.epochs.locks() {
+            let waiting = || Waiting::Request(self.post.clone(), index);
+            let claimed = self.mapping.locks().claim(slot.start..slot.end, slot.op.reads(), waiting);
+            slot.lock = if claimed == Claimed::Taken { Lock::Taken } else { Lock::Listed };
             if claimed == Claimed::Waits {
                 return;
             }
+            // Who had the sectors may have moved them.
+            self.renew();
         }
         self.begin(index);
     }
 
-    /// Takes the lock for a write of whole sectors, if that needs nobody's turn.
-    pub(super) fn lock_now(&self, range: Range<u64>) -> Option<Lock> {
-        match self.mapping.locks() {
-            None => Some(Lock::None),
-            Some(locks) => locks.take(range).then_some(Lock::Taken),
+    /// Takes the lock for whole sectors that are read or written at once, if that needs nobody's turn.
+    pub(super) fn lock_now(&mut self, range: &Range<u64>, shared: bool) -> Option<Lock> {
+        if !self.epochs.locks() {
+            return Some(Lock::None);
         }
+        let taken = self.mapping.locks().take(range.clone(), shared);
+        self.renew();
+        taken.then_some(Lock::Taken)
     }
 
-    /// Such a write is over.
-    pub(super) fn unlock_now(&self, range: Range<u64>, lock: Lock) {
-        if let (Lock::Taken, Some(locks)) = (lock, self.mapping.locks()) {
-            locks.give_back(range, false);
+    /// Such a request is over.
+    pub(super) fn unlock_now(&self, range: Range<u64>, shared: bool, lock: Lock) {
+        if lock == Lock::Taken {
+            self.mapping.locks().give_back(range, shared);
         }
     }
 
     /// A request does nothing with its sectors any more.
     pub(super) fn unlock(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        let (range, held) = (slot.start..slot.end, std::mem::replace(&mut slot.lock, Lock::None));
-        let shared = slot.kind == super::Kind::Read;
-        match (held, self.mapping.locks()) {
-            (Lock::Taken, Some(locks)) => locks.give_back(range, shared),
-            (Lock::Listed, Some(locks)) => {
-                locks.leave(range, Waiting { post: self.post.clone(), slot: index })
+        let (range, shared) = (slot.start..slot.end, slot.class == Class::Read);
+        match std::mem::replace(&mut slot.lock, Lock::None) {
+            Lock::None => {}
+            Lock::Taken => self.mapping.locks().give_back(range, shared),
+            Lock::Listed => {
+                self.mapping.locks().leave(range, Waiting::Request(self.post.clone(), index));
             }
-            _ => {}
         }
     }
 }

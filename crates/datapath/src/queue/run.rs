@@ -1,12 +1,18 @@
 //! A slot moves on: piece by piece through the lower device, until it is over.
 
+mod crypt;
+mod engine;
+mod parts;
+mod share;
+mod straight;
+
 use underseal_device::{Buffer, Finished, Io, Now, Started};
 
-use super::piece::{Piece, Place};
-use super::{Family, Queue, Slot};
-use crate::slot::{Job, Kind, Lock};
-use crate::stats::{Did, nanos};
-use crate::{Completion, Dispatch, Error, ErrorKind, Result, WriteOrder};
+use super::Queue;
+use crate::piece::{Piece, Place};
+use crate::slot::{Class, Op, Slot, Stage};
+use crate::stats::nanos;
+use crate::{Completion, Error, ErrorKind, Result, WriteOrder};
 
 /// What a step came to.
 pub(super) enum Step {
@@ -23,16 +29,16 @@ impl Queue {
         loop {
             let devices = self.channels.len();
             let slot = self.slots.get(index);
-            match slot.job {
-                Job::Flush { device } if device == devices => return self.complete(index, Ok(())),
-                Job::Flush { .. } => {}
+            match slot.op {
+                Op::Flush { device } if device == devices => return self.complete(index, Ok(())),
+                Op::Flush { .. } => {}
                 _ if slot.at < slot.end => {}
-                Job::Modify { reads: true, .. } => {
+                Op::Modify { reads: true, .. } => {
                     self.overlay(index);
                     continue;
                 }
                 _ if slot.then_flush => {
-                    slot.job = Job::Flush { device: 0 };
+                    slot.op = Op::Flush { device: 0 };
                     continue;
                 }
                 _ => return self.complete(index, Ok(())),
@@ -45,236 +51,8 @@ impl Queue {
         }
     }
 
-    /// Does the next piece, or hands it to somebody.
-    fn step(&mut self, index: u32) -> Step {
-        let slot = self.slots.get(index);
-        if let Job::Flush { device } = slot.job {
-            return self.start(index, device, Io::Flush);
-        }
-        let (Some(volume), job) = (&self.volume, slot.job) else { return no_key() };
-        let Some(piece) = Piece::of(volume, slot) else { return beyond() };
-        let device = match piece.place(volume) {
-            Place::On(device) => device,
-            Place::Zero => {
-                if let (true, Some(buffer)) = (job.reads(), &mut slot.buffer) {
-                    buffer[piece.range.clone()].fill(0);
-                }
-                self.advance(index, piece.len);
-                return Step::Done;
-            }
-            Place::Error => return Step::Failed(piece.error()),
-        };
-        let (offset, len) = (piece.lower(volume), piece.len);
-        let zeroes = matches!(job, Job::WriteZeros | Job::ZeroBelow { .. });
-        if zeroes && slot.order == WriteOrder::Arrival && !self.is_its_turn(index) {
-            return Step::Pending;
-        }
-        let Some(volume) = &self.volume else { return no_key() };
-        let slot = self.slots.get(index);
-        match job {
-            _ if job.reads() => self.read(index, device, &piece),
-            _ if job.writes_data() => self.encrypt(index, &piece),
-            Job::WriteZeros => {
-                let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
-                let bytes = &mut buffer[piece.range.clone()];
-                bytes.fill(0);
-                piece.encrypt(volume, bytes);
-                self.write(index, device, buffer, &piece, false)
-            }
-            Job::ZeroBelow { punch, .. } => self.start(index, device, Io::Zero { offset, len, punch }),
-            Job::Discard if !self.mapping.discards() => {
-                self.advance(index, len);
-                Step::Done
-            }
-            Job::Discard => self.start(index, device, Io::Discard { offset, len }),
-            _ => self.start(index, device, Io::Prefetch { offset, len }),
-        }
-    }
-
-    fn read(&mut self, index: u32, device: usize, piece: &Piece) -> Step {
-        let Some(volume) = &self.volume else { return no_key() };
-        let slot = self.slots.get(index);
-        let Some(mut buffer) = slot.buffer.take() else { return lost_memory() };
-        slot.since = self.now;
-        let (offset, bytes) = (piece.lower(volume), &mut buffer[piece.range.clone()]);
-        let now = self.channels[device].read_now(offset, bytes);
-        self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
-        match now {
-            Now::Done => {
-                let slot = self.slots.get(index);
-                slot.buffer = Some(buffer);
-                self.lower_over(index);
-                self.decrypt(index, piece)
-            }
-            Now::Blocked(done) => {
-                let range = piece.range.start + done..piece.range.end;
-                self.start(index, device, Io::Read { offset: offset + done as u64, buffer, range })
-            }
-            Now::Failed(e) => {
-                self.slots.get(index).buffer = Some(buffer);
-                Step::Failed(self.lower(device, e))
-            }
-        }
-    }
-
-    /// Writes the next piece, whose bytes are encrypted.
-    pub(super) fn write_encrypted(&mut self, index: u32) -> Step {
-        let slot = self.slots.get(index);
-        slot.is_due = false;
-        let durable = slot.job.is_durable();
-        match (&self.volume, slot.buffer.take()) {
-            (Some(volume), Some(buffer)) => match Piece::of(volume, slot) {
-                Some(piece) => {
-                    // Only what lies on a device is encrypted.
-                    let device = piece.device(volume);
-                    self.write(index, device, buffer, &piece, durable)
-                }
-                None => lost_memory(),
-            },
-            (None, _) => no_key(),
-            (_, None) => lost_memory(),
-        }
-    }
-
-    /// Writes a piece whose bytes are encrypted.
-    pub(super) fn write(
-        &mut self,
-        index: u32,
-        device: usize,
-        buffer: Buffer,
-        piece: &Piece,
-        durable: bool,
-    ) -> Step {
-        let Some(volume) = &self.volume else { return no_key() };
-        let lower = piece.lower(volume);
-        let mut range = piece.range.clone();
-        self.slots.get(index).since = self.now;
-        if !durable {
-            match self.channels[device].write_now(lower, &buffer[range.clone()]) {
-                Now::Done => {
-                    self.slots.get(index).buffer = Some(buffer);
-                    self.lower_over(index);
-                    self.advance(index, piece.len);
-                    return Step::Done;
-                }
-                Now::Blocked(done) => range.start += done,
-                Now::Failed(e) => {
-                    self.slots.get(index).buffer = Some(buffer);
-                    return Step::Failed(self.lower(device, e));
-                }
-            }
-        }
-        let offset = lower + (range.start - piece.range.start) as u64;
-        self.start(index, device, Io::Write { offset, buffer, range, durable })
-    }
-
-    /// True when a write may be encrypted and written in the caller's memory, here and now: it need not wait for anything.
-    pub(super) fn is_straight(&self, offset: u64, len: usize) -> bool {
-        let policy = self.settings.policy;
-        let inline = match policy.write {
-            Dispatch::Inline => true,
-            Dispatch::Adaptive => self.adaptive.is_empty(),
-            Dispatch::Workers { .. } | Dispatch::Engine => false,
-        };
-        let whole = policy.max_write_size.is_none_or(|most| len as u64 <= u64::from(most));
-        let range = offset..offset + len as u64;
-        inline
-            && whole
-            && self.volume.is_some()
-            && !self.settings.suspended
-            && self.widen(range.clone()).1 == 0
-            && !self.mapping.is_zoned()
-            && self.order.is_empty()
-            && self.writes.is_free(&range)
-    }
-
-    /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
-    /// stopped is encrypted whole.
-    pub(super) fn write_now(&mut self, offset: u64, data: &mut [u8]) -> (u64, Result<()>) {
-        let end = offset + data.len() as u64;
-        let mut at = offset;
-        let arrived = self.now;
-        while let (true, Some(volume)) = (at < end, &self.volume) {
-            let Some(piece) = Piece::at(volume, at, end, offset) else { break };
-            let device = match piece.place(volume) {
-                Place::On(device) => device,
-                Place::Zero => {
-                    at += piece.len;
-                    continue;
-                }
-                Place::Error => return (at, Err(piece.error())),
-            };
-            let bytes = &mut data[piece.range.clone()];
-            let began = self.now;
-            piece.encrypt(volume, bytes);
-            let lower = piece.lower(volume);
-            self.now = std::time::Instant::now();
-            let encrypted = self.now;
-            self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
-            self.post.stats.did(Did::Inline);
-            match self.channels[device].write_now(lower, bytes) {
-                Now::Done => at += piece.len,
-                Now::Blocked(_) => break,
-                Now::Failed(e) => return (at, Err(self.lower(device, e))),
-            }
-            let latency = self.tick().saturating_duration_since(encrypted);
-            self.post.stats.lower.record(nanos(latency), 1);
-        }
-        if at == end {
-            self.post.stats.queued.record(0, 1);
-            self.post.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
-            self.count(Kind::Write, data.len() as u64, true);
-        }
-        (at, Ok(()))
-    }
-
-    /// Goes on with a write that did not go down at once: the piece at `at` is encrypted already.
-    pub(super) fn write_rest(&mut self, tag: u64, offset: u64, at: u64, buffer: Buffer, lock: Lock) {
-        let range = offset..offset + buffer.len() as u64;
-        let write = Job::Write { durable: false };
-        let slot = Slot::new(write, range.clone(), Some(buffer), Kind::Write, self.now);
-        let index = self.enter(Slot { tag, at, is_due: true, lock, ..slot });
-        // Nothing overlaps: it was asked before.
-        self.writes.enter(range, index, false);
-        let step = self.write_encrypted(index);
-        self.went_on(index, step);
-    }
-
-    fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
-        self.slots.get(index).device = device;
-        let channel = &mut self.channels[device];
-        match self.ring.channel(device, |ring| channel.start(ring, index, io)) {
-            Started::Pending => Step::Pending,
-            Started::Finished(done) => self.piece_over(done),
-        }
-    }
-
-    /// Starts what is left of a piece of which a worker has done so many bytes.
-    pub(super) fn start_rest(&mut self, index: u32, done: usize) -> Step {
-        let slot = self.slots.get(index);
-        let Some(volume) = &self.volume else { return no_key() };
-        let Some(piece) = Piece::of(volume, slot) else { return lost_memory() };
-        let (job, Some(buffer)) = (slot.job, slot.buffer.take()) else { return lost_memory() };
-        let offset = piece.lower(volume) + done as u64;
-        let range = piece.range.start + done..piece.range.end;
-        let device = piece.device(volume);
-        let io = if job.reads() {
-            Io::Read { offset, buffer, range }
-        } else {
-            Io::Write { offset, buffer, range, durable: job.is_durable() }
-        };
-        self.start(index, device, io)
-    }
-
-    /// A request came back from the lower device.
-    pub(super) fn finished(&mut self, done: Finished) {
-        let index = done.slot;
-        let step = self.piece_over(done);
-        self.went_on(index, step);
-    }
-
     /// A step ended that was taken outside of [`Queue::run`].
-    pub(super) fn went_on(&mut self, index: u32, step: Step) {
+    fn went_on(&mut self, index: u32, step: Step) {
         match step {
             Step::Done => self.run(index),
             Step::Pending => {}
@@ -282,50 +60,212 @@ impl Queue {
         }
     }
 
-    fn piece_over(&mut self, done: Finished) -> Step {
-        let index = done.slot;
+    /// Does the next piece, or hands it to somebody.
+    fn step(&mut self, index: u32) -> Step {
         let slot = self.slots.get(index);
-        if done.buffer.is_some() {
-            slot.buffer = done.buffer;
+        let op = slot.op;
+        if let Op::Flush { device } = op {
+            return self.start(index, device, Io::Flush);
         }
-        if let (Err(e), Job::ZeroBelow { fast, .. }) = (&done.result, slot.job)
-            && unsupported(e)
-        {
-            if fast {
-                let context = "the lower device cannot zero without writing";
-                return Step::Failed(Error::new(ErrorKind::Unsupported, context));
+        let Some(volume) = self.epochs.volume(slot.epoch) else { return Step::Failed(no_key()) };
+        let Some(piece) = Piece::next_of(slot, volume) else { return Step::Failed(beyond()) };
+        slot.piece = piece;
+        match piece.place {
+            Place::Stored => {}
+            Place::Zero => {
+                if let (true, Stage::Ready(Some(buffer))) = (op.reads(), &mut slot.stage) {
+                    buffer[piece.range()].fill(0);
+                }
+                return self.advance(index);
             }
-            return self.write_zeros_instead(index);
+            Place::Error => return Step::Failed(piece.error()),
         }
-        if let Err(e) = done.result {
+        if op.zeroes() && slot.order == WriteOrder::Arrival && self.order.first() != Some(index) {
+            slot.stage = Stage::Turn(slot.stage.take());
+            return Step::Pending;
+        }
+        let (device, offset, len) = (piece.device, piece.lower, piece.len);
+        match (op, slot.stage.take()) {
+            (Op::Discard, _) if !self.mapping.discards() => self.advance(index),
+            (Op::Discard, _) => self.start(index, device, Io::Discard { offset, len }),
+            (Op::Prefetch, _) => self.start(index, device, Io::Prefetch { offset, len }),
+            // It came when it was.
+            (Op::ZeroBelow { fast, .. }, _) if !piece.is_null(volume) => {
+                self.write_zeros_instead(index, fast)
+            }
+            (Op::ZeroBelow { punch, .. }, _) => self.start(index, device, Io::Zero { offset, len, punch }),
+            (Op::WriteZeros, Some(mut buffer)) => {
+                buffer[piece.range()].fill(0);
+                match piece.encrypt(volume, &mut buffer, piece.range()) {
+                    Ok(()) => self.write(index, buffer),
+                    Err(e) => self.fail(index, buffer, e),
+                }
+            }
+            (op, Some(buffer)) if op.reads() => self.read(index, buffer),
+            (_, Some(buffer)) => self.encrypt(index, buffer),
+            (_, None) => Step::Failed(kept()),
+        }
+    }
+
+    fn read(&mut self, index: u32, mut buffer: Buffer) -> Step {
+        let slot = self.slots.get(index);
+        slot.since = self.now;
+        let piece = slot.piece;
+        let now = self.channels[piece.device].read_now(piece.lower, &mut buffer[piece.range()]);
+        self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
+        match now {
+            Now::Done => {
+                self.lower_over(index);
+                self.decrypt(index, buffer)
+            }
+            Now::Blocked(done) => self.start_rest(index, buffer, done),
+            Now::Failed(e) => {
+                let error = self.lower(piece.device, e);
+                self.fail(index, buffer, error)
+            }
+        }
+    }
+
+    /// Writes the piece, whose bytes are encrypted.
+    fn write(&mut self, index: u32, buffer: Buffer) -> Step {
+        let slot = self.slots.get(index);
+        slot.since = self.now;
+        let piece = slot.piece;
+        if slot.op.is_durable() {
+            return self.start_rest(index, buffer, 0);
+        }
+        match self.channels[piece.device].write_now(piece.lower, &buffer[piece.range()]) {
+            Now::Done => {
+                self.slots.get(index).stage = Stage::Ready(Some(buffer));
+                self.lower_over(index);
+                self.advance(index)
+            }
+            Now::Blocked(done) => self.start_rest(index, buffer, done),
+            Now::Failed(e) => {
+                let error = self.lower(piece.device, e);
+                self.fail(index, buffer, error)
+            }
+        }
+    }
+
+    /// Starts what is left of a piece of which so many bytes have been read or written.
+    fn start_rest(&mut self, index: u32, buffer: Buffer, done: usize) -> Step {
+        let slot = self.slots.get(index);
+        let piece = slot.piece;
+        let (offset, mut range) = (piece.lower + done as u64, piece.range());
+        range.start += done;
+        let io = if slot.op.reads() {
+            Io::Read { offset, buffer, range }
+        } else {
+            Io::Write { offset, buffer, range, durable: slot.op.is_durable() }
+        };
+        self.start(index, piece.device, io)
+    }
+
+    fn start(&mut self, index: u32, device: usize, io: Io) -> Step {
+        let slot = self.slots.get(index);
+        slot.device = device;
+        slot.stage = if let Io::Flush = io { Stage::Flushes(slot.stage.take()) } else { Stage::Below };
+        let channel = &mut self.channels[device];
+        match self.ring.channel(device, |ring| channel.start(ring, index, io)) {
+            Started::Pending => Step::Pending,
+            Started::Finished(done) => self.piece_over(index, done),
+        }
+    }
+
+    /// A request came back from the lower device.
+    pub(super) fn finished(&mut self, done: Finished) {
+        let index = done.slot;
+        if !self.slots.has(index) {
+            log::error!("a lower device finished a request that it was not given");
+            return;
+        }
+        let step = self.piece_over(index, done);
+        self.went_on(index, step);
+    }
+
+    fn piece_over(&mut self, index: u32, done: Finished) -> Step {
+        let Finished { buffer, result, .. } = done;
+        let slot = self.slots.get(index);
+        slot.stage = Stage::Ready(slot.stage.take().or(buffer));
+        if let Err(e) = result {
+            if let (Op::ZeroBelow { fast, .. }, true) = (slot.op, unsupported(&e)) {
+                return self.write_zeros_instead(index, fast);
+            }
             let device = slot.device;
             return Step::Failed(self.lower(device, e));
         }
-        if let Job::Flush { device } = &mut slot.job {
+        if let Op::Flush { device } = &mut slot.op {
             *device += 1;
             return Step::Done;
         }
+        let reads = slot.op.reads();
         self.lower_over(index);
-        let Some(volume) = &self.volume else { return no_key() };
-        let slot = self.slots.get(index);
-        let Some(piece) = Piece::of(volume, slot) else { return beyond() };
-        if slot.job.reads() {
-            return self.decrypt(index, &piece);
+        if !reads {
+            return self.advance(index);
         }
-        self.advance(index, piece.len);
+        match self.slots.get(index).stage.take() {
+            Some(buffer) => self.decrypt(index, buffer),
+            None => Step::Failed(kept()),
+        }
+    }
+
+    fn write_zeros_instead(&mut self, index: u32, fast: bool) -> Step {
+        if fast {
+            let context = "the lower device cannot zero without writing";
+            return Step::Failed(Error::new(ErrorKind::Unsupported, context));
+        }
+        let slot = self.slots.get(index);
+        let len = slot.end - slot.at;
+        let Some(buffer) = self.zeros(len) else {
+            return Step::Failed(Error::new(ErrorKind::NoSpace, "no memory to write zeros from"));
+        };
+        let slot = self.slots.get(index);
+        (slot.op, slot.stage) = (Op::WriteZeros, Stage::Ready(Some(buffer)));
         Step::Done
     }
 
-    fn write_zeros_instead(&mut self, index: u32) -> Step {
-        let slot = self.slots.get(index);
-        let len = slot.end - slot.at;
-        match self.zeros(len) {
-            Some(buffer) => {
-                let slot = self.slots.get(index);
-                (slot.job, slot.buffer) = (Job::WriteZeros, Some(buffer));
-                Step::Done
+    /// Writes what may go down now. False when there was nothing. This is the one place from which writes are submitted
+    /// that wait for others: whatever lets them go on comes here afterwards.
+    pub(super) fn write_in_order(&mut self) -> bool {
+        let batch = self.order.batch();
+        let mut any = batch.is_some();
+        if let Some(mut batch) = batch {
+            // What is written may end and let others begin, whose turn is the next time.
+            for (_, _, index) in batch.drain(..) {
+                if let Some(buffer) = self.slots.get(index).stage.take() {
+                    let step = self.write(index, buffer);
+                    self.went_on(index, step);
+                }
             }
-            None => Step::Failed(Error::new(ErrorKind::NoSpace, "no memory to write zeros from")),
+            self.order.reuse(batch);
+        }
+        while let Some(index) = self.order.first() {
+            let slot = self.slots.get(index);
+            match slot.stage {
+                Stage::Encrypted(_) => {
+                    if let Some(buffer) = slot.stage.take() {
+                        self.leave_line(index);
+                        let step = self.write(index, buffer);
+                        self.went_on(index, step);
+                    }
+                }
+                Stage::Turn(_) => {
+                    slot.stage = Stage::Ready(slot.stage.take());
+                    self.run(index);
+                }
+                _ => break,
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// The piece goes down. A write of several pieces keeps its place in the line until the last one goes.
+    fn leave_line(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        if slot.piece.end() >= slot.end {
+            self.order.forget(index);
         }
     }
 
@@ -342,42 +282,53 @@ impl Queue {
         Error::lower(self.mapping.devices()[device].name(), e)
     }
 
-    pub(super) fn advance(&mut self, index: u32, len: u64) {
-        self.slots.get(index).at += len;
-        self.moved += len;
+    /// All is done with the piece.
+    fn advance(&mut self, index: u32) -> Step {
+        let slot = self.slots.get(index);
+        slot.at += slot.piece.len;
+        self.moved += slot.piece.len;
+        Step::Done
+    }
+
+    /// The piece, whose memory this is, failed.
+    fn fail(&mut self, index: u32, buffer: Buffer, error: Error) -> Step {
+        self.slots.get(index).stage = Stage::Ready(Some(buffer));
+        Step::Failed(error)
     }
 
     /// A request, or a part of one, is over.
-    pub(super) fn complete(&mut self, index: u32, result: Result<()>) {
-        if self.slots.get(index).order == WriteOrder::Arrival {
+    fn complete(&mut self, index: u32, result: Result<()>) {
+        let slot = self.slots.get(index);
+        if slot.order == WriteOrder::Arrival {
             self.order.forget(index);
         }
-        if let Family::Part { parent, .. } = self.slots.get(index).family {
-            return self.part_over(parent, result);
+        if let Some(part) = slot.part_of {
+            return self.part_over(part.parent, result);
         }
         self.unlock(index);
-        let slot = self.slots.get(index);
-        let changes = slot.kind != Kind::Read && slot.kind != Kind::Flush;
-        let Slot { tag, job, mut buffer, spare, start, end, kind, arrived, .. } = self.slots.take(index);
-        if changes {
+        let Slot { tag, op, epoch, mut stage, spare, start, end, class, arrived, .. } =
+            self.slots.take(index);
+        self.epochs.unpin(epoch);
+        let mut buffer = stage.take();
+        if class != Class::Read && class != Class::Flush {
             self.writes.leave(&index, |next| self.runnable.push_back(*next));
         }
         spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
-        let bytes = match (job, &mut buffer) {
-            (Job::Read { view: Some((from, len)) }, Some(buffer)) => {
+        let bytes = match (op, &mut buffer) {
+            (Op::Read { view: Some((from, len)) }, Some(buffer)) => {
                 buffer.copy_within(from..from + len, 0);
                 buffer.truncate(len);
                 len as u64
             }
             _ => end - start,
         };
-        if kind == Kind::Other
+        if class == Class::Other
             && let Some(zeros) = buffer.take()
         {
             self.arena.free(zeros);
         }
         self.requests -= 1;
-        self.count(kind, bytes, result.is_ok());
+        self.count(class, bytes, result.is_ok());
         let latency = self.now.saturating_duration_since(arrived);
         self.post.stats.total.record(nanos(latency), 1);
         self.post.stats.in_flight.store(self.requests.into(), std::sync::atomic::Ordering::Relaxed);
@@ -385,19 +336,19 @@ impl Queue {
     }
 }
 
-fn beyond() -> Step {
-    Step::Failed(Error::new(ErrorKind::OutOfRange, "beyond the volume's end"))
-}
-
 fn unsupported(e: &underseal_device::Error) -> bool {
-    const EOPNOTSUPP: i32 = 95;
-    e.errno() == Some(EOPNOTSUPP)
+    e.errno() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())
 }
 
-pub(super) fn lost_memory() -> Step {
-    Step::Failed(Error::new(ErrorKind::Lower, "the request's memory did not come back from the lower device"))
+fn beyond() -> Error {
+    Error::new(ErrorKind::OutOfRange, "beyond the volume's end")
 }
 
-pub(super) fn no_key() -> Step {
-    Step::Failed(Error::new(ErrorKind::NoKey, "the volume's key is wiped"))
+/// A lower device breaks its contract.
+fn kept() -> Error {
+    Error::new(ErrorKind::Lower, "the request's memory did not come back from the lower device")
+}
+
+fn no_key() -> Error {
+    Error::new(ErrorKind::NoKey, "the volume's key is wiped")
 }

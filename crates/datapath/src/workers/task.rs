@@ -1,13 +1,13 @@
 //! A piece of a request in the hands of a worker.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use underseal_cipher::InOutBuf;
 use underseal_device::{Buffer, Channel, Now};
 use underseal_volume::Volume;
 
+use crate::Error;
+use crate::piece::Piece;
 use crate::post::{Letter, Post};
 
 /// One call of the cipher, perhaps with the I/O before or after it.
@@ -19,11 +19,9 @@ pub(crate) struct Task {
     /// Another surplus task was with workers when it was given.
     pub(crate) follows: bool,
     pub(crate) volume: Arc<Volume>,
-    pub(crate) segment: usize,
-    /// Where it begins in the volume, in bytes.
-    pub(crate) at: u64,
+    pub(crate) piece: Piece,
+    /// The request's memory.
     pub(crate) buffer: Buffer,
-    pub(crate) range: Range<usize>,
     /// Whose it is.
     pub(crate) home: Arc<Post>,
     pub(crate) given: Instant,
@@ -49,6 +47,8 @@ pub(crate) enum Outcome {
     /// The device would have blocked after so many bytes. What was to be encrypted is.
     Blocked(usize),
     Failed(underseal_device::Error),
+    /// The cipher refused a sector.
+    Broken(Error),
     /// The worker panicked.
     Died,
 }
@@ -57,41 +57,30 @@ impl Task {
     /// Does it, in the calling thread.
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
         self.started = Instant::now();
-        let segment = &self.volume.segments()[self.segment];
-        // The data path gives out what is stored only; the rest stays untouched.
-        let (Some((device, lower)), Some((cipher, sector))) =
-            (segment.lower(self.at), segment.cipher(self.at))
-        else {
-            return;
+        let Self { work, volume, piece, buffer, .. } = self;
+        let (range, lower) = (piece.range(), piece.lower);
+        let channel = channels.get_mut(piece.device);
+        // A worker without channels does the crypto only.
+        let moved = match (&work, channel) {
+            (Work::Decrypt, _) => Ok(Now::Done),
+            (Work::ReadAndDecrypt, None) => Ok(Now::Blocked(0)),
+            (Work::ReadAndDecrypt, Some(channel)) => Ok(channel.read_now(lower, &mut buffer[range.clone()])),
+            (Work::Encrypt, _) => piece.encrypt(volume, buffer, range.clone()).map(|()| Now::Done),
+            (Work::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, range.clone()).map(|()| {
+                channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, &buffer[range.clone()]))
+            }),
         };
-        let bytes = &mut self.buffer[self.range.clone()];
-        let channel = channels.get_mut(device);
-        let now = match (self.work, channel) {
-            (Work::Decrypt, _) => {
-                cipher.decrypt(sector, InOutBuf::from(bytes));
-                Now::Done
+        let done = match (moved, work) {
+            (Ok(Now::Done), Work::Decrypt | Work::ReadAndDecrypt) => {
+                piece.decrypt(volume, buffer, range).map(|()| Now::Done)
             }
-            (Work::Encrypt, _) => {
-                cipher.encrypt(sector, InOutBuf::from(bytes));
-                Now::Done
-            }
-            (Work::ReadAndDecrypt, None) => Now::Blocked(0),
-            (Work::ReadAndDecrypt, Some(channel)) => {
-                let now = channel.read_now(lower, bytes);
-                if matches!(now, Now::Done) {
-                    cipher.decrypt(sector, InOutBuf::from(bytes));
-                }
-                now
-            }
-            (Work::EncryptAndWrite, channel) => {
-                cipher.encrypt(sector, InOutBuf::from(&mut *bytes));
-                channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, bytes))
-            }
+            (moved, _) => moved,
         };
-        self.outcome = match now {
-            Now::Done => Outcome::Done,
-            Now::Blocked(done) => Outcome::Blocked(done),
-            Now::Failed(e) => Outcome::Failed(e),
+        self.outcome = match done {
+            Ok(Now::Done) => Outcome::Done,
+            Ok(Now::Blocked(done)) => Outcome::Blocked(done),
+            Ok(Now::Failed(e)) => Outcome::Failed(e),
+            Err(e) => Outcome::Broken(e),
         };
     }
 

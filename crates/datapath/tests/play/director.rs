@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, WriteOrder};
+use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Mover, Policy, WriteOrder};
 use underseal_device::Kind;
 use underseal_device_lab::{Fault, FaultControl, Rule};
 
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(120);
 pub(crate) fn direct(
     setup: &Setup,
     shared: &Shared,
-    mapping: &Mapping,
+    mapping: &Arc<Mapping>,
     controls: &[Arc<FaultControl>],
     until: Instant,
 ) -> (u64, u64) {
@@ -42,6 +42,7 @@ pub(crate) fn direct(
                 cut_power(setup, shared, controls);
                 cuts += 1;
             }
+            90..95 => claim(setup, mapping, &mut dice),
             _ => {
                 let stats = mapping.stats();
                 assert!(stats.in_flight <= u64::from(setup.queue.depth) * (setup.threads + 1) * 2);
@@ -100,6 +101,19 @@ fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
     }
     thread::sleep(Duration::from_micros(dice.length(3000)));
     mapping.resume().unwrap();
+}
+
+/// Has a part of the volume for itself, as one that moves it, and sets it anew.
+fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
+    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    for _ in 0..dice.length(4) {
+        let sector = u64::from(setup.sector);
+        let start = dice.below(setup.size / sector) * sector;
+        let end = (start + dice.length(1 << 10) * sector).min(setup.size);
+        let claim = mover.claim(start..end, LONG).unwrap();
+        thread::sleep(Duration::from_micros(dice.length(1000)));
+        claim.relay(setup.volume(1)).unwrap();
+    }
 }
 
 fn inject(control: &FaultControl, dice: &mut Dice) {

@@ -1,10 +1,14 @@
 //! What must hold under every policy, each law by itself. `tests/soak.rs` plays all of it at once.
 
 mod alone;
+mod broken;
 mod engines;
+mod foreign;
 mod halves;
+mod mover;
 mod order;
 mod races;
+mod resize;
 mod suspend;
 
 use std::sync::Arc;

@@ -1,25 +1,34 @@
 //! Requests of several parts: sectors that are written in part, and long requests that are shared or split.
 
+use std::ops::Range;
+
 use underseal_device::Buffer;
 
-use super::{Family, Job, Kind, Queue, Slot};
-use crate::{Dispatch, Result};
+use super::super::{Queue, SHARED_PARTS};
+use super::kept;
+use crate::slot::{Class, Op, Part, Parts, Slot, Stage};
+use crate::{Dispatch, Error, ErrorKind, Result};
 
 impl Queue {
-    /// A request's turn has come.
-    pub(super) fn begin(&mut self, index: u32) {
+    /// A request's turn has come: it runs under what is set now.
+    pub(in super::super) fn begin(&mut self, index: u32) {
         let now = self.now;
+        let epoch = self.epochs.pin();
         let slot = self.slots.get(index);
         let waited = now.saturating_duration_since(slot.arrived);
-        slot.since = now;
+        (slot.epoch, slot.since) = (epoch, now);
+        slot.stage = Stage::Ready(slot.stage.take());
         self.post.stats.queued.record(crate::stats::nanos(waited), 1);
-        let slot = self.slots.get(index);
+        if slot.end > self.settings.layout.size {
+            let context = format!("the volume ends at {} by now", self.settings.layout.size);
+            return self.complete(index, Err(Error::new(ErrorKind::OutOfRange, context)));
+        }
         if slot.spare[0].is_some() {
             return self.begin_edges(index);
         }
         // The parts of a write to a zone would be in flight together.
-        let in_sequence = self.mapping.is_zoned() && slot.job.changes();
-        let data = matches!(slot.job, Job::Read { .. } | Job::Write { .. }) && !in_sequence;
+        let in_sequence = self.mapping.is_zoned() && slot.op.changes();
+        let data = matches!(slot.op, Op::Read { .. } | Op::Write { .. }) && !in_sequence;
         if data && slot.end - slot.start > slot.most && slot.dispatch != Dispatch::Inline {
             let most = slot.most;
             return self.divide(index, most);
@@ -40,7 +49,7 @@ impl Queue {
             return self.dispatch(index);
         }
         let cuts = (1..count).map(|n| start + u64::from(n) * each).take_while(|cut| *cut < end);
-        let mut parts = [(0, 0); super::SHARED_PARTS as usize];
+        let mut parts = [(0, 0); SHARED_PARTS as usize];
         let mut used = 0;
         let mut from = start;
         for to in cuts.chain([end]) {
@@ -48,14 +57,15 @@ impl Queue {
             (used, from) = (used + 1, to);
         }
         let slot = self.slots.get(index);
-        let (job, dispatch, Some(mut rest)) = (slot.job, slot.dispatch, slot.buffer.take()) else { return };
+        let (op, dispatch) = (slot.op, slot.dispatch);
+        let Some(mut rest) = slot.stage.take() else { return self.complete(index, Err(kept())) };
         // The view is the parent's matter.
-        let job = if job.reads() { Job::Read { view: None } } else { job };
-        let mut made = [0; super::SHARED_PARTS as usize];
+        let op = if op.reads() { Op::Read { view: None } } else { op };
+        let mut made = [0; SHARED_PARTS as usize];
         for (n, (from, to)) in parts[..used].iter().enumerate() {
             let after = rest.split_off(usize::try_from(to - from).unwrap_or(usize::MAX).min(rest.len()));
             let buffer = std::mem::replace(&mut rest, after);
-            made[n] = self.part(index, job, *from, *to, Some(buffer), dispatch);
+            made[n] = self.part(index, op, *from..*to, Some(buffer), dispatch);
         }
         self.spare_parts -= u32::try_from(used).unwrap_or(0);
         self.start_parts(index, &made[..used], true);
@@ -64,12 +74,12 @@ impl Queue {
     /// Divides a write that covers sectors in part: these are read first.
     fn begin_edges(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        let (job, start, end, dispatch) = (slot.job, slot.start, slot.end, slot.dispatch);
-        let mut rest = slot.buffer.take();
-        let zeros = job == Job::WriteZeros;
-        let durable = job.is_durable();
+        let (op, start, end, dispatch) = (slot.op, slot.start, slot.end, slot.dispatch);
+        let mut rest = slot.stage.take();
+        let scratch = std::mem::take(&mut slot.spare);
+        let zeros = op == Op::WriteZeros;
+        let durable = op.is_durable();
         let sector = u64::from(self.mapping.sector());
-        let scratch = std::mem::take(&mut self.slots.get(index).spare);
         // Memory for more than that: for all of it.
         let whole = scratch[0].as_ref().is_some_and(|memory| memory.len() as u64 > sector);
         let mut scratch = scratch.into_iter().flatten();
@@ -94,13 +104,13 @@ impl Queue {
             };
             parts[used] = if is_edge {
                 let within = usize::try_from(from - floor).unwrap_or(0);
-                let modify = Job::Modify { reads: true, from: within, len, durable };
+                let modify = Op::Modify { reads: true, from: within, len, durable };
                 let ceiling = to.next_multiple_of(sector);
-                let part = self.part(index, modify, floor, ceiling, scratch.next(), dispatch);
+                let part = self.part(index, modify, floor..ceiling, scratch.next(), dispatch);
                 self.slots.get(part).spare[0] = data;
                 part
             } else {
-                self.part(index, job, from, to, data, dispatch)
+                self.part(index, op, from..to, data, dispatch)
             };
             used += 1;
             from = to;
@@ -116,103 +126,100 @@ impl Queue {
     fn part(
         &mut self,
         parent: u32,
-        job: Job,
-        start: u64,
-        end: u64,
+        op: Op,
+        range: Range<u64>,
         buffer: Option<Buffer>,
         dispatch: Dispatch,
     ) -> u32 {
-        let family = Family::Part { parent, next: None };
         let slot = self.slots.get(parent);
-        let (order, most, kind) = (slot.order, slot.most, slot.kind);
-        let part = Slot::new(job, start..end, buffer, kind, self.now);
-        self.slots.put(Slot { most, dispatch, order, family, ..part })
+        let (order, most, class, epoch) = (slot.order, slot.most, slot.class, slot.epoch);
+        let part = Slot::new(op, range, None, class, self.now);
+        let (part_of, stage) = (Some(Part { parent, next: None }), Stage::Ready(buffer));
+        self.slots.put(Slot { most, dispatch, order, epoch, part_of, stage, ..part })
     }
 
     fn start_parts(&mut self, parent: u32, parts: &[u32], is_shared: bool) {
         for pair in parts.windows(2) {
-            if let Family::Part { next, .. } = &mut self.slots.get(pair[0]).family {
-                *next = Some(pair[1]);
+            if let Some(part) = &mut self.slots.get(pair[0]).part_of {
+                part.next = Some(pair[1]);
             }
         }
         let count = u32::try_from(parts.len()).unwrap_or(0);
-        self.slots.get(parent).family =
-            Family::Parent { first: parts[0], left: count, parts: count, is_shared, failed: None };
+        self.slots.get(parent).stage =
+            Stage::Parts(Parts { first: parts[0], left: count, count, is_shared, failed: None });
         for part in parts {
             self.dispatch(*part);
         }
     }
 
-    /// A part is over. True when it was the last: the whole request is over then.
+    /// A part is over. After the last one the whole request is.
     pub(super) fn part_over(&mut self, parent: u32, result: Result<()>) {
-        let Family::Parent { first, left, parts, is_shared, failed } = &mut self.slots.get(parent).family
-        else {
-            return;
-        };
-        *left -= 1;
+        let Stage::Parts(parts) = &mut self.slots.get(parent).stage else { return };
+        parts.left -= 1;
         if let Err(e) = result {
-            failed.get_or_insert(e);
+            parts.failed.get_or_insert(e);
         }
-        if *left > 0 {
+        if parts.left > 0 {
             return;
         }
-        let (mut next, failed) = (Some(*first), failed.take());
-        if *is_shared {
-            self.spare_parts += *parts;
+        let (mut next, failed) = (Some(parts.first), parts.failed.take());
+        if parts.is_shared {
+            self.spare_parts += parts.count;
         }
-        let mut whole: Option<Buffer> = None;
+        let (mut whole, mut is_lost): (Option<Buffer>, bool) = (None, false);
+        // Those of zeros have memory only where they are whole sectors.
+        let all_have = self.slots.get(parent).class != Class::Other;
         while let Some(index) = next {
-            let Slot { family, job, mut buffer, spare: [data, _], .. } = self.slots.take(index);
-            next = if let Family::Part { next, .. } = family { next } else { None };
-            if let Job::Modify { .. } = job {
+            let Slot { part_of, op, mut stage, spare: [data, _], .. } = self.slots.take(index);
+            next = part_of.and_then(|part| part.next);
+            let mut buffer = stage.take();
+            if let Op::Modify { .. } = op {
                 // The sector was ours, the bytes are the caller's.
                 if let Some(scratch) = std::mem::replace(&mut buffer, data) {
                     self.arena.free(scratch);
                 }
             }
+            // What the lower device has kept leaves a gap, which no buffer can have.
+            is_lost |= all_have && buffer.is_none();
             match (&mut whole, buffer) {
+                _ if is_lost => whole = None,
                 (Some(whole), Some(buffer)) => whole.join(buffer),
                 (none @ None, buffer) => *none = buffer,
                 (Some(_), None) => {}
             }
         }
         let slot = self.slots.get(parent);
-        slot.family = Family::Alone;
-        slot.buffer = whole;
+        slot.stage = Stage::Ready(whole);
         slot.at = slot.end;
         match failed {
             Some(e) => self.complete(parent, Err(e)),
-            None if slot.then_flush => {
-                slot.job = Job::Flush { device: 0 };
-                self.run(parent);
-            }
-            None => self.complete(parent, Ok(())),
+            None => self.run(parent),
         }
     }
 
     /// Puts what is written into the sector that was read, which is written next.
     pub(super) fn overlay(&mut self, index: u32) {
         let slot = self.slots.get(index);
-        if let Job::Modify { from, len, durable, .. } = slot.job
-            && let Some(sector) = &mut slot.buffer
+        if let Op::Modify { from, len, durable, .. } = slot.op
+            && let Stage::Ready(Some(sector)) = &mut slot.stage
         {
             match &slot.spare[0] {
                 Some(data) => sector[from..from + len].copy_from_slice(data),
                 None => sector[from..from + len].fill(0),
             }
-            slot.job = Job::Modify { reads: false, from, len, durable };
+            slot.op = Op::Modify { reads: false, from, len, durable };
             slot.at = slot.start;
         }
     }
 
-    /// What counts as this kind of request has ended.
-    pub(super) fn count(&self, kind: Kind, bytes: u64, well: bool) {
+    /// What counts as this class of request has ended.
+    pub(super) fn count(&self, class: Class, bytes: u64, well: bool) {
         let stats = &self.post.stats;
-        let counters = match kind {
-            Kind::Read => &stats.reads,
-            Kind::Write => &stats.writes,
-            Kind::Flush => &stats.flushes,
-            Kind::Other => &stats.others,
+        let counters = match class {
+            Class::Read => &stats.reads,
+            Class::Write => &stats.writes,
+            Class::Flush => &stats.flushes,
+            Class::Other => &stats.others,
         };
         counters.ended(bytes, well);
     }

@@ -1,0 +1,113 @@
+//! Where a volume's bytes lie: what of it is set, and can be set otherwise while it runs.
+
+use std::ops::Range;
+
+use underseal_cipher::SectorSize;
+use underseal_device::Device;
+use underseal_volume::{Segment, SegmentKind, Stored, Volume};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A volume without its keys.
+pub(crate) struct Layout {
+    pub(crate) size: u64,
+    /// Zeros below are zeros above everywhere.
+    pub(crate) is_null: bool,
+    /// A cipher spreads each byte over all of its sector.
+    pub(crate) spreads: bool,
+    /// By where each begins in the volume.
+    pub(crate) lies: Vec<(u64, Lies)>,
+}
+
+/// Where a segment lies, and what its cipher allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lies {
+    Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool },
+    Zero,
+    Error,
+}
+
+impl Lies {
+    fn of(segment: &Segment) -> Self {
+        match &segment.kind {
+            SegmentKind::Stored(Stored { device, lower, cipher, .. }) => Self::Stored {
+                device: *device,
+                lower: *lower,
+                sector: cipher.sector_size(),
+                is_null: cipher.is_null(),
+                is_local: cipher.is_local(),
+            },
+            SegmentKind::Zero => Self::Zero,
+            SegmentKind::Error => Self::Error,
+        }
+    }
+}
+
+impl Layout {
+    pub(crate) fn of(volume: &Volume) -> Self {
+        let stored = || volume.segments().iter().filter_map(Segment::as_stored);
+        Self {
+            size: volume.size(),
+            is_null: stored().all(|s| s.cipher.is_null()),
+            spreads: stored().any(|s| !s.cipher.is_local()),
+            lies: volume.segments().iter().map(|s| (s.start, Lies::of(s))).collect(),
+        }
+    }
+
+    /// True when every byte that both have, outside of a range, lies at the same place under a cipher of the same kind.
+    pub(crate) fn agrees(&self, other: &Self, outside: &Range<u64>) -> bool {
+        let end = self.size.min(other.size);
+        let bounds = self.lies.iter().chain(&other.lies).map(|(start, _)| *start).chain([outside.end]);
+        let compared = bounds.filter(|at| *at < end && !outside.contains(at));
+        compared.into_iter().all(|at| self.at(at) == other.at(at))
+    }
+
+    /// What begins at, or goes on at a byte.
+    fn at(&self, at: u64) -> Option<Lies> {
+        let after = self.lies.partition_point(|(start, _)| *start <= at);
+        // How far it goes from there shows at the next bound.
+        let (start, mut lies) = *self.lies.get(after.checked_sub(1)?)?;
+        if let Lies::Stored { lower, .. } = &mut lies {
+            *lower = lower.wrapping_add(at - start);
+        }
+        Some(lies)
+    }
+}
+
+/// Whether a volume fits on its devices.
+///
+/// # Errors
+/// `Layout`.
+pub(crate) fn check<'d>(volume: &Volume, device: impl Fn(usize) -> Option<&'d dyn Device>) -> Result<()> {
+    for (stored, len) in volume.segments().iter().filter_map(|s| Some((s.as_stored()?, s.len))) {
+        let Some(device) = device(stored.device) else {
+            let context = format!("the volume lies on {} devices or more", stored.device + 1);
+            return Err(Error::new(ErrorKind::Layout, context));
+        };
+        fits(stored.lower, len, device)?;
+        if stored.cipher.tag_size() > 0 {
+            let context = "the cipher keeps a tag for each sector, and there is no place for them";
+            return Err(Error::new(ErrorKind::Layout, context));
+        }
+    }
+    Ok(())
+}
+
+fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
+    let geometry = device.geometry();
+    let bad = |why: String| Err(Error::new(ErrorKind::Layout, format!("{}: {why}", device.name())));
+    let end = lower + len;
+    if end > geometry.size {
+        return bad(format!(
+            "the volume ends at byte {end}, the device at {}: is it cut short?",
+            geometry.size
+        ));
+    }
+    let block = u64::from(geometry.block);
+    if !lower.is_multiple_of(block) || !len.is_multiple_of(block) {
+        return bad(format!(
+            "the data at byte {lower} does not lie on blocks of {block} bytes, as direct I/O wants: open it without"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What requests run under: each pins, when it begins, what is set then, and ends under that.
+//!
+//! The queue has one reference to each volume in use, and counts its own requests: a reference for each request would be
+//! counted on a cache line that all queues share.
+
+use std::sync::Arc;
+
+use underseal_volume::Volume;
+
+use crate::control::Settings;
+
+pub(super) struct Epochs {
+    all: Vec<Epoch>,
+    /// The number of the one that requests begin in.
+    current: u32,
+}
+
+struct Epoch {
+    /// None: the key is wiped.
+    volume: Option<Arc<Volume>>,
+    /// Its requests take the sectors' lock.
+    locks: bool,
+    /// Requests that have pinned it.
+    users: u32,
+}
+
+impl Epochs {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { all: vec![Epoch::new(settings)], current: 0 }
+    }
+
+    /// Begins another epoch, unless what is set makes no difference to requests.
+    pub(super) fn set(&mut self, settings: &Settings) {
+        let next = Epoch::new(settings);
+        let now = &self.all[self.current as usize];
+        let same = match (&now.volume, &next.volume) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        if same && now.locks == next.locks {
+            return;
+        }
+        let before = std::mem::replace(&mut self.current, u32::MAX);
+        self.forget(before);
+        let free = self.all.iter().position(|epoch| epoch.users == 0);
+        let free = free.unwrap_or_else(|| {
+            self.all.push(Epoch { volume: None, locks: false, users: 0 });
+            self.all.len() - 1
+        });
+        self.all[free] = next;
+        self.current = u32::try_from(free).unwrap_or(u32::MAX);
+    }
+
+    /// One more request runs under what is set now.
+    pub(super) fn pin(&mut self) -> u32 {
+        self.all[self.current as usize].users += 1;
+        self.current
+    }
+
+    /// One of its requests is over.
+    pub(super) fn unpin(&mut self, number: u32) {
+        self.all[number as usize].users -= 1;
+        self.forget(number);
+    }
+
+    fn forget(&mut self, number: u32) {
+        let epoch = &mut self.all[number as usize];
+        if epoch.users == 0 && number != self.current {
+            epoch.volume = None;
+        }
+    }
+
+    pub(super) fn volume(&self, number: u32) -> Option<&Arc<Volume>> {
+        self.all[number as usize].volume.as_ref()
+    }
+
+    /// The volume for requests that begin now.
+    pub(super) fn current(&self) -> Option<&Arc<Volume>> {
+        self.volume(self.current)
+    }
+
+    /// Whether requests that begin now take the sectors' lock.
+    pub(super) fn locks(&self) -> bool {
+        self.all[self.current as usize].locks
+    }
+
+    /// True when all that began before the last change is over.
+    pub(super) fn old_are_over(&self) -> bool {
+        (0..).zip(&self.all).all(|(number, epoch)| number == self.current || epoch.users == 0)
+    }
+}
+
+impl Epoch {
+    fn new(settings: &Settings) -> Self {
+        Self { volume: settings.volume.clone(), locks: settings.locks, users: 0 }
+    }
+}

@@ -1,0 +1,151 @@
+//! The adaptive policy's backlog: what this thread does of it, and what workers do.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::Queue;
+use super::super::adaptive::{Outlook, Plan, Waits};
+use crate::piece::{Piece, Place};
+use crate::slot::{Op, Stage};
+use crate::stats::{Did, nanos};
+use crate::workers::{Task, Work};
+use crate::{Affinity, WriteOrder};
+
+/// A worker is about to be done: it is waited for so long before this thread sleeps, since waking takes as long.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+impl Queue {
+    /// Starts a read or write: at once, or when its turn in the backlog comes.
+    pub(super) fn dispatch_adaptive(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        if self.adaptive.is_trifle(slot.class, slot.end - slot.at) {
+            let above = self.adaptive.at(Some(index));
+            self.run(index);
+            self.adaptive.at(above);
+        } else if slot.op.reads() && self.adaptive.reads_block() {
+            self.run(index);
+        } else {
+            self.join_backlog(index);
+        }
+    }
+
+    /// Puts a slot into the backlog.
+    pub(super) fn join_backlog(&mut self, index: u32) {
+        let slot = self.slots.get(index);
+        slot.since = self.now;
+        let begins = matches!(slot.stage, Stage::Ready(_)) && slot.at == slot.start && slot.part_of.is_none();
+        let divides = begins
+            && matches!(slot.op, Op::Read { .. } | Op::Write { .. })
+            // A write that has its place in the line keeps it as a whole.
+            && !(slot.order == WriteOrder::Arrival && slot.op.changes());
+        if self.adaptive.join(index, slot.class, slot.end - slot.at, divides) {
+            self.adaptive.show(&self.post.stats);
+        }
+    }
+
+    /// Does the next piece of the backlog, and hands over what is too much. False when there is none.
+    pub(in super::super) fn work_on_backlog(&mut self) -> bool {
+        if self.adaptive.is_empty() {
+            return false;
+        }
+        if self.adaptive.away() > 0 && self.post.has_letters() {
+            // A worker that is done can have more.
+            self.read_letters();
+        }
+        loop {
+            let workers = self.mapping.workers();
+            let outlook = Outlook {
+                now: self.now,
+                moved: self.moved,
+                spare_parts: self.spare_parts > 1,
+                has_room: |away| workers.has_room(away),
+            };
+            match self.adaptive.plan(&outlook) {
+                Some(Plan::Divide(slot, each)) => self.divide(slot.index, each),
+                Some(Plan::Give(slot)) if self.give_surplus(slot.index) => {}
+                Some(Plan::Give(slot) | Plan::Do(slot)) => {
+                    self.work_on(slot);
+                    break;
+                }
+                // All is with workers.
+                None => break,
+            }
+        }
+        self.settle();
+        true
+    }
+
+    /// Does a slot's next piece that was in the backlog, and measures it.
+    fn work_on(&mut self, waits: Waits) {
+        let Waits { index, class, len, .. } = waits;
+        let began = self.tick();
+        self.adaptive.at(Some(index));
+        let moved = self.moved;
+        let slot = self.slots.get(index);
+        slot.since = began;
+        let came = if let Stage::Came(_) = slot.stage { slot.stage.take() } else { None };
+        if let Some(buffer) = came {
+            let step = self.decrypt_here(index, buffer);
+            self.went_on(index, step);
+        } else {
+            self.run(index);
+        }
+        self.adaptive.at(None);
+        if self.moved - moved == len {
+            self.adaptive.took(class, len, nanos(self.now.saturating_duration_since(began)));
+        }
+        self.adaptive.show(&self.post.stats);
+    }
+
+    /// Gives a slot's next piece to a worker. False when no worker can do it.
+    fn give_surplus(&mut self, index: u32) -> bool {
+        let slot = self.slots.get(index);
+        let came = matches!(slot.stage, Stage::Came(_));
+        if !came {
+            let volume = self.epochs.volume(slot.epoch);
+            let Some(piece) = volume.and_then(|volume| Piece::next_of(slot, volume)) else { return false };
+            if piece.place != Place::Stored {
+                return false;
+            }
+            slot.piece = piece;
+        }
+        let work = match (slot.op.reads(), came) {
+            (true, true) => Work::Decrypt,
+            (true, false) => Work::ReadAndDecrypt,
+            _ if slot.order == WriteOrder::AsReady && !slot.op.is_durable() => Work::EncryptAndWrite,
+            _ => Work::Encrypt,
+        };
+        let Some(buffer) = slot.stage.take() else { return false };
+        // Without a worker it has been begun here.
+        let step = self.give(index, buffer, work, Affinity::Any, true);
+        self.went_on(index, step);
+        true
+    }
+
+    /// Before this thread sleeps, it takes back what no worker has come to, and waits a little for one that is at work.
+    /// True when something came of it.
+    pub(in super::super) fn take_surplus_back(&mut self) -> bool {
+        if self.adaptive.away() == 0 {
+            return false;
+        }
+        let home = &self.post;
+        let mine = |task: &Task| task.is_surplus && Arc::ptr_eq(&task.home, home);
+        if let Some(mut task) = self.mapping.workers().take_back(mine) {
+            self.adaptive.took_back(&task);
+            self.post.stats.did(Did::TakenBack);
+            task.run(&mut self.channels);
+            let index = task.slot;
+            let step = self.task_result(task);
+            self.went_on(index, step);
+            return true;
+        }
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if self.post.has_letters() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+}

@@ -1,0 +1,145 @@
+//! Requests in the caller's memory, here and now: writes that are encrypted there, reads that are decrypted there.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use underseal_device::{Buffer, Now};
+
+use super::super::Queue;
+use super::{beyond, no_key};
+use crate::piece::{Piece, Place};
+use crate::slot::{Class, Lock, Op, Slot, Stage};
+use crate::stats::{Did, nanos};
+use crate::{Dispatch, Result};
+
+impl Queue {
+    /// True when a write need not wait for anything but its sectors' lock.
+    pub(in super::super) fn writes_straight(&self, range: &Range<u64>) -> bool {
+        let policy = self.settings.policy;
+        self.is_straight(policy.write, policy.max_write_size, range)
+            && !self.mapping.is_zoned()
+            && self.order.is_empty()
+            && self.writes.is_free(range)
+    }
+
+    /// The same of a read.
+    pub(in super::super) fn reads_straight(&self, range: &Range<u64>) -> bool {
+        let policy = self.settings.policy;
+        self.is_straight(policy.read, policy.max_read_size, range) && !self.adaptive.reads_block()
+    }
+
+    /// True when this thread does a request in one go: whole sectors, as one part.
+    fn is_straight(&self, dispatch: Dispatch, most: Option<u32>, range: &Range<u64>) -> bool {
+        let inline = match dispatch {
+            Dispatch::Inline => true,
+            Dispatch::Adaptive => self.adaptive.is_empty(),
+            Dispatch::Workers { .. } | Dispatch::Engine => false,
+        };
+        let whole = most.is_none_or(|most| range.end - range.start <= u64::from(most));
+        inline && whole && !self.settings.suspended && self.widen(range.clone()).1 == 0
+    }
+
+    /// Reads and decrypts, if that goes at once. None: the lower device would block.
+    pub(in super::super) fn read_now(&mut self, range: Range<u64>, data: &mut [u8]) -> Option<Result<()>> {
+        let mut at = range.start;
+        let arrived = self.now;
+        while at < range.end {
+            let Some(volume) = self.epochs.current() else { return Some(Err(no_key())) };
+            let Some(piece) = Piece::find(volume, at, range.end, range.start) else {
+                return Some(Err(beyond()));
+            };
+            at = piece.end();
+            match piece.place {
+                Place::Stored => {}
+                Place::Zero => {
+                    data[piece.range()].fill(0);
+                    continue;
+                }
+                Place::Error => return Some(Err(piece.error())),
+            }
+            let began = self.now;
+            let now = self.channels[piece.device].read_now(piece.lower, &mut data[piece.range()]);
+            self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
+            match now {
+                Now::Done => {}
+                Now::Blocked(_) => return None,
+                Now::Failed(e) => return Some(Err(self.lower(piece.device, e))),
+            }
+            let came = Instant::now();
+            self.post.stats.lower.record(nanos(came.saturating_duration_since(began)), 1);
+            if let Err(e) = piece.decrypt(volume, data, piece.range()) {
+                return Some(Err(e));
+            }
+            let latency = self.tick().saturating_duration_since(came);
+            self.post.stats.crypto.record(nanos(latency), 1);
+            self.post.stats.did(Did::Inline);
+        }
+        self.over_at_once(Class::Read, arrived, data.len());
+        Some(Ok(()))
+    }
+
+    /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
+    /// stopped is encrypted whole.
+    pub(in super::super) fn write_now(&mut self, range: Range<u64>, data: &mut [u8]) -> (u64, Result<()>) {
+        let mut at = range.start;
+        let arrived = self.now;
+        while at < range.end {
+            let Some(volume) = self.epochs.current() else { return (at, Err(no_key())) };
+            let Some(piece) = Piece::find(volume, at, range.end, range.start) else {
+                return (at, Err(beyond()));
+            };
+            match piece.place {
+                Place::Stored => {}
+                Place::Zero => {
+                    at = piece.end();
+                    continue;
+                }
+                Place::Error => return (at, Err(piece.error())),
+            }
+            let began = self.now;
+            if let Err(e) = piece.encrypt(volume, data, piece.range()) {
+                return (at, Err(e));
+            }
+            self.now = Instant::now();
+            let encrypted = self.now;
+            self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
+            self.post.stats.did(Did::Inline);
+            match self.channels[piece.device].write_now(piece.lower, &data[piece.range()]) {
+                Now::Done => at = piece.end(),
+                Now::Blocked(_) => return (at, Ok(())),
+                Now::Failed(e) => return (at, Err(self.lower(piece.device, e))),
+            }
+            let latency = self.tick().saturating_duration_since(encrypted);
+            self.post.stats.lower.record(nanos(latency), 1);
+        }
+        self.over_at_once(Class::Write, arrived, data.len());
+        (at, Ok(()))
+    }
+
+    fn over_at_once(&self, class: Class, arrived: Instant, bytes: usize) {
+        self.post.stats.queued.record(0, 1);
+        self.post.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
+        self.count(class, bytes as u64, true);
+    }
+
+    /// Goes on with a write that did not go down at once: the piece at `at` is encrypted already.
+    pub(in super::super) fn write_rest(
+        &mut self,
+        tag: u64,
+        range: Range<u64>,
+        at: u64,
+        buffer: Buffer,
+        lock: Lock,
+    ) {
+        let piece = self.epochs.current().and_then(|volume| Piece::find(volume, at, range.end, range.start));
+        let slot = Slot::new(Op::Write { durable: false }, range.clone(), None, Class::Write, self.now);
+        let epoch = self.epochs.pin();
+        let stage = Stage::Ready(None);
+        let index =
+            self.enter(Slot { tag, at, epoch, stage, piece: piece.unwrap_or(Piece::NONE), lock, ..slot });
+        // Nothing overlaps: it was asked before.
+        self.writes.enter(range, index);
+        let step = self.write(index, buffer);
+        self.went_on(index, step);
+    }
+}

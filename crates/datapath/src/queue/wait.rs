@@ -1,0 +1,111 @@
+//! Where a queue's thread waits: in its ring, or in an event loop of its own.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use super::Queue;
+
+/// How long a queue has nothing to do until it gives the memory of large requests back.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Whether a queue's thread may sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Not now: there is something to [`poll`](Queue::poll) for.
+    None,
+    /// Until its descriptor is readable.
+    Ready,
+    /// Until its descriptor is readable, or it is so late.
+    Until(Instant),
+}
+
+impl Queue {
+    /// Waits until a request in flight moves on or a watched descriptor becomes ready.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn wait(&mut self) -> io::Result<()> {
+        if self.has_something_to_do() {
+            return self.poll();
+        }
+        let mut idle = None;
+        if self.may_sleep() {
+            idle = self.idle_until();
+            let waited = self.ring.wait_until(self.jobs.deadline().into_iter().chain(idle).min());
+            self.post.awake();
+            waited?;
+        }
+        self.woke(idle);
+        self.reap();
+        Ok(())
+    }
+
+    /// Hands over to the kernel what was started, and takes what has come back, without waiting.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn poll(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.rests) {
+            self.post.awake();
+            self.woke(self.idle_until());
+        }
+        self.ring.submit()?;
+        self.reap();
+        Ok(())
+    }
+
+    /// Gets ready to wait elsewhere than in [`wait`](Queue::wait): in an event loop that this queue is a part of. Does what
+    /// can be done, hands over what was started, and says how long the loop may wait for the queue's descriptor (poll(2)
+    /// for reading; every other way to wait for one will do). After that comes [`poll`](Queue::poll), whatever ended the
+    /// wait, and completions are taken, before anything else.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn rest(&mut self) -> io::Result<Rest> {
+        let busy = self.has_something_to_do() || !self.ready.is_empty() || !self.events.is_empty();
+        self.ring.submit()?;
+        if busy || !self.may_sleep() {
+            return Ok(Rest::None);
+        }
+        self.rests = true;
+        let deadline = [self.jobs.deadline(), self.idle_until(), self.ring.next_deadline()];
+        Ok(deadline.into_iter().flatten().min().map_or(Rest::Ready, Rest::Until))
+    }
+
+    /// Something came of looking around, or will.
+    fn has_something_to_do(&mut self) -> bool {
+        let ended = self.ready.len();
+        self.refresh();
+        self.settle();
+        // What a resumed volume lets go on may be over at once.
+        self.ready.len() != ended || self.work_on_backlog() || self.take_surplus_back()
+    }
+
+    /// Whoever sends something from now on wakes this thread.
+    fn may_sleep(&self) -> bool {
+        let (control, version) = (self.mapping.control(), self.settings.version);
+        self.post.may_sleep(|| control.version() != version)
+    }
+
+    /// When it has had nothing to do for so long that it gives memory for large requests back, if it has any.
+    fn idle_until(&self) -> Option<Instant> {
+        let swollen = self.requests == 0 && self.arena.is_swollen() && self.ring.has_timeouts();
+        swollen.then(|| self.now + IDLE)
+    }
+
+    /// The thread has slept; `idle` may have come.
+    fn woke(&mut self, idle: Option<Instant>) {
+        self.now = Instant::now();
+        if idle.is_some_and(|end| end <= self.now) {
+            self.arena.shrink();
+        }
+    }
+}
+
+impl AsFd for Queue {
+    /// Readable when there is something to [`poll`](Queue::poll) for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}

@@ -1,0 +1,262 @@
+//! Somebody who rewrites the volume under its requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
+use underseal_datapath::engine::SoftwarePool;
+use underseal_datapath::{Completion, ErrorKind, Mapping, Mover, Queue, Request};
+use underseal_device::{Device, Kind, Now, RamDevice};
+use underseal_volume::{Segment, Volume};
+
+use super::halves::Halves;
+use super::*;
+
+/// More than any request takes, on a busy machine too.
+const LONG: Duration = Duration::from_secs(120);
+/// A thread that has nothing to wait for has begun whatever it can after so many turns.
+const TURNS: usize = 12;
+
+fn cipher(spec: &str, key: u8, fill: u8) -> Arc<dyn SectorCipher> {
+    let key = Key::new(&(0..key).map(|i| i ^ fill).collect::<Vec<u8>>()).unwrap();
+    build(&spec.parse().unwrap(), &key, SectorSize::S4096).unwrap()
+}
+
+/// Another key than that of [`xts`].
+fn other() -> Arc<dyn SectorCipher> {
+    cipher("aes-xts-plain64", 64, 0x55)
+}
+
+fn submit_read(queue: &mut Queue, tag: u64, offset: u64) {
+    queue.submit(tag, Request::Read { offset, len: 4096 }).expect("there is room");
+}
+
+/// Lets a queue do what it can.
+fn turns(queue: &mut Queue, over: &mut Vec<Completion>) {
+    for _ in 0..TURNS {
+        over.extend(std::iter::from_fn(|| queue.next_completion()));
+        queue.poll().unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn tags(over: &mut Vec<Completion>) -> Vec<u64> {
+    let mut tags: Vec<_> = over.drain(..).map(|c| c.result.map(|()| c.tag).unwrap()).collect();
+    tags.sort_unstable();
+    tags
+}
+
+#[test]
+fn requests_keep_out_of_a_movers_range_and_only_of_that() {
+    for text in POLICIES {
+        let (device, gate) = Halves::new(SIZE);
+        let mapping = mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = Arc::new(mapping);
+        mapping.set_policy(policy(text)).unwrap();
+        let (mut queue, mut over) = (open(&mapping), Vec::new());
+        // Without a lock: nobody has come yet.
+        gate.hold(Kind::Write);
+        submit_write(&mut queue, 0, 0, 4096, 1);
+        while gate.halfway() < 1 {
+            turns(&mut queue, &mut over);
+        }
+        let mover = thread::scope(|scope| {
+            let busy = scope.spawn(|| Mover::new(mapping.clone(), Duration::from_millis(1)).err());
+            while !busy.is_finished() {
+                turns(&mut queue, &mut over);
+            }
+            assert_eq!(busy.join().unwrap().map(|e| e.kind()), Some(ErrorKind::Busy), "{text}");
+
+            let coming = scope.spawn(|| Mover::new(mapping.clone(), LONG).unwrap());
+            turns(&mut queue, &mut over);
+            assert!(!coming.is_finished(), "{text}: a write has no lock");
+            gate.open();
+            while !coming.is_finished() {
+                turns(&mut queue, &mut over);
+            }
+            coming.join().unwrap()
+        });
+        assert_eq!(tags(&mut over), [0]);
+        thread::scope(|scope| {
+            // With one: the mover waits for its range only.
+            gate.hold(Kind::Write);
+            submit_write(&mut queue, 1, 0, 4096, 2);
+            while gate.halfway() < 1 {
+                turns(&mut queue, &mut over);
+            }
+            drop(mover.claim(SECTOR..SIZE, LONG).unwrap());
+            let short = mover.claim(0..2 * SECTOR, Duration::from_millis(1)).err().map(|e| e.kind());
+            assert_eq!(short, Some(ErrorKind::Busy));
+            let claiming = scope.spawn(|| mover.claim(0..8 << 20, LONG).unwrap());
+            turns(&mut queue, &mut over);
+            assert!(!claiming.is_finished(), "{text}: the write is there");
+            gate.open();
+            while !claiming.is_finished() {
+                turns(&mut queue, &mut over);
+            }
+            let claim = claiming.join().unwrap();
+            assert_eq!(tags(&mut over), [1]);
+
+            // They wait, and whatever lies elsewhere does not.
+            submit_write(&mut queue, 2, 4 << 20, 4096, 3);
+            submit_read(&mut queue, 3, SECTOR);
+            queue.write_in_place(4, (8 << 20) - SECTOR, &mut [4; 8192], false).unwrap();
+            submit_read(&mut queue, 5, 8 << 20);
+            submit_write(&mut queue, 6, 12 << 20, 4096, 5);
+            assert_eq!(queue.read_in_place(7, 2 * SECTOR, &mut [0; 4096]), Ok(false), "{text}");
+            turns(&mut queue, &mut over);
+            let ended = tags(&mut over);
+            assert!(
+                ended.contains(&6) && !ended.iter().any(|tag| [2, 3, 4, 7].contains(tag)),
+                "{text}: {ended:?}"
+            );
+            drop(claim);
+            let mut rest: Vec<_> =
+                finish(&mut queue).into_iter().map(|c| c.result.map(|()| c.tag).unwrap()).collect();
+            rest.extend(ended);
+            rest.sort_unstable();
+            assert_eq!(rest, [2, 3, 4, 5, 6, 7], "{text}");
+        });
+        assert_eq!(read(&mut queue, 4 << 20, 4096), [3; 4096]);
+        assert_eq!(read(&mut queue, (8 << 20) - SECTOR, 8192), [4; 8192]);
+    }
+}
+
+#[test]
+fn a_request_ends_under_the_volume_that_it_began_under() {
+    for text in POLICIES {
+        let (device, gate) = Halves::new(SIZE);
+        let mapping = mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = Arc::new(mapping);
+        mapping.set_policy(policy(text)).unwrap();
+        // Before there is a queue that it would wait for.
+        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let mut queue = open(&mapping);
+        submit_write(&mut queue, 0, 0, 16384, 1);
+        succeed(&mut queue);
+        gate.hold(Kind::Read);
+        queue.submit(1, Request::Read { offset: 0, len: 16384 }).unwrap();
+        let mut over = Vec::new();
+        while gate.halfway() < 1 {
+            turns(&mut queue, &mut over);
+        }
+        // Where the keys are others is the mover's word.
+        let claim = mover.claim(8 << 20..9 << 20, LONG).unwrap();
+        claim.relay(volume(other())).unwrap();
+        drop(claim);
+        // What begins from now on is under the new one.
+        submit_write(&mut queue, 2, 4 << 20, 4096, 2);
+        turns(&mut queue, &mut over);
+        gate.open();
+        while over.len() < 2 {
+            turns(&mut queue, &mut over);
+        }
+        over.sort_by_key(|completion| completion.tag);
+        assert!(over.iter().all(|completion| completion.result.is_ok()), "{text}");
+        assert_eq!(over[0].buffer.as_deref().unwrap(), [1; 16384], "{text}");
+        assert_eq!(read(&mut queue, 4 << 20, 4096), [2; 4096], "{text}");
+        assert_ne!(read(&mut queue, 0, 4096), [1; 4096], "{text}");
+    }
+}
+
+#[test]
+fn only_the_claimed_range_may_lie_elsewhere() {
+    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mover = Mover::new(Arc::new(mapping), LONG).unwrap();
+    let moved = |from: u64, to: u64| {
+        Volume::new(vec![
+            Segment::stored(0, from, 0, 0, xts(SectorSize::S4096)),
+            Segment::stored(from, to - from, SIZE + from, from >> 9, other()),
+            Segment::stored(to, SIZE - to, to, to >> 9, xts(SectorSize::S4096)),
+        ])
+    };
+    let claim = mover.claim(1 << 20..2 << 20, LONG).unwrap();
+    for (from, to) in [((1 << 20) - SECTOR, 2 << 20), (1 << 20, (2 << 20) + SECTOR), (3 << 20, 4 << 20)] {
+        let refused = claim.relay(moved(from, to).unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Layout, "{from} {to}");
+    }
+    claim.relay(moved((1 << 20) + SECTOR, 2 << 20).unwrap()).unwrap();
+    claim.relay(moved(1 << 20, 2 << 20).unwrap()).unwrap();
+}
+
+/// Writes sectors of its own, reads them back, and looks that they stay as they are.
+fn load(mapping: &Arc<Mapping>, number: u64, stop: &AtomicBool, done: &AtomicU64) -> Vec<u8> {
+    let mut queue = open(mapping);
+    let mut fills = vec![0; 512];
+    let mut turn = number;
+    while !stop.load(SeqCst) {
+        turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let which = (turn >> 33) % fills.len() as u64;
+        let offset = |which: u64| (which * 8 + number) * SECTOR;
+        let fill = turn.to_le_bytes()[7].max(1);
+        if turn >> 40 & 1 == 0 {
+            submit_write(&mut queue, 0, offset(which), 4096, fill);
+        } else {
+            queue.write_in_place(0, offset(which), &mut [fill; 4096], false).unwrap();
+        }
+        succeed(&mut queue);
+        fills[usize::try_from(which).unwrap()] = fill;
+        let old = which ^ 1;
+        let expected = fills[usize::try_from(old).unwrap()];
+        let found = read(&mut queue, offset(old), 4096);
+        assert!(expected == 0 || found == [expected; 4096], "sector {old}");
+        done.fetch_add(1, SeqCst);
+    }
+    fills
+}
+
+#[test]
+fn a_volume_is_encrypted_anew_under_load() {
+    for (spec, key) in [("aes-xts-plain64", 64), ("aes-hctr2-plain64", 32)] {
+        let device = Arc::new(RamDevice::new(SIZE));
+        let mapping = mapping(device.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let mapping = Arc::new(mapping);
+        let (old, new) = (xts(SectorSize::S4096), cipher(spec, key, 0x77));
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let fills = thread::scope(|scope| {
+            let loads: Vec<_> = (0..3)
+                .map(|number| {
+                    let (mapping, stop, done) = (&mapping, &stop, &done);
+                    scope.spawn(move || load(mapping, number, stop, done))
+                })
+                .collect();
+            let mover = Mover::new(mapping.clone(), LONG).unwrap();
+            let mut channel = device.channel(1).unwrap();
+            let mut begin = 0;
+            for (n, text) in POLICIES.into_iter().enumerate() {
+                mapping.set_policy(policy(text)).unwrap();
+                let end =
+                    if n == POLICIES.len() - 1 { SIZE } else { begin + [64 << 10, 2 << 20, SECTOR][n % 3] };
+                let claim = mover.claim(begin..end, LONG).unwrap();
+                let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
+                assert!(matches!(channel.read_now(begin, &mut bytes), Now::Done));
+                old.decrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
+                new.encrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
+                assert!(matches!(channel.write_now(begin, &bytes), Now::Done));
+                let mut segments = vec![Segment::stored(0, end, 0, 0, new.clone())];
+                if end < SIZE {
+                    segments.push(Segment::stored(end, SIZE - end, end, end >> 9, old.clone()));
+                }
+                claim.relay(Volume::new(segments).unwrap()).unwrap();
+                drop(claim);
+                let before = done.load(SeqCst);
+                while done.load(SeqCst) < before + 50 {
+                    thread::yield_now();
+                }
+                begin = end;
+            }
+            stop.store(true, SeqCst);
+            loads.into_iter().map(|load| load.join().unwrap()).collect::<Vec<_>>()
+        });
+        // It is the new cipher's alone, whoever opens it.
+        let mut queue = open(&Arc::new(Mapping::new(volume(new), device).unwrap()));
+        for (number, fills) in (0..).zip(fills) {
+            for (which, fill) in (0..).zip(fills).filter(|(_, fill)| *fill != 0) {
+                let found = read(&mut queue, (which * 8 + number) * SECTOR, 4096);
+                assert!(found == [fill; 4096], "{spec}: sector {which} of {number}");
+            }
+        }
+    }
+}
