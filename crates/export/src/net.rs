@@ -24,7 +24,7 @@ mod socket;
 pub use activation::activated;
 pub(crate) use attendant::{Attend, Attendant};
 pub use endpoint::Endpoint;
-pub use listen::{Found, Listener, listen};
+pub use listen::{Found, Listener, SocketAccess, listen};
 pub(crate) use logging::{Printable, RateLimit};
 pub use peer::Peer;
 pub use socket::Socket;

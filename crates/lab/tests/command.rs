@@ -65,7 +65,7 @@ fn what_is_run_is_kept_and_reported() {
     let place = Place::new();
     let json = place.run(&["run", "zoned", "inline", "--quick", "--rounds", "1", "--json", "-"]);
     let all: Value = serde_json::from_str(&json.succeeds()).unwrap();
-    assert_eq!(all["version"], 1);
+    assert_eq!(all["json_version"], 1);
     let outcomes = &all["outcomes"];
     let names: Vec<_> = outcomes.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["zoned", "inline"]);

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use serde::Serialize;
+
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -15,6 +17,40 @@ pub(crate) fn print(text: &str) -> Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
         .map_err(|e| Error::new(Exit::Failed, "cannot write to stdout").because(&e))
+}
+
+/// The version of all that is printed with `--json`. Fields are added without another version; it is raised when one changes.
+const JSON_VERSION: u32 = 1;
+
+/// Something for programs: its fields, and the version of their meaning.
+#[derive(Serialize)]
+pub(crate) struct Versioned<T> {
+    json_version: u32,
+    #[serde(flatten)]
+    value: T,
+}
+
+impl<T: Serialize> Versioned<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { json_version: JSON_VERSION, value }
+    }
+}
+
+/// Writes one JSON object to stdout, with its version.
+///
+/// # Errors
+/// `Failed`.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&json(&Versioned::new(value))?)
+}
+
+/// JSON as people can read it too.
+///
+/// # Errors
+/// None in practice: what is printed has a JSON form.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value);
+    Ok(text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))? + "\n")
 }
 
 /// Text of somebody else's making as a harmless piece of a line: what moves a terminal's cursor, ends the line or turns the

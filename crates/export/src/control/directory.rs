@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use super::Name;
-use crate::net::{Endpoint, Listener, listen};
+use crate::net::{Endpoint, Found, Listener, SocketAccess, listen};
 use crate::{Error, ErrorKind, Result};
 
 /// Where a user's control sockets are.
@@ -88,6 +88,24 @@ impl Directory {
             match self.listen(&name) {
                 Err(e) if e.kind() == ErrorKind::InUse && number < TRIES => number += 1,
                 done => return done.map(|listeners| (listeners, name)),
+            }
+        }
+    }
+
+    /// A place beside the control socket for the socket that clients of a volume connect to, with a number behind the name where
+    /// another server listens there.
+    ///
+    /// # Errors
+    /// As [`Directory::listen`].
+    pub fn listen_for_clients(&self, name: &Name, access: SocketAccess) -> Result<(Vec<Listener>, PathBuf)> {
+        self.make().map_err(|e| self.unusable(e))?;
+        let mut number = 1;
+        loop {
+            let path = self.0.join(format!("{}.nbd", name.numbered(number)));
+            let found = Found::look_up(&Endpoint::Unix(path.clone()))?.with_access(access);
+            match found.listen() {
+                Err(e) if e.kind() == ErrorKind::InUse && number < TRIES => number += 1,
+                done => return done.map(|listeners| (listeners, path)),
             }
         }
     }

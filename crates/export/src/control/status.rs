@@ -157,7 +157,28 @@ pub struct Latency {
     /// 999 in 1000.
     pub p999_ns: u64,
     /// The longest of a bucket and how many there are in it, where there are any; in order.
+    #[serde(with = "buckets")]
     pub buckets: Vec<(u64, u64)>,
+}
+
+/// Buckets as objects: `{"up_to_ns": 1023, "count": 5}`.
+mod buckets {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Bucket {
+        up_to_ns: u64,
+        count: u64,
+    }
+
+    pub(super) fn serialize<S: Serializer>(buckets: &[(u64, u64)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(buckets.iter().map(|&(up_to_ns, count)| Bucket { up_to_ns, count }))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<(u64, u64)>, D::Error> {
+        let buckets = Vec::<Bucket>::deserialize(from)?;
+        Ok(buckets.into_iter().map(|bucket| (bucket.up_to_ns, bucket.count)).collect())
+    }
 }
 
 impl Requests {

@@ -15,6 +15,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
+pub use self::unix::SocketAccess;
 use self::unix::UnixPath;
 use super::{Endpoint, Socket};
 use crate::{Error, ErrorKind, Result};
@@ -50,6 +51,7 @@ pub fn listen(endpoint: &Endpoint) -> Result<Vec<Listener>> {
 pub struct Found {
     endpoint: Endpoint,
     addresses: Vec<SocketAddr>,
+    access: SocketAccess,
 }
 
 impl Found {
@@ -65,7 +67,14 @@ impl Found {
                 found.map_err(|source| cannot_listen(endpoint, source))?.collect()
             }
         };
-        Ok(Self { endpoint: endpoint.clone(), addresses })
+        Ok(Self { endpoint: endpoint.clone(), addresses, access: SocketAccess::default() })
+    }
+
+    /// The same, where a Unix socket is for others too.
+    #[must_use]
+    pub fn with_access(mut self, access: SocketAccess) -> Self {
+        self.access = access;
+        self
     }
 
     /// Whether what travels there could leave the machine.
@@ -81,7 +90,7 @@ impl Found {
         let endpoint = &self.endpoint;
         match endpoint {
             Endpoint::Unix(path) => {
-                let (fd, path) = unix::bind(path)?;
+                let (fd, path) = unix::bind(path, self.access)?;
                 Ok(vec![Listener { fd, address: Address::Unix(endpoint.to_string()), _path: Some(path) }])
             }
             Endpoint::Tcp { .. } => self.listen_tcp(),

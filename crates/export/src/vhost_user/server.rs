@@ -14,7 +14,7 @@ use vhost::vhost_user::{BackendReqHandler, Error as ProtocolError};
 
 use super::device::Device;
 use super::request::SERIAL;
-use crate::net::{Attend, Attendant, Endpoint, Socket, listen};
+use crate::net::{Attend, Attendant, Endpoint, Found, Socket, SocketAccess};
 use crate::{Error, ErrorKind, Result};
 
 /// Front ends that may be at the door: the one that is served, and those that are told so.
@@ -33,6 +33,8 @@ pub struct VhostUserConfig {
     pub queues: u16,
     /// What the device calls itself: the first 20 bytes of it.
     pub serial: String,
+    /// Who may connect.
+    pub access: SocketAccess,
     /// The time requests under way have to be answered when the server stops.
     pub drain_timeout: Duration,
 }
@@ -83,7 +85,7 @@ impl VhostUserServer {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let endpoint = Endpoint::Unix(path.to_owned());
-        let listeners = listen(&endpoint)?;
+        let listeners = Found::look_up(&endpoint)?.with_access(config.access).listen()?;
         let mut serial = [0; SERIAL];
         serial.iter_mut().zip(config.serial.bytes()).for_each(|(place, byte)| *place = byte);
         let shared = Arc::new(Shared {
@@ -266,7 +268,12 @@ mod tests {
     fn rings_that_never_end_do_not_keep_the_server_for_ever() {
         let scratch = tempfile::tempdir().unwrap();
         let drain_timeout = Duration::from_millis(50);
-        let config = VhostUserConfig { queues: 1, serial: "disk".into(), drain_timeout };
+        let config = VhostUserConfig {
+            queues: 1,
+            serial: "disk".into(),
+            access: SocketAccess::default(),
+            drain_timeout,
+        };
         let server = VhostUserServer::listen(mapping(), &scratch.path().join("vm"), &config).unwrap();
         let (ours, mut front) = UnixStream::pair().unwrap();
         let session = server.shared.enter(&Arc::new(ours)).unwrap();

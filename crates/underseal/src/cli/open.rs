@@ -14,8 +14,8 @@ use super::VolumeArgs;
 /// Opens a volume and serves its plain bytes.
 ///
 /// Runs until SIGINT or SIGTERM, then finishes what is in flight, flushes the image and ends; a second signal ends it
-/// at once. A Unix socket is for you alone, and is removed at the end, and so is a mount. At least one of --nbd, --fuse,
-/// --ublk and --vhost-user says where.
+/// at once. --nbd, --fuse, --ublk and --vhost-user say where, several of them at once if you like; without any, it is NBD on a
+/// Unix socket in your runtime folder. A Unix socket is for you alone, and is removed at the end, and so is a mount.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 // Nothing here is a position in the volume, so the data's place can have cryptsetup's name.
@@ -39,6 +39,12 @@ pub(crate) struct ServeArgs {
     /// Serve NBD at unix:PATH or tcp:HOST:PORT, or on sockets of systemd's ("systemd"); may be repeated
     #[arg(long, value_name = "WHERE", help_heading = NBD)]
     pub(crate) nbd: Vec<Nbd>,
+    /// The mode of the Unix sockets of --nbd and --vhost-user: 660 lets a group in, as QEMU's under libvirt
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = socket_mode, help_heading = SOCKETS)]
+    pub(crate) socket_mode: u32,
+    /// The group of these sockets, by name or number
+    #[arg(long, value_name = "GROUP", help_heading = SOCKETS)]
+    pub(crate) socket_group: Option<String>,
     /// The export's name; clients that name none get it anyway
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, help_heading = NBD)]
     pub(crate) export_name: String,
@@ -177,7 +183,14 @@ impl FromStr for Nbd {
     }
 }
 
+/// Octal, as chmod(1) takes it.
+fn socket_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "want an octal number to 777, such as 660".to_owned())
+}
+
 const NBD: &str = "NBD";
+const SOCKETS: &str = "Sockets";
 const FUSE: &str = "FUSE";
 const UBLK: &str = "Block device (ublk)";
 const VHOST_USER: &str = "Virtual machines";
@@ -186,7 +199,9 @@ const PROCESS: &str = "Process";
 
 const EXAMPLES: &str = "\
 Examples:
+  underseal open disk.img                              NBD on a socket of its own, whose URI is printed
   underseal open disk.img --nbd unix:disk.sock
+  underseal open disk.img --vhost-user /run/vm.sock --socket-mode 660 --socket-group kvm
   underseal open 'nbd+unix:///?socket=lower.sock' --nbd unix:disk.sock     encrypts over another server
   underseal open disk.img --nbd unix:/run/disk.sock --daemon --pid-file /run/disk.pid
   underseal open disk.img --nbd tcp:0.0.0.0:10809 --tls-certificates /etc/pki/nbd --tls-verify-peer

@@ -12,7 +12,7 @@ use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, R
 use crate::cli::{CloseArgs, Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{print, printable};
+use crate::output::{Versioned, json, print, print_json, printable};
 
 /// What a server may take to answer what it answers from memory.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,12 +38,15 @@ fn list(args: &ListArgs) -> Result<()> {
             Err(e) => log::warn!("{name}: {}", e.what()),
         }
     }
-    print(&if args.json { show::json(&volumes)? } else { show::list(&volumes) })
+    if !args.json {
+        return print(&show::list(&volumes));
+    }
+    print(&json(&volumes.iter().map(Versioned::new).collect::<Vec<_>>())?)
 }
 
 fn status(args: &StatusArgs) -> Result<()> {
     let status = self::ask_status(&args.volume.name)?;
-    print(&if args.json { show::json(&status)? } else { show::status(&status) })
+    if args.json { print_json(&status) } else { print(&show::status(&status)) }
 }
 
 fn policy(args: PolicyArgs) -> Result<()> {

@@ -6,9 +6,8 @@ use underseal_volume::{Header, Info};
 
 use crate::cli::InfoArgs;
 use crate::error::{Error, Result};
-use crate::exit::Exit;
 use crate::lower::open_header;
-use crate::output::print;
+use crate::output::{json, print, print_json};
 
 pub(super) fn run(args: InfoArgs) -> Result<()> {
     let path = args.header.unwrap_or(args.image);
@@ -17,17 +16,16 @@ pub(super) fn run(args: InfoArgs) -> Result<()> {
     if !args.raw_metadata {
         info.metadata = None;
     }
-    print(&match (args.json, info.metadata.as_ref()) {
-        (true, _) => {
-            let cpu_path = CpuPath::chosen()?.name();
-            json(serde_json::to_string_pretty(&Report { info, cpu_path }))?
-        }
-        (false, Some(metadata)) => json(serde_json::to_string_pretty(metadata))?,
-        (false, None) if args.raw_metadata => {
+    if args.json {
+        return print_json(&Report { info, cpu_path: CpuPath::chosen()?.name() });
+    }
+    print(&match info.metadata.as_ref() {
+        Some(metadata) => json(metadata)?,
+        None if args.raw_metadata => {
             let context = format!("{}: LUKS1 has no metadata besides its fields", path.display());
             return Err(Error::usage(context).with_remedy("without --raw-metadata"));
         }
-        (false, None) => format!("{info}\nCPU path:       {}\n", CpuPath::chosen()?.name()),
+        None => format!("{info}\nCPU path:       {}\n", CpuPath::chosen()?.name()),
     })
 }
 
@@ -38,9 +36,4 @@ struct Report {
     info: Info,
     /// Which sector kernels this processor runs.
     cpu_path: &'static str,
-}
-
-fn json(text: serde_json::Result<String>) -> Result<String> {
-    let text = text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))?;
-    Ok(text + "\n")
 }

@@ -45,7 +45,8 @@ pub(super) fn serve(
     quiet: bool,
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
-    let mut sockets = Sockets::plan(args)?;
+    let called = control::name(&args.control, name);
+    let mut sockets = Sockets::plan(args, &called)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
     ublk::plan(args)?;
     let metrics = control::plan_metrics(&args.control)?;
@@ -65,7 +66,7 @@ pub(super) fn serve(
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let watch = Watch::start(taken)?;
-    let listeners = sockets.listen()?;
+    let (listeners, own) = sockets.listen()?;
     watch.go_on()?;
     let fuse = match &mount_point {
         Some(point) => {
@@ -75,9 +76,9 @@ pub(super) fn serve(
     };
     watch.go_on()?;
     let ublk = ublk::start(args, name, &mapping)?;
-    let vhost_user = vhost_user::listen(&args.vhost_user, name, &mapping)?;
+    let vhost_user = vhost_user::listen(&args.vhost_user, sockets.access(), name, &mapping)?;
     let disk = ublk.as_ref().map(|server| server.device().to_owned());
-    let mut addresses = uri::uris(args, &listeners);
+    let mut addresses = uri::uris(args, own.as_deref(), &listeners);
     addresses.extend(vhost_user::address(&args.vhost_user));
     let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
     let ready = uri::ready_text(name, &addresses, &paths);

@@ -259,5 +259,5 @@ fn info_says_which_cpu_path_runs_the_ciphers() {
     };
     assert!(info(&[]).ends_with("\nCPU path:       portable\n"));
     let json: Value = serde_json::from_str(&info(&["--json"])).unwrap();
-    assert_eq!(json["cpu_path"], "portable");
+    assert_eq!((&json["cpu_path"], &json["json_version"]), (&"portable".into(), &1.into()));
 }

@@ -65,7 +65,8 @@ fn every_command_has_a_manual_page_that_groff_takes() {
     for (page, section) in [
         ("open", "SERVING"),
         ("open", "FUSE"),
-        ("open", "\"VIRTUAL MACHINES\""),
+        ("open", "\"BLOCK DEVICES\""),
+        ("open", "\"DISKS OF VIRTUAL MACHINES\""),
         ("open", "PASSPHRASES"),
         ("format", "FORMATS"),
         ("table", "TABLES"),

@@ -46,6 +46,35 @@ fn an_export_says_what_it_can_do() {
 }
 
 #[test]
+fn without_a_door_it_is_nbd_on_a_socket_in_the_runtime_folder() {
+    let places = [Place::new(), Place::new()];
+    places.iter().for_each(|place| place.format("doorless", &["--size", "32M"]));
+    let servers = places.each_ref().map(|place| Server::start_image(place, "doorless", &[]));
+    let sockets = servers.each_ref().map(|server| server.uri().split_once("socket=").unwrap().1.to_owned());
+    assert!(sockets[0].ends_with("/doorless.nbd") && sockets[1].ends_with("/doorless-2.nbd"), "{sockets:?}");
+    for (place, server) in places.iter().zip(servers) {
+        assert_eq!(export_of(place, server.uri())["export-size"], 16 << 20);
+        server.stop();
+    }
+    for socket in sockets {
+        assert!(std::fs::symlink_metadata(&socket).is_err(), "{socket} is left behind");
+    }
+}
+
+#[test]
+fn sockets_are_for_those_who_were_named() {
+    let place = Place::with_volume();
+    let group = rustix::process::getegid().as_raw().to_string();
+    let args = ["--vhost-user", "vm", "--socket-mode", "660", "--socket-group", &group];
+    let server = Server::start(&place, &args);
+    for socket in ["nbd", "vm"] {
+        let about = std::fs::metadata(place.path(socket)).unwrap();
+        assert_eq!(about.permissions().mode() & 0o777, 0o660, "{socket}");
+    }
+    server.stop();
+}
+
+#[test]
 fn clients_read_back_what_others_wrote() {
     let place = Place::with_volume();
     let noise = place.noise("noise", 16 << 20);

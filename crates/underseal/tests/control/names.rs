@@ -17,7 +17,7 @@ fn open_volumes_are_listed_by_their_names() {
     let names: Vec<_> = list.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["image", "image-2", "third:one"], "{list}");
     let json: serde_json::Value = serde_json::from_str(&operator.does("list --json")).unwrap();
-    assert_eq!(json[1]["name"], "image-2");
+    assert_eq!((&json[1]["name"], &json[1]["json_version"]), (&"image-2".into(), &1.into()));
     assert_eq!(json[2]["read_only"], true);
 
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

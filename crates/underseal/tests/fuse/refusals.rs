@@ -35,7 +35,6 @@ fn a_path_that_cannot_be_mounted_on_is_refused() {
     refused(&mut open(&volume.image), 2, "hidden under its own plain bytes");
     refused(open(&scratch.path("missing")).arg("--fuse-threads=0"), 2, "fuse-threads");
     refused(volume.command("open").arg("--fuse-no-cache"), 2, "--fuse");
-    refused(&mut volume.command("open"), 2, "where is the volume to be served?");
 
     let mounted = Mounted::start(&scratch, &volume, &[]);
     let other = Volume::at(&scratch, "other").format("17M", &[]);

@@ -4,7 +4,7 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
@@ -13,7 +13,10 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with},
+    fs::{
+        AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, chmod, chownat, fchmod, flock, fstat,
+        renameat_with,
+    },
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -32,8 +35,24 @@ pub(super) struct UnixPath {
     inode: u64,
 }
 
-/// Binds and listens, mode 0600.
-pub(super) fn bind(path: &Path) -> Result<(OwnedFd, UnixPath)> {
+/// Who may connect to a Unix socket: whoever may write to its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The file's mode.
+    pub mode: u32,
+    /// The number of the file's group; none: this process's.
+    pub group: Option<u32>,
+}
+
+impl Default for SocketAccess {
+    /// This user alone.
+    fn default() -> Self {
+        Self { mode: 0o600, group: None }
+    }
+}
+
+/// Binds and listens.
+pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPath)> {
     let failed = |why: &str, source: std::io::Error| {
         Error::new(ErrorKind::Listen, format!("unix:{}: {why}", path.display())).with_source(source)
     };
@@ -66,6 +85,10 @@ pub(super) fn bind(path: &Path) -> Result<(OwnedFd, UnixPath)> {
     }
     let file = fs::symlink_metadata(path).map_err(|error| failed("the socket vanished", error))?;
     let entry = UnixPath { path: path.clone(), device: file.dev(), inode: file.ino() };
+    if access != SocketAccess::default() {
+        // Nobody can connect before it listens.
+        entry.let_in(access).map_err(|error| failed("its mode or group cannot be set", error))?;
+    }
     rustix::net::listen(&socket, super::BACKLOG).map_err(os("cannot listen"))?;
     Ok((socket, entry))
 }
@@ -144,6 +167,24 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
+impl UnixPath {
+    /// Sets the file's group and mode: the file's that was made here, whatever is at its path by now.
+    fn let_in(&self, access: SocketAccess) -> std::io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let about = fstat(&file)?;
+        if (about.st_dev, about.st_ino) != (self.device, self.inode) {
+            return Err(std::io::Error::other("somebody has put something else there"));
+        }
+        if let Some(group) = access.group {
+            chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+        }
+        // A descriptor that only names its file has no other way.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(chmod(path, Mode::from_raw_mode(access.mode))?)
+    }
+}
+
 impl Drop for UnixPath {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path)
@@ -162,11 +203,28 @@ mod tests {
 
     use super::*;
 
+    fn bind_own(path: &Path) -> Result<(OwnedFd, UnixPath)> {
+        bind(path, SocketAccess::default())
+    }
+
+    #[test]
+    fn a_socket_is_for_those_who_were_named() {
+        let scratch = tempdir().unwrap();
+        let path = scratch.path().join("s");
+        let group = rustix::process::geteuid().is_root().then_some(4321);
+        // More than a usual umask leaves.
+        let _bound = bind(&path, SocketAccess { mode: 0o660, group }).unwrap();
+        let file = fs::metadata(&path).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o660);
+        assert_eq!(file.gid(), group.unwrap_or(rustix::process::getegid().as_raw()));
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+    }
+
     #[test]
     fn socket_is_closed_to_others_and_removed_at_the_end() {
         let scratch = tempdir().unwrap();
         let path = scratch.path().join("s");
-        let bound = bind(&path).unwrap();
+        let bound = bind_own(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(bound);
         assert!(!path.exists());
@@ -178,8 +236,8 @@ mod tests {
         let path = scratch.path().join("s");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "std leaves its socket behind");
-        let live = bind(&path).unwrap();
-        let error = bind(&path).unwrap_err();
+        let live = bind_own(&path).unwrap();
+        let error = bind_own(&path).unwrap_err();
         assert!(error.to_string().contains("another server"), "{error}");
         drop(live);
         assert!(!path.exists());
@@ -192,7 +250,7 @@ mod tests {
         fs::write(&file, b"precious").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [file.as_path(), &link, scratch.path()] {
-            let error = bind(path).unwrap_err();
+            let error = bind_own(path).unwrap_err();
             assert!(error.to_string().contains("is no socket"), "{error}");
         }
         assert_eq!(fs::read(&file).unwrap(), b"precious");
@@ -202,9 +260,9 @@ mod tests {
     fn socket_that_took_our_place_is_left_alone() {
         let scratch = tempdir().unwrap();
         let path = scratch.path().join("s");
-        let first = bind(&path).unwrap();
+        let first = bind_own(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        let second = bind(&path).unwrap();
+        let second = bind_own(&path).unwrap();
         drop(first);
         assert!(path.exists());
         drop(second);
@@ -225,7 +283,7 @@ mod tests {
         let path = scratch.path().join("s");
         let bind_soon = || {
             let path = path.clone();
-            soon(move || bind(&path))
+            soon(move || bind_own(&path))
         };
         let first = bind_soon().unwrap();
         assert_eq!(bind_soon().unwrap_err().kind(), ErrorKind::InUse);
@@ -245,9 +303,9 @@ mod tests {
         let dead = fs::symlink_metadata(&path).unwrap();
         // Kept elsewhere, so that its number is not used again.
         fs::rename(&path, scratch.path().join("dead")).unwrap();
-        let _live = bind(&path).unwrap();
+        let _live = bind_own(&path).unwrap();
         assert!(!take_away(&path, &dead).unwrap());
-        assert_eq!(bind(&path).unwrap_err().kind(), ErrorKind::InUse);
+        assert_eq!(bind_own(&path).unwrap_err().kind(), ErrorKind::InUse);
     }
 
     #[test]
@@ -270,7 +328,7 @@ mod tests {
             assert!(fs::read_dir(&folder).is_err());
             let path = folder.join("s");
             drop(UnixListener::bind(&path).unwrap());
-            drop(bind(&path).unwrap());
+            drop(bind_own(&path).unwrap());
             assert!(fs::symlink_metadata(&path).is_err());
         });
     }
@@ -284,7 +342,7 @@ mod tests {
             (PathBuf::from("/"), "names no file"),
         ];
         for (path, why) in table {
-            let error = bind(&path).unwrap_err();
+            let error = bind_own(&path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Listen);
             assert!(error.to_string().contains(why), "{error}");
         }

@@ -2,22 +2,11 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
 use underseal_export::control::Status;
 use underseal_export::control::status::{KeyState, Sandbox};
 
-use crate::error::{Error, Result};
-use crate::exit::Exit;
 use crate::output::printable;
 use crate::size;
-
-/// # Errors
-/// None in practice: these types have a JSON form.
-pub(super) fn json(value: &impl Serialize) -> Result<String> {
-    let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))?;
-    Ok(text + "\n")
-}
 
 /// A line for each volume.
 pub(super) fn list(volumes: &[Status]) -> String {
@@ -51,7 +40,7 @@ pub(super) fn status(of: &Status) -> String {
         (
             "backlog",
             format!(
-                "{} requests, {}, {} of crypto (watermark {})",
+                "{} requests, {}, {} of crypto (shared with worker threads above {})",
                 backlog.requests,
                 size::show(backlog.bytes),
                 duration(backlog.cost_ns),
@@ -61,7 +50,8 @@ pub(super) fn status(of: &Status) -> String {
         (
             "crypto by",
             format!(
-                "inline {}, workers {} (taken back {}), engine {} (again here {})",
+                "the request's own thread {}, worker threads {} (reclaimed from them {}), accelerator {} (redone in \
+                 software {})",
                 by.inline, by.workers, by.taken_back, by.engine, by.engine_retries
             ),
         ),

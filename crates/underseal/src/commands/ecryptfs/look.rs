@@ -10,11 +10,11 @@ use underseal_ecryptfs::tools::{
 use underseal_ecryptfs::{Error as EcryptfsError, ErrorKind, Header, KeyPacket, NameCipher, Place};
 
 use super::access::Access;
-use super::told::{Told, print_json};
+use super::told::Told;
 use crate::cli::{TreeCatArgs, TreeCheckArgs, TreeInfoArgs, TreeLsArgs, TreeNameArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::{Versioned, print, print_json};
 
 pub(super) fn info(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
     if args.lower.is_dir() {
@@ -111,10 +111,26 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         long_names: u64,
         bytes: u64,
         failed: u64,
-        keys: Vec<(String, u64)>,
-        name_keys: Vec<(String, u64)>,
-        ciphers: Vec<(String, usize, u64)>,
+        keys: Vec<Used>,
+        name_keys: Vec<NamesUnder>,
+        ciphers: Vec<UsedCipher>,
         options: Option<String>,
+    }
+    #[derive(Serialize)]
+    struct Used {
+        signature: String,
+        files: u64,
+    }
+    #[derive(Serialize)]
+    struct NamesUnder {
+        signature: String,
+        names: u64,
+    }
+    #[derive(Serialize)]
+    struct UsedCipher {
+        cipher: String,
+        key_bytes: usize,
+        files: u64,
     }
     let mut told = Told::new("looking", quiet);
     let found = Survey::of(&args.lower, &mut told)?;
@@ -126,9 +142,21 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
         long_names: found.long_names,
         bytes: found.bytes,
         failed: found.failed,
-        keys: found.signatures.iter().map(|(key, files)| (key.to_string(), *files)).collect(),
-        name_keys: found.name_signatures.iter().map(|(key, names)| (key.to_string(), *names)).collect(),
-        ciphers: found.ciphers.iter().map(|(&(name, bytes), &files)| (name.into(), bytes, files)).collect(),
+        keys: found
+            .signatures
+            .iter()
+            .map(|(key, files)| Used { signature: key.to_string(), files: *files })
+            .collect(),
+        name_keys: found
+            .name_signatures
+            .iter()
+            .map(|(key, names)| NamesUnder { signature: key.to_string(), names: *names })
+            .collect(),
+        ciphers: found
+            .ciphers
+            .iter()
+            .map(|(&(name, key_bytes), &files)| UsedCipher { cipher: name.into(), key_bytes, files })
+            .collect(),
         options: found.options(),
     };
     if args.json {
@@ -138,17 +166,17 @@ fn survey(args: &TreeInfoArgs, quiet: bool) -> Result<()> {
             "Encrypted:   {} files, {} bytes; {} headers in xattrs\nPlain:       {} files\n",
             tree.files, tree.bytes, tree.in_xattrs, tree.plain
         );
-        for (key, files) in &tree.keys {
-            text += &format!("Key:         {key} ({files} files)\n");
+        for Used { signature, files } in &tree.keys {
+            text += &format!("Key:         {signature} ({files} files)\n");
         }
-        for (key, names) in &tree.name_keys {
-            text += &format!("Key of names: {key} ({names} names)\n");
+        for NamesUnder { signature, names } in &tree.name_keys {
+            text += &format!("Key of names: {signature} ({names} names)\n");
         }
         if tree.long_names > 0 {
             text += &format!("Long names:  {} (the kernel does not show them)\n", tree.long_names);
         }
-        for (cipher, bytes, files) in &tree.ciphers {
-            text += &format!("Cipher:      {cipher}, {bytes} key bytes ({files} files)\n");
+        for UsedCipher { cipher, key_bytes, files } in &tree.ciphers {
+            text += &format!("Cipher:      {cipher}, {key_bytes} key bytes ({files} files)\n");
         }
         if let Some(options) = &tree.options {
             text += &format!("Options:     {options}\n");
@@ -219,7 +247,7 @@ fn json_line(entry: &Entry<'_>) -> String {
         target: target.as_deref(),
     };
     // Strings and numbers always go.
-    serde_json::to_string(&line).unwrap_or_default() + "\n"
+    serde_json::to_string(&Versioned::new(line)).unwrap_or_default() + "\n"
 }
 
 pub(super) fn cat(args: &TreeCatArgs) -> Result<()> {
@@ -253,7 +281,12 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
         bytes: u64,
         plain_or_empty: u64,
         failed: u64,
-        findings: Vec<(String, String)>,
+        findings: Vec<Found>,
+    }
+    #[derive(Serialize)]
+    struct Found {
+        path: String,
+        finding: String,
     }
     let mut access = Access::new(&args.keys, &args.lower)?;
     let mut told = Told::new("checking", quiet);
@@ -272,7 +305,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
         let path = path.to_string_lossy().replace(|c: char| c.is_control(), "?");
         match args.json {
             // Enough to see what is wrong; the count says the rest.
-            true if findings.len() < 100_000 => findings.push((path, words)),
+            true if findings.len() < 100_000 => findings.push(Found { path, finding: words }),
             true => {}
             false => log::warn!("{path}: {words}"),
         }

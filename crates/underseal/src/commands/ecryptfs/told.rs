@@ -9,7 +9,7 @@ use underseal_ecryptfs::tools::{Summary, Watch};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::print_json;
 use crate::progress::Progress;
 use crate::size;
 
@@ -108,14 +108,4 @@ impl Done {
         }
         text
     }
-}
-
-/// One JSON object.
-///
-/// # Errors
-/// `Failed`.
-pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|e| Error::new(Exit::Failed, "cannot be said in JSON").because(&e))?;
-    print(&(text + "\n"))
 }

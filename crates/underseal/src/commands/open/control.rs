@@ -99,6 +99,11 @@ pub(super) fn start(
     Ok(Sides { control, _metrics: metrics })
 }
 
+/// What the volume is called, as long as no other is called so.
+pub(super) fn name(args: &ControlArgs, image: &Path) -> Name {
+    args.name.clone().unwrap_or_else(|| default_name(image))
+}
+
 /// An image's file name; of a server, what its URI calls the export, or its place.
 fn default_name(image: &Path) -> Name {
     let text = image.to_string_lossy();

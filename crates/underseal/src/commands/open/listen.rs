@@ -1,13 +1,21 @@
 //! The sockets that clients connect to: known before the passphrase is asked for, bound after it.
 
-use underseal_export::net::{Found, Listener, activated};
+use std::path::PathBuf;
+
+use nix::unistd::Group;
+use underseal_export::control::{Directory, Name};
+use underseal_export::net::{Found, Listener, SocketAccess, activated};
 
 use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 
 /// What was asked for.
 pub(super) struct Sockets {
     endpoints: Vec<Found>,
+    /// What the volume is called whose socket is in the runtime folder, where nothing else was asked for.
+    own: Option<Name>,
+    access: SocketAccess,
     handed_over: Vec<Listener>,
     are_handed_over: bool,
 }
@@ -17,43 +25,69 @@ impl Sockets {
     ///
     /// # Errors
     /// `Usage`.
-    pub(super) fn plan(args: &ServeArgs) -> Result<Self> {
+    pub(super) fn plan(args: &ServeArgs, name: &Name) -> Result<Self> {
         let handed_over = activated()?;
         let are_handed_over = !handed_over.is_empty();
         if args.nbd.contains(&Nbd::Systemd) && !are_handed_over {
             return Err(Error::usage("no socket was handed over (LISTEN_FDS and LISTEN_PID)")
                 .with_remedy("a systemd unit with ListenStream=, or systemd-socket-activate"));
         }
+        let access = access(args)?;
         let ways = [args.fuse.is_some(), args.ublk, args.vhost_user.path.is_some(), are_handed_over];
-        if args.nbd.is_empty() && !ways.contains(&true) {
-            return Err(Error::usage("where is the volume to be served?")
-                .with_remedy("--nbd unix:PATH, --fuse PATH, --ublk or --vhost-user PATH"));
-        }
+        let own = (args.nbd.is_empty() && !ways.contains(&true)).then(|| name.clone());
         if args.daemon && are_handed_over {
             return Err(Error::usage("who hands sockets over waits for this very process")
                 .with_remedy("without --daemon"));
         }
         let endpoints = args.nbd.iter().filter_map(|nbd| match nbd {
-            Nbd::At(endpoint) => Some(Found::look_up(endpoint)),
+            Nbd::At(endpoint) => Some(Found::look_up(endpoint).map(|found| found.with_access(access))),
             Nbd::Systemd => None,
         });
         let endpoints = endpoints.collect::<underseal_export::Result<_>>()?;
-        Ok(Self { endpoints, handed_over, are_handed_over })
+        Ok(Self { endpoints, own, access, handed_over, are_handed_over })
     }
 
     pub(super) fn are_handed_over(&self) -> bool {
         self.are_handed_over
     }
 
-    /// Binds and listens.
+    /// Who may connect.
+    pub(super) fn access(&self) -> SocketAccess {
+        self.access
+    }
+
+    /// Binds and listens. Also the path of the socket that nobody has named.
     ///
     /// # Errors
     /// `Failed` names the one that cannot be listened on.
-    pub(super) fn listen(&mut self) -> Result<Vec<Listener>> {
+    pub(super) fn listen(&mut self) -> Result<(Vec<Listener>, Option<PathBuf>)> {
+        if let Some(name) = &self.own {
+            let (listeners, path) = Directory::of_user().listen_for_clients(name, self.access)?;
+            return Ok((listeners, Some(path)));
+        }
         let mut listeners = std::mem::take(&mut self.handed_over);
         for endpoint in &self.endpoints {
             listeners.extend(endpoint.listen()?);
         }
-        Ok(listeners)
+        Ok((listeners, None))
+    }
+}
+
+fn access(args: &ServeArgs) -> Result<SocketAccess> {
+    let group = args.socket_group.as_deref().map(group).transpose()?;
+    Ok(SocketAccess { mode: args.socket_mode, group })
+}
+
+/// A group's number.
+fn group(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(Error::usage(format!("there is no group {text:?}")).with_remedy("`getent group`")),
+        Err(e) => {
+            Err(Error::new(Exit::Failed, format!("the group {text:?} cannot be looked up")).because(&e))
+        }
     }
 }

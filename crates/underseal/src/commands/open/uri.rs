@@ -25,13 +25,14 @@ pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> Stri
 }
 
 /// Where the volume is served.
-pub(super) fn uris(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
+pub(super) fn uris(args: &ServeArgs, own: Option<&Path>, listeners: &[Listener]) -> Vec<String> {
     let secure = if args.tls_certificates.is_some() { "s" } else { "" };
     let name = percent(args.export_name.as_bytes(), "");
-    let unix = args.nbd.iter().filter_map(|nbd| match nbd {
-        Nbd::At(Endpoint::Unix(path)) => Some(percent(path.as_os_str().as_bytes(), "/")),
+    let named = args.nbd.iter().filter_map(|nbd| match nbd {
+        Nbd::At(Endpoint::Unix(path)) => Some(path.as_path()),
         _ => None,
     });
+    let unix = named.chain(own).map(|path| percent(path.as_os_str().as_bytes(), "/"));
     // With the port that the kernel chose.
     let tcp = listeners.iter().filter_map(Listener::tcp_address);
     unix.map(|path| format!("nbd{secure}+unix:///{name}?socket={path}"))

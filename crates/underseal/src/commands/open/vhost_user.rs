@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_datapath::Mapping;
+use underseal_export::net::SocketAccess;
 use underseal_export::vhost_user::{VhostUserConfig, VhostUserServer};
 
 use crate::cli::VhostUserArgs;
@@ -16,12 +17,14 @@ use crate::error::Result;
 /// When the path cannot be listened on, or the volume is none that virtio can describe.
 pub(super) fn listen(
     args: &VhostUserArgs,
+    access: SocketAccess,
     image: &Path,
     mapping: &Arc<Mapping>,
 ) -> Result<Option<VhostUserServer>> {
     let Some(path) = &args.path else { return Ok(None) };
     let serial = image.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let config = VhostUserConfig { queues: args.queues, serial, drain_timeout: Duration::from_secs(30) };
+    let config =
+        VhostUserConfig { queues: args.queues, serial, access, drain_timeout: Duration::from_secs(30) };
     Ok(Some(VhostUserServer::listen(mapping.clone(), path, &config)?))
 }
 
