@@ -171,8 +171,11 @@ impl Control {
     }
 
     /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
-    pub(crate) fn replace(&self, volume: Option<Arc<Volume>>) -> Result<()> {
+    ///
+    /// What is set does not change between `check`, which gives the volume, and the change; so it is with all that follow.
+    pub(crate) fn replace(&self, check: impl FnOnce() -> Result<Option<Arc<Volume>>>) -> Result<()> {
         let _changing = self.changing();
+        let volume = check()?;
         if !self.state().settings.suspended {
             return Err(Error::new(ErrorKind::NotSuspended, "not suspended during key manipulation"));
         }
@@ -189,13 +192,19 @@ impl Control {
     ///
     /// # Errors
     /// `NoKey` while it has none; `Busy` when the requests do not end in time: it keeps its size then.
-    pub(crate) fn resize(&self, layout: Layout, volume: Volume, limit: Duration) -> Result<()> {
+    pub(crate) fn resize(
+        &self,
+        check: impl FnOnce() -> Result<Layout>,
+        volume: Arc<Volume>,
+        limit: Duration,
+    ) -> Result<()> {
         let _changing = self.changing();
+        let layout = check()?;
         let Settings { volume: Some(old_volume), layout: old, .. } = self.settings() else {
             return Err(no_key());
         };
         let shrinks = layout.size < old.size;
-        let version = self.put(Arc::new(layout), Arc::new(volume));
+        let version = self.put(Arc::new(layout), volume);
         if shrinks && !self.wait_until_settled(version, limit) {
             self.put(old, old_volume);
             return Err(busy(limit));
@@ -207,12 +216,13 @@ impl Control {
     ///
     /// # Errors
     /// `NoKey` while it has none.
-    pub(crate) fn relay(&self, layout: Layout, volume: Volume) -> Result<()> {
+    pub(crate) fn relay(&self, check: impl FnOnce() -> Result<Layout>, volume: Arc<Volume>) -> Result<()> {
         let _changing = self.changing();
+        let layout = check()?;
         if self.state().settings.volume.is_none() {
             return Err(no_key());
         }
-        self.put(Arc::new(layout), Arc::new(volume));
+        self.put(Arc::new(layout), volume);
         Ok(())
     }
 

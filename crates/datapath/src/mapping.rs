@@ -234,8 +234,9 @@ impl Mapping {
     /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` when the thread of a queue
     /// does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
-        self.check(&volume, Some(self.size()), &(0..0))?;
-        self.control.replace(Some(Arc::new(volume)))
+        let volume = Arc::new(volume);
+        let check = || self.check(&volume, Some(self.size()), &(0..0)).map(|_| Some(volume.clone()));
+        self.control.replace(check)
     }
 
     /// Gives the volume another size: what `volume` has beyond the end of the present one, or has not. It is under the same
@@ -249,8 +250,8 @@ impl Mapping {
     /// `Layout` when it does not fit on the devices, or lies elsewhere; `NoKey` while the key is wiped; `Busy` when requests
     /// do not end within `limit`: the volume keeps its size then.
     pub fn resize(&self, volume: Volume, limit: Duration) -> Result<()> {
-        let layout = self.check(&volume, None, &(0..0))?;
-        self.control.resize(layout, volume, limit)
+        let volume = Arc::new(volume);
+        self.control.resize(|| self.check(&volume, None, &(0..0)), volume.clone(), limit)
     }
 
     /// Puts another volume in the place of this one, which may lie elsewhere within a range that nobody uses.
@@ -258,11 +259,11 @@ impl Mapping {
     /// # Errors
     /// As [`resize`](Mapping::resize); `Layout` also when its size differs.
     pub(crate) fn relay(&self, volume: Volume, within: &Range<u64>) -> Result<()> {
-        let layout = self.check(&volume, Some(self.size()), within)?;
-        self.control.relay(layout, volume)
+        let volume = Arc::new(volume);
+        self.control.relay(|| self.check(&volume, Some(self.size()), within), volume.clone())
     }
 
-    /// Whether a volume can take this one's place. Its layout.
+    /// Whether a volume can take this one's place, which nobody else changes meanwhile. Its layout.
     fn check(&self, volume: &Volume, size: Option<u64>, outside: &Range<u64>) -> Result<Layout> {
         layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
         let (shape, layout) = (Shape::of(volume, &self.devices), self.shape.layout_of(volume));
@@ -281,7 +282,7 @@ impl Mapping {
     /// # Errors
     /// `NotSuspended`; `Busy` when the thread of a queue does not come to see it.
     pub fn wipe_key(&self) -> Result<()> {
-        self.control.replace(None)
+        self.control.replace(|| Ok(None))
     }
 
     /// What the volume has done since it was opened, and what it does now.
@@ -292,12 +293,10 @@ impl Mapping {
     /// What the volume is made of at `offset`, for at most `len` bytes; the answer covers at least one byte.
     /// `None` beyond the end.
     pub fn status(&self, offset: u64, len: u64) -> Option<Status> {
-        if offset >= self.size() {
-            return None;
-        }
+        let left = self.size().checked_sub(offset).filter(|left| *left > 0)?;
         let data = |len| Some(Status { len, hole: false, zero: false });
         let Settings { volume: Some(volume), .. } = self.control.settings() else {
-            return data(len.min(self.size() - offset).max(1));
+            return data(len.min(left).max(1));
         };
         let segment = &volume.segments()[volume.segment_index(offset)?];
         let len = len.min(segment.end() - offset).max(1);

@@ -247,10 +247,16 @@ impl Shared {
 
     /// Keeps a connection for the next channel. One is enough.
     fn keep_spare(&self, spare: Connected) {
-        let before = self.spare.lock().unwrap_or_else(PoisonError::into_inner).replace(spare);
-        if let Some(before) = before {
-            say_goodbye(&before.socket);
+        let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = kept.take() {
+            // Nobody would look at it any more, and its channel's writes may not be flushed.
+            if before.socket.is_dead() {
+                self.note_loss(&before.socket);
+            } else {
+                say_goodbye(&before.socket);
+            }
         }
+        *kept = Some(spare);
     }
 
     /// A connection is used from now on.

@@ -181,6 +181,36 @@ fn only_the_claimed_range_may_lie_elsewhere() {
     claim.relay(moved(1 << 20, 2 << 20).unwrap()).unwrap();
 }
 
+#[test]
+fn what_was_moved_does_not_come_back_with_a_size_that_was_looked_at_before() {
+    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = Arc::new(mapping);
+    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let claim = mover.claim(0..SIZE, LONG).unwrap();
+    let stop = AtomicBool::new(false);
+    let at = |lower| Volume::new(vec![Segment::stored(0, SIZE, lower, 0, xts(SectorSize::S4096))]).unwrap();
+    let lies = || mapping.volume().unwrap().segments()[0].as_stored().unwrap().lower;
+    let came_back = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let refused = mapping.resize(at(0), LONG).err();
+                assert!(refused.is_none_or(|e| e.kind() == ErrorKind::Layout));
+                thread::yield_now();
+            }
+        });
+        let came_back = (0..5000).any(|_| {
+            claim.relay(at(0)).unwrap();
+            thread::yield_now();
+            claim.relay(at(SIZE)).unwrap();
+            thread::yield_now();
+            lies() != SIZE
+        });
+        stop.store(true, SeqCst);
+        came_back
+    });
+    assert!(!came_back, "where nothing lies any more");
+}
+
 /// Writes sectors of its own, reads them back, and looks that they stay as they are.
 fn load(mapping: &Arc<Mapping>, number: u64, stop: &AtomicBool, done: &AtomicU64) -> Vec<u8> {
     let mut queue = open(mapping);

@@ -61,6 +61,21 @@ fn what_is_in_flight_is_answered_before_the_connection_is_made_again() {
 }
 
 #[test]
+fn a_server_that_went_away_before_it_is_asked_has_lost_what_nobody_flushed() {
+    let server = Server::start(plain());
+    let device = open(&server, "");
+    // The connection is left to the next channel.
+    Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
+    server.vanish();
+    server.come_back();
+    server.grow(GROWN.try_into().unwrap());
+    assert_eq!(device.refresh().unwrap(), GROWN);
+    let mut io = Blocking::new(&device).unwrap();
+    assert_eq!(io.flush().unwrap_err().errno(), Some(5));
+    io.flush().unwrap();
+}
+
+#[test]
 fn the_size_on_an_only_connection_stays() {
     let server = Server::start(plain().without(Flags::CAN_MULTI_CONN));
     let device = open(&server, "");
