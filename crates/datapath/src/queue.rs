@@ -369,57 +369,6 @@ impl Queue {
         self.events.pop_front()
     }
 
-    fn reap(&mut self) {
-        while let Some(completion) = self.ring.next_completion() {
-            if completion.token.as_event() == Some(BELL) {
-                self.post.heard();
-                // Without a bell nobody could wake this thread: then it looks for letters whenever it wakes.
-                if let Err(e) = self.ring.watch(self.post.bell(), POLLIN, BELL) {
-                    log::error!("a queue's bell cannot be watched: {e}");
-                }
-                continue;
-            }
-            if let Some(device) = completion.token.as_channel() {
-                let (channel, mut over) = (&mut self.channels[device], std::mem::take(&mut self.over));
-                let wake =
-                    |ring: &mut Ring| channel.woken(ring, completion.token, completion.result, &mut over);
-                self.ring.channel(device, wake);
-                over.drain(..).for_each(|done| self.finished(done));
-                self.over = over;
-                continue;
-            }
-            let Some(index) = completion.token.as_lower() else {
-                self.events.extend(completion.token.as_event().map(|number| (number, completion.result)));
-                continue;
-            };
-            let device = self.slots.get(index).device;
-            let channel = &mut self.channels[device];
-            let finish = |ring: &mut Ring| channel.finish(ring, completion.token, completion.result);
-            if let Some(done) = self.ring.channel(device, finish) {
-                self.finished(done);
-            }
-        }
-        self.refresh();
-        self.read_letters();
-        self.check_jobs();
-        self.settle();
-    }
-
-    fn read_letters(&mut self) {
-        self.post.take(&mut self.letters);
-        while let Some(letter) = self.letters.pop_front() {
-            match letter {
-                Letter::Task(task) => self.task_over(task),
-                Letter::Job(returned) => self.job_over(returned),
-                Letter::Granted(index) => {
-                    // Who had the sectors may have moved them.
-                    self.renew();
-                    self.begin(index);
-                }
-            }
-        }
-    }
-
     /// Lets go on what was waiting for what has ended.
     fn settle(&mut self) {
         loop {

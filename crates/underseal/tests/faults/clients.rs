@@ -43,7 +43,8 @@ fn work_well(socket: &Path, over: &AtomicBool, seed: u64) -> (u64, Duration) {
 /// Does `bad` while a good client works; the server holds nothing more afterwards than before.
 fn beside_a_good_client(server: &Server, bad: impl FnOnce()) {
     let seed = seed("bad clients");
-    let own = "the server's own threads run: they accept, wait for signals, for commands, for what is refused";
+    let own =
+        "the server's own threads run: they accept, wait for signals, for commands, for what is refused";
     wait_until(own, PATIENCE, || server.holds().1 == 4);
     let before = server.holds();
     let over = AtomicBool::new(false);
