@@ -29,6 +29,9 @@ static HELPER: OnceLock<Helper> = OnceLock::new();
 /// What unmounting takes of root: to do it, and to reach it in a folder of another user's.
 const OF_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
 
+/// In the place of an error's number where there is none.
+const IN_WORDS: i32 = -1;
+
 /// The longest that it says of an error.
 const MOST_WORDS: usize = 4096;
 
@@ -68,8 +71,18 @@ impl Helper {
     /// Asks it to unmount.
     ///
     /// # Errors
-    /// What unmounting said; `BrokenPipe` or `UnexpectedEof` when the helper is gone.
+    /// What unmounting said; that the helper is gone.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        self.ask(lazily).map_err(|e| match e.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                io::Error::new(e.kind(), "the process that was started to unmount it is gone")
+            }
+            _ => e,
+        })?
+    }
+
+    /// The answer; an error when there is none.
+    fn ask(&self, lazily: bool) -> io::Result<io::Result<()>> {
         let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         socket.write_all(&[u8::from(lazily)])?;
         let mut head = [0; 8];
@@ -79,11 +92,11 @@ impl Helper {
         let len = usize::try_from(len).ok().filter(|len| *len <= MOST_WORDS);
         let mut words = vec![0; len.ok_or(io::ErrorKind::InvalidData)?];
         socket.read_exact(&mut words)?;
-        match errno {
-            0 if words.is_empty() => Ok(()),
-            0 => Err(io::Error::other(String::from_utf8_lossy(&words).into_owned())),
+        Ok(match errno {
+            0 => Ok(()),
+            IN_WORDS => Err(io::Error::other(String::from_utf8_lossy(&words).into_owned())),
             errno => Err(io::Error::from_raw_os_error(errno)),
-        }
+        })
     }
 }
 
@@ -131,7 +144,7 @@ fn serve(mut socket: UnixStream, unmount: &impl Fn(bool) -> io::Result<()>) -> i
         }
         let (errno, words) = match unmount(lazily[0] != 0) {
             Ok(()) => (0, String::new()),
-            Err(e) => (e.raw_os_error().unwrap_or(0), e.to_string()),
+            Err(e) => (e.raw_os_error().unwrap_or(IN_WORDS), e.to_string()),
         };
         let words = &words.as_bytes()[..words.len().min(MOST_WORDS)];
         let len = i32::try_from(words.len()).unwrap_or(0);
