@@ -115,7 +115,7 @@ impl Steps {
             | Failed::BOUNDING.unless(bounded)
             | Failed::LANDLOCK.unless(self.landlock.is_none_or(restrict_files))
             | Failed::CAPABILITIES.unless(self.keep_capabilities())
-            | Failed::SECCOMP.unless(self.filters.iter().all(|filter| restrict_calls(filter)))
+            | Failed::SECCOMP.unless(self.filters.iter().all(restrict_calls))
     }
 
     fn keep_capabilities(&self) -> bool {
