@@ -200,6 +200,17 @@ fn another_user_s_files_stay_within_reach() {
 }
 
 #[test]
+fn what_is_not_there_needs_no_capability() {
+    alone("what_is_not_there_needs_no_capability", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let needs = Needs { removed: vec![scratch.path().join("no folder/s")], ..Needs::default() };
+        let state = enter(&needs);
+        whole(&state);
+        assert!(state.capabilities.is_empty(), "{state:?}");
+    });
+}
+
+#[test]
 fn a_refused_call_is_named_once() {
     alone("a_refused_call_is_named_once", || {
         whole(&enter(&Needs::default()));
