@@ -311,6 +311,26 @@ fn a_helper_that_fails_without_a_word_has_failed() {
 }
 
 #[test]
+fn who_ends_the_process_waits_for_no_unmounting_that_stands_still() {
+    alone("who_ends_the_process_waits_for_no_unmounting_that_stands_still", || {
+        Helper::start(|_| {
+            thread::sleep(Duration::from_secs(60));
+            Ok(())
+        })
+        .unwrap();
+        let (begins, begun) = mpsc::channel();
+        thread::spawn(move || {
+            begins.send(()).unwrap();
+            Helper::get().unwrap().unmount(false)
+        });
+        begun.recv().unwrap();
+        thread::sleep(Duration::from_millis(200));
+        let busy = Helper::get().unwrap().unmount(true).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+    });
+}
+
+#[test]
 fn a_lower_server_is_reached_again_and_no_other() {
     alone("a_lower_server_is_reached_again_and_no_other", || {
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
