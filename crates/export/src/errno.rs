@@ -1,7 +1,5 @@
 //! What went wrong, as the kernel numbers it: every door's answer begins here.
 
-use std::io;
-
 use rustix::io::Errno;
 use underseal_datapath::{Error as Failure, ErrorKind as Kind};
 
@@ -14,9 +12,4 @@ pub(crate) fn errno(failure: &Failure) -> Errno {
         Kind::NoSpace => Errno::NOSPC,
         _ => Errno::IO,
     }
-}
-
-/// A failed system call's.
-pub(crate) fn errno_of(e: &io::Error) -> Errno {
-    Errno::from_io_error(e).unwrap_or(Errno::IO)
 }

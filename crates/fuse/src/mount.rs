@@ -38,6 +38,8 @@ pub enum Failure {
     OthersForbidden(io::Error),
     /// There is no fusermount3.
     NoHelper(io::Error),
+    /// This process cannot use FUSE at all.
+    NoDevice(io::Error),
     /// What the system said.
     Refused(io::Error),
 }
@@ -46,7 +48,7 @@ impl Failure {
     /// The system's own words.
     pub fn into_source(self) -> io::Error {
         match self {
-            Self::OthersForbidden(e) | Self::NoHelper(e) | Self::Refused(e) => e,
+            Self::OthersForbidden(e) | Self::NoHelper(e) | Self::NoDevice(e) | Self::Refused(e) => e,
         }
     }
 }
@@ -59,6 +61,9 @@ impl fmt::Display for Failure {
                 ": /etc/fuse.conf does not allow others, nor root, to be let in (user_allow_other)"
             }
             Self::NoHelper(_) => ": users other than root need fusermount3 (package fuse3)",
+            Self::NoDevice(_) => {
+                ": /dev/fuse cannot be opened (`modprobe fuse`; in a container --device /dev/fuse)"
+            }
             Self::Refused(_) => "",
         })
     }
@@ -78,7 +83,7 @@ impl From<Errno> for Failure {
 
 /// Mounts. The descriptor that requests come from.
 pub(crate) fn mount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
-    let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let device = device("/dev/fuse")?;
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -96,6 +101,10 @@ pub(crate) fn mount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
         Err(Errno::PERM) => fusermount(at, options),
         Err(e) => Err(e.into()),
     }
+}
+
+fn device(path: &str) -> Result<OwnedFd, Failure> {
+    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Failure::NoDevice(e.into()))
 }
 
 /// The flag of an option of every mount.
@@ -181,6 +190,13 @@ fn received(from: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_is_missing_is_named() {
+        let failure = device("/no such folder/fuse").unwrap_err();
+        assert!(failure.to_string().contains("/dev/fuse"), "{failure}");
+        assert_eq!(failure.into_source().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn options_are_the_same_for_the_kernel_and_its_helper() {

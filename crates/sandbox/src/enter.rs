@@ -20,6 +20,9 @@ pub fn enter(needs: &Needs) -> State {
     let rules = landlock::rules(needs).map_err(|why| missing.push(format!("Landlock ({why})"))).ok();
     // A call that is refused must not end the process.
     let filters = seccomp::filters(needs).and_then(|filters| {
+        if threads::has_filters() {
+            return Err("a filter around this process hides which threads have taken another one".into());
+        }
         violations::listen().map_err(|e| e.to_string())?;
         Ok(filters)
     });

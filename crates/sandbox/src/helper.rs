@@ -13,7 +13,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::thread::CapabilitySet;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -28,6 +30,12 @@ static HELPER: OnceLock<Helper> = OnceLock::new();
 
 /// What unmounting takes of root: to do it, and to reach it in a folder of another user's.
 const OF_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
+
+/// In the place of an error's number where there is none.
+const IN_WORDS: i32 = -1;
+
+/// How long one waits for another thread that is asking.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest that it says of an error.
 const MOST_WORDS: usize = 4096;
@@ -68,9 +76,19 @@ impl Helper {
     /// Asks it to unmount.
     ///
     /// # Errors
-    /// What unmounting said; `BrokenPipe` or `UnexpectedEof` when the helper is gone.
+    /// What unmounting said; that the helper is gone; for `lazily`, that it is busy with what another thread has asked.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ask(lazily).map_err(|e| match e.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                io::Error::new(e.kind(), "the process that was started to unmount it is gone")
+            }
+            _ => e,
+        })?
+    }
+
+    /// The answer; an error when there is none.
+    fn ask(&self, lazily: bool) -> io::Result<io::Result<()>> {
+        let mut socket = if lazily { self.free()? } else { self.socket() };
         socket.write_all(&[u8::from(lazily)])?;
         let mut head = [0; 8];
         socket.read_exact(&mut head)?;
@@ -79,10 +97,31 @@ impl Helper {
         let len = usize::try_from(len).ok().filter(|len| *len <= MOST_WORDS);
         let mut words = vec![0; len.ok_or(io::ErrorKind::InvalidData)?];
         socket.read_exact(&mut words)?;
-        match errno {
-            0 if words.is_empty() => Ok(()),
-            0 => Err(io::Error::other(String::from_utf8_lossy(&words).into_owned())),
+        Ok(match errno {
+            0 => Ok(()),
+            IN_WORDS => Err(io::Error::other(String::from_utf8_lossy(&words).into_owned())),
             errno => Err(io::Error::from_raw_os_error(errno)),
+        })
+    }
+
+    fn socket(&self) -> MutexGuard<'_, UnixStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For who may be about to end the process, and waits no longer for another thread: unmounting writes back what is dirty, and
+    /// that can stand still.
+    fn free(&self) -> io::Result<MutexGuard<'_, UnixStream>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.0.try_lock() {
+                Ok(socket) => return Ok(socket),
+                Err(TryLockError::Poisoned(e)) => return Ok(e.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PATIENCE / 100),
+                Err(TryLockError::WouldBlock) => {
+                    let why = "it is being unmounted already, which takes its time";
+                    return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+                }
+            }
         }
     }
 }
@@ -131,7 +170,7 @@ fn serve(mut socket: UnixStream, unmount: &impl Fn(bool) -> io::Result<()>) -> i
         }
         let (errno, words) = match unmount(lazily[0] != 0) {
             Ok(()) => (0, String::new()),
-            Err(e) => (e.raw_os_error().unwrap_or(0), e.to_string()),
+            Err(e) => (e.raw_os_error().unwrap_or(IN_WORDS), e.to_string()),
         };
         let words = &words.as_bytes()[..words.len().min(MOST_WORDS)];
         let len = i32::try_from(words.len()).unwrap_or(0);

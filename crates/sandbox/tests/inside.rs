@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 use underseal_sandbox::{Helper, Needs, Server, State, enter};
 
 /// What was logged.
@@ -198,6 +200,17 @@ fn another_user_s_files_stay_within_reach() {
 }
 
 #[test]
+fn what_is_not_there_needs_no_capability() {
+    alone("what_is_not_there_needs_no_capability", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let needs = Needs { removed: vec![scratch.path().join("no folder/s")], ..Needs::default() };
+        let state = enter(&needs);
+        whole(&state);
+        assert!(state.capabilities.is_empty(), "{state:?}");
+    });
+}
+
+#[test]
 fn a_refused_call_is_named_once() {
     alone("a_refused_call_is_named_once", || {
         whole(&enter(&Needs::default()));
@@ -218,8 +231,13 @@ fn a_refused_call_is_named_once() {
 
 /// Makes a system call unknown to this process.
 fn lacks(call: i64, errno: i32) {
+    lacks_where(call, Vec::new(), errno);
+}
+
+/// The same, where a rule says so of its arguments.
+fn lacks_where(call: i64, rules: Vec<SeccompRule>, errno: i32) {
     let filter = SeccompFilter::new(
-        [(call, Vec::new())].into(),
+        [(call, rules)].into(),
         SeccompAction::Allow,
         SeccompAction::Errno(errno.cast_unsigned()),
         std::env::consts::ARCH.try_into().unwrap(),
@@ -251,6 +269,64 @@ fn a_kernel_without_seccomp_keeps_the_rest() {
         assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::ACCESS));
         let sets = rustix::thread::capabilities(None).unwrap();
         assert!(sets.permitted.is_empty() && sets.effective.is_empty() && sets.inheritable.is_empty());
+    });
+}
+
+#[test]
+fn a_filter_that_is_there_already_is_not_taken_for_ours() {
+    alone("a_filter_that_is_there_already_is_not_taken_for_ours", || {
+        // As some sandboxes have it: an option of prctl(2) that they do not know is not permitted.
+        let known = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Gt, 100).unwrap();
+        lacks_where(libc::SYS_prctl, vec![SeccompRule::new(vec![known]).unwrap()], libc::EPERM);
+        let (go, gone) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || gone.recv().map(|()| errno(File::open("/etc/passwd"))));
+        let state = enter(&Needs::default());
+        assert_eq!((state.landlock.is_some(), state.seccomp, state.no_new_privileges), (true, false, true));
+        assert!(state.missing.len() == 1 && state.missing[0].contains("seccomp"), "{state:?}");
+        assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::ACCESS));
+        go.send(()).unwrap();
+        assert_eq!(thread.join().unwrap().unwrap(), Some(Errno::ACCESS));
+        assert!(rustix::thread::capabilities(None).unwrap().permitted.is_empty());
+    });
+}
+
+#[test]
+fn a_helper_that_fails_without_a_word_has_failed() {
+    alone("a_helper_that_fails_without_a_word_has_failed", || {
+        Helper::start(|lazily| {
+            if lazily {
+                // SAFETY: it ends the process.
+                unsafe { libc::_exit(0) }
+            }
+            Err(io::Error::other(""))
+        })
+        .unwrap();
+        let helper = Helper::get().unwrap();
+        assert_eq!(helper.unmount(false).unwrap_err().to_string(), "");
+        for _ in 0..2 {
+            let gone = helper.unmount(true).unwrap_err().to_string();
+            assert_eq!(gone, "the process that was started to unmount it is gone");
+        }
+    });
+}
+
+#[test]
+fn who_ends_the_process_waits_for_no_unmounting_that_stands_still() {
+    alone("who_ends_the_process_waits_for_no_unmounting_that_stands_still", || {
+        Helper::start(|_| {
+            thread::sleep(Duration::from_secs(60));
+            Ok(())
+        })
+        .unwrap();
+        let (begins, begun) = mpsc::channel();
+        thread::spawn(move || {
+            begins.send(()).unwrap();
+            Helper::get().unwrap().unmount(false)
+        });
+        begun.recv().unwrap();
+        thread::sleep(Duration::from_millis(200));
+        let busy = Helper::get().unwrap().unmount(true).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
     });
 }
 

@@ -121,6 +121,7 @@ pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Re
     Session::mount(&point.path, &options, &init).map_err(|e| {
         let kind = match e {
             Failure::OthersForbidden(_) => ErrorKind::OthersForbidden,
+            Failure::NoDevice(_) => ErrorKind::FuseDevice,
             Failure::NoHelper(_) | Failure::Refused(_) => ErrorKind::Mount,
         };
         let context = format!("cannot mount on {}{e}", point.path.display());

@@ -303,7 +303,11 @@ impl Worker {
 
     fn start(&mut self, unique: u64, answer: Answer, job: Job) -> std::result::Result<(), Job> {
         let ticket = self.tickets.issue(Ticket { unique, answer });
-        self.queue.submit(ticket, job).inspect_err(|_| drop(self.tickets.redeem(ticket)))
+        let started = self.queue.submit(ticket, job);
+        if started.is_err() {
+            self.tickets.redeem(ticket);
+        }
+        started
     }
 }
 

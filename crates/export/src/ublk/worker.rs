@@ -16,7 +16,7 @@ use super::request::Request;
 use super::zones::Pointers;
 use crate::complaints::Complaints;
 use crate::door::{self, Door, Took, Wake};
-use crate::errno::{errno, errno_of};
+use crate::errno::errno;
 use crate::{Error, ErrorKind, Result};
 
 /// Request memory of one queue is twice this: so many bytes are in flight at most.
@@ -329,7 +329,7 @@ impl Drop for Worker {
 
 /// An error as the driver takes it.
 fn refusal(e: &io::Error) -> i32 {
-    -errno_of(e).raw_os_error()
+    -Errno::from_io_error(e).unwrap_or(Errno::IO).raw_os_error()
 }
 
 /// A count of bytes as the driver takes it.
