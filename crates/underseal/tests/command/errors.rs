@@ -48,7 +48,6 @@ fn failures_have_stable_statuses_and_say_what_to_do() {
         ("format new --size 1M --passphrase-file pass", 2, "leave no data"),
         ("format new --size 32M --type plain --header h", 2, "no header"),
         ("format no/such/dir --size 32M --passphrase-file pass", 1, "No such file"),
-        ("open disk --passphrase-file pass --nbd unix:s --socket-mode 680", 2, "an octal number"),
         (
             "open disk --passphrase-file pass --nbd unix:s --socket-group no-such-group",
             2,

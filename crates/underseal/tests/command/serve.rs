@@ -72,6 +72,9 @@ fn sockets_are_for_those_who_were_named() {
         assert_eq!(about.permissions().mode() & 0o777, 0o660, "{socket}");
     }
     server.stop();
+    let refused = place.run(&["open", "disk", "--nbd", "unix:nbd", "--socket-mode", "680"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("an octal number"), "{}", refused.stderr);
 }
 
 #[test]
