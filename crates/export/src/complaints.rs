@@ -21,7 +21,7 @@ impl Complaints {
 
     /// Tells what the lower device did to `what`, if it is its turn; a client's own mistakes are its own business.
     pub(crate) fn tell(&mut self, what: impl fmt::Display, failure: &Failure) {
-        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace) {
+        if !matches!(failure.kind(), Kind::Lower | Kind::NoSpace | Kind::Integrity) {
             return log::debug!("{what}: {failure}");
         }
         if let Some(number) = self.next() {

@@ -10,6 +10,8 @@ pub(crate) fn errno(failure: &Failure) -> Errno {
         Kind::ReadOnly => Errno::ROFS,
         Kind::Unsupported => Errno::OPNOTSUPP,
         Kind::NoSpace => Errno::NOSPC,
+        // As dm-crypt and dm-integrity say that a sector is not as it was written.
+        Kind::Integrity => Errno::ILSEQ,
         _ => Errno::IO,
     }
 }
