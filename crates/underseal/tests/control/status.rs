@@ -29,7 +29,8 @@ fn what_a_volume_did_is_told() {
         assert!(
             of("p50_ns") <= of("p90_ns") && of("p90_ns") <= of("p99_ns") && of("p99_ns") <= of("p999_ns")
         );
-        let sum: u64 = stage["buckets"].as_array().unwrap().iter().map(|b| b["count"].as_u64().unwrap()).sum();
+        let sum: u64 =
+            stage["buckets"].as_array().unwrap().iter().map(|b| b["count"].as_u64().unwrap()).sum();
         assert_eq!(of("count"), sum);
     }
     assert!(status["latency"]["total"]["count"].as_u64().unwrap() >= 11, "{status}");
