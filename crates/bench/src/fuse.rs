@@ -14,11 +14,10 @@ mod report;
 mod servers;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::interleaved;
+use crate::rounds::{Turns, interleaved};
 
 pub use memory::serve_fuse_memory;
 pub use report::FuseReport;
@@ -27,20 +26,14 @@ pub use servers::serve_null_memory;
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct FuseOptions {
-    /// The command that mounts our volumes: this program.
-    pub underseal: PathBuf,
+    /// Of the benchmark.
+    pub turns: Turns,
     /// Where images and mounts lie: a file system in memory.
     pub directory: PathBuf,
     /// Each image's bytes.
     pub size: u64,
     /// Threads of the servers that let them be chosen.
     pub threads: u16,
-    /// How often every server meets every workload.
-    pub rounds: usize,
-    /// How long each time.
-    pub runtime: Duration,
-    /// Only the workloads whose name contains this.
-    pub only: Option<String>,
 }
 
 /// Measures. `progress` hears what is being done.
@@ -54,9 +47,8 @@ pub fn fuse(options: &FuseOptions, mut progress: impl FnMut(&str)) -> Result<Fus
     for server in &servers {
         fio::fill(server, options.size)?;
     }
-    let only = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| only(&w.name())).collect();
+    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen = interleaved(options.rounds, &workloads, fio::Workload::name, &servers, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &workloads, fio::Workload::name, &servers, progress, run)?;
     Ok(report::report(machine, options.threads, &workloads, &servers, &seen, left_out))
 }

@@ -39,5 +39,6 @@ pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use report::{Report, Row, Scaling};
+pub use rounds::Turns;
 pub use ublk::{UblkOptions, UblkReport, ublk};
 pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

@@ -14,10 +14,9 @@ mod report;
 mod servers;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::Machine;
-use crate::rounds::interleaved;
+use crate::rounds::{Turns, interleaved};
 
 pub(crate) use fio::seen;
 pub use fio::{Seen, Workload};
@@ -61,20 +60,14 @@ impl std::error::Error for NbdError {
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct NbdOptions {
-    /// The command that serves our volumes: this program.
-    pub underseal: PathBuf,
+    /// Of the benchmark.
+    pub turns: Turns,
     /// Where the images lie: a file system in memory. Each takes `size`.
     pub directory: PathBuf,
     /// Each image's bytes.
     pub size: u64,
-    /// How often every server meets every workload.
-    pub rounds: usize,
-    /// How long each time.
-    pub runtime: Duration,
     /// The volumes lie on other NBD servers instead of files.
     pub over_nbd: bool,
-    /// Only the workloads whose name contains this.
-    pub only: Option<String>,
 }
 
 /// Measures. `progress` hears what is being done.
@@ -89,11 +82,8 @@ pub fn nbd(options: &NbdOptions, mut progress: impl FnMut(&str)) -> Result<NbdRe
     for server in &servers {
         fio::fill(server, options.size)?;
     }
-    let workloads: Vec<Workload> = fio::WORKLOADS
-        .into_iter()
-        .filter(|w| options.only.as_ref().is_none_or(|only| w.name().contains(only.as_str())))
-        .collect();
+    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run = |server: &_, workload: &_| fio::run(server, *workload, options);
-    let seen = interleaved(options.rounds, &workloads, Workload::name, &servers, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &workloads, Workload::name, &servers, progress, run)?;
     Ok(report::report(machine, &workloads, &servers, &seen))
 }

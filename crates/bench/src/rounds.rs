@@ -1,5 +1,28 @@
 //! Every server under every workload, in turn, so many rounds: a noisy neighbour meets all of them alike.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which program is set beside its peers, under what, and for how long.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    /// The command that serves our volumes.
+    pub underseal: PathBuf,
+    /// How often every server, mount or disk meets every workload.
+    pub rounds: usize,
+    /// How long each time.
+    pub runtime: Duration,
+    /// Only the workloads whose name contains this.
+    pub only: Option<String>,
+}
+
+impl Turns {
+    /// Whether a workload is among those that were asked for.
+    pub(crate) fn want(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+}
+
 /// What was seen: by workload, by server, round by round. `progress` hears what is being done.
 ///
 /// # Errors

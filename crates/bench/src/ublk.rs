@@ -12,27 +12,20 @@ mod fio;
 mod report;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::Machine;
 use crate::nbd::NbdError as BenchError;
-use crate::rounds::interleaved;
+use crate::rounds::{Turns, interleaved};
 
 pub use report::UblkReport;
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct UblkOptions {
-    /// The command that serves our volumes: this program.
-    pub underseal: PathBuf,
+    /// Of the benchmark.
+    pub turns: Turns,
     /// RAM disks, one for each that is measured. What is on them is lost.
     pub devices: Vec<PathBuf>,
-    /// How often every disk meets every workload.
-    pub rounds: usize,
-    /// How long each time.
-    pub runtime: Duration,
-    /// Only the workloads whose name contains this.
-    pub only: Option<String>,
 }
 
 /// Measures. `progress` hears what is being done.
@@ -46,9 +39,8 @@ pub fn ublk(options: &UblkOptions, mut progress: impl FnMut(&str)) -> Result<Ubl
     for disk in &disks {
         fio::fill(disk)?;
     }
-    let only = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| only(&w.name())).collect();
-    let run = |disk: &_, workload: &_| fio::run(disk, *workload, options.runtime);
-    let seen = interleaved(options.rounds, &workloads, fio::Workload::name, &disks, progress, run)?;
+    let workloads: Vec<_> = fio::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
+    let run = |disk: &_, workload: &_| fio::run(disk, *workload, options.turns.runtime);
+    let seen = interleaved(options.turns.rounds, &workloads, fio::Workload::name, &disks, progress, run)?;
     Ok(report::report(machine, &workloads, &disks, &seen))
 }

@@ -12,29 +12,22 @@ mod report;
 mod servers;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::Machine;
 use crate::nbd::{NbdError as BenchError, Seen};
-use crate::rounds::interleaved;
+use crate::rounds::{Turns, interleaved};
 
 pub use report::VhostUserReport;
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct VhostUserOptions {
-    /// The command that serves our volumes: this program.
-    pub underseal: PathBuf,
+    /// Of the benchmark.
+    pub turns: Turns,
     /// Where the images lie: a file system in memory. Each takes `size`.
     pub directory: PathBuf,
     /// Each image's bytes.
     pub size: u64,
-    /// How often every server meets every workload.
-    pub rounds: usize,
-    /// How long each time.
-    pub runtime: Duration,
-    /// Only the workloads whose name contains this.
-    pub only: Option<String>,
 }
 
 /// Measures. `progress` hears what is being done.
@@ -52,10 +45,10 @@ pub fn vhost_user(
     for server in &servers {
         driver::fill(server, options.size)?;
     }
-    let only = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let workloads: Vec<_> = driver::WORKLOADS.into_iter().filter(|w| only(&w.name())).collect();
+    let workloads: Vec<_> = driver::WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
     let run =
         |server: &_, workload: &_| -> Result<Seen, BenchError> { driver::run(server, *workload, options) };
-    let seen = interleaved(options.rounds, &workloads, driver::Workload::name, &servers, progress, run)?;
+    let seen =
+        interleaved(options.turns.rounds, &workloads, driver::Workload::name, &servers, progress, run)?;
     Ok(report::report(machine, pinned, &workloads, &servers, &seen))
 }

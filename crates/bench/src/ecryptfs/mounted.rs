@@ -15,7 +15,7 @@ use crate::Machine;
 use crate::beside::{self, ServerRow};
 use crate::nbd::{NbdError as BenchError, process_time};
 use crate::place::this_program;
-use crate::rounds::interleaved;
+use crate::rounds::{Turns, interleaved};
 
 const OURS: &str = "underseal, aes-128, names";
 const BARE: &str = "underseal, no cipher";
@@ -38,8 +38,8 @@ fn to_install(path: &OsStr) -> String {
 /// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// The command that mounts: this program.
-    pub underseal: PathBuf,
+    /// Of the benchmark.
+    pub turns: Turns,
     /// Where folders and mounts lie: a file system in memory.
     pub directory: PathBuf,
     /// The bytes of each of fio's files.
@@ -48,12 +48,6 @@ pub struct MountOptions {
     pub files: u32,
     /// Threads that serve our mounts.
     pub threads: u16,
-    /// How often every mount meets every workload.
-    pub rounds: usize,
-    /// How long fio runs each time.
-    pub runtime: Duration,
-    /// Only the workloads whose name contains this.
-    pub only: Option<String>,
 }
 
 /// All that was measured.
@@ -131,7 +125,7 @@ impl Place {
 
     fn start(&self, options: &MountOptions) -> Result<(Vec<Mounted>, Vec<String>), BenchError> {
         let threads = options.threads.to_string();
-        let mut ours = Command::new(&options.underseal);
+        let mut ours = Command::new(&options.turns.underseal);
         let (lower, plain) = (self.folder("ours.lower")?, self.folder("ours")?);
         ours.args(["-q", "ecryptfs", "mount"]).arg(lower).arg(&plain).args(["--threads", &threads]);
         ours.args(["-o", "ecryptfs_enable_filename_crypto", "--passphrase-file"])
@@ -190,15 +184,15 @@ pub fn ecryptfs_mount(options: &MountOptions, progress: impl FnMut(&str)) -> Res
     let place = Place::new(&options.directory)?;
     let tar = pack(&place.0, options.files)?;
     let (mounts, left_out) = place.start(options)?;
-    let only = options.only.as_deref().unwrap_or("");
+    let only = &options.turns.only;
     // The steps of a tree need each other.
     let wanted = |work: &Work| match work {
-        Work::Tree(_) => only.is_empty() || only.contains("tree"),
-        Work::Requests { .. } => work.name().contains(only),
+        Work::Tree(_) => only.as_ref().is_none_or(|only| only.contains("tree")),
+        Work::Requests { .. } => options.turns.want(&work.name()),
     };
     let work: Vec<Work> = super::work::WORK.into_iter().filter(wanted).collect();
     let run = |on: &Mounted, work: &Work| work.run(on, options, &tar);
-    let seen = interleaved(options.rounds, &work, Work::name, &mounts, progress, run)?;
+    let seen = interleaved(options.turns.rounds, &work, Work::name, &mounts, progress, run)?;
     let names: Vec<_> = mounts.iter().map(|mounted| mounted.name).collect();
     let work: Vec<_> = work.iter().map(Work::name).collect();
     let rows = beside::rows(&work, &names, &seen, |server, work| match server {

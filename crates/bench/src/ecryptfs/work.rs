@@ -121,7 +121,10 @@ fn fio(
         .args(["--invalidate=1", "--output-format=json", "--fallocate=none", "--randrepeat=0"])
         .arg(format!("--directory={}", on.plain.display()))
         .args([format!("--rw={kind}"), format!("--bs={kib}k"), format!("--numjobs={threads}")])
-        .args([format!("--size={}", options.size), format!("--runtime={}ms", options.runtime.as_millis())])
+        .args([
+            format!("--size={}", options.size),
+            format!("--runtime={}ms", options.turns.runtime.as_millis()),
+        ])
         .output()
         .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
     let text = String::from_utf8_lossy(&output.stdout);

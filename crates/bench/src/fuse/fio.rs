@@ -57,7 +57,7 @@ pub(super) fn run(server: &Server, workload: Workload, options: &FuseOptions) ->
         // Each thread has a part of the file to itself.
         format!("--size={share}"),
         format!("--offset_increment={share}"),
-        format!("--runtime={}ms", options.runtime.as_millis()),
+        format!("--runtime={}ms", options.turns.runtime.as_millis()),
     ];
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);

@@ -58,7 +58,8 @@ impl Drop for Server {
 
 /// All that can be started, and why others cannot.
 pub(super) fn start(options: &FuseOptions) -> Result<(Vec<Server>, Vec<String>), BenchError> {
-    let place = Mounts { options, place: Place::new(&options.underseal, &options.directory, options.size)? };
+    let place =
+        Mounts { options, place: Place::new(&options.turns.underseal, &options.directory, options.size)? };
     let mut servers = vec![place.ours()?, place.null()?];
     servers.push(place.memory(OURS_MEMORY, "serve-fuse-null")?);
     servers.push(place.memory(MEMORY, "serve-fuse-memory")?);

@@ -97,7 +97,7 @@ pub(super) fn run(server: &Server, workload: Workload, options: &NbdOptions) -> 
         format!("--bs={}", workload.block),
         format!("--iodepth={}", workload.depth),
         format!("--size={}", options.size),
-        format!("--runtime={}ms", options.runtime.as_millis()),
+        format!("--runtime={}ms", options.turns.runtime.as_millis()),
     ];
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);

@@ -62,7 +62,7 @@ pub(crate) fn process_time(name: &str, id: u32) -> Result<Duration, NbdError> {
 
 /// Makes the images and starts a server over each.
 pub(super) fn start(options: &NbdOptions) -> Result<Vec<Server>, NbdError> {
-    let place = Place::new(&options.underseal, &options.directory, options.size)?;
+    let place = Place::new(&options.turns.underseal, &options.directory, options.size)?;
     if options.over_nbd {
         return super::remote::start(&place);
     }

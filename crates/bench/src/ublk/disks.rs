@@ -75,7 +75,7 @@ fn ours(
     cipher: &str,
     key: &str,
 ) -> Result<Disk, BenchError> {
-    let mut command = Command::new(&options.underseal);
+    let mut command = Command::new(&options.turns.underseal);
     command.arg("open").arg(device).args(["--ublk", "--direct", "--type", "plain", "--sector-size", "4096"]);
     command.args(["--cipher", cipher, "--key-size", key, "--key-file"]).arg(secret);
     if key == "0" {

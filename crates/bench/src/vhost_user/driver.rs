@@ -76,8 +76,8 @@ pub(super) fn run(
     let mut random = fastrand::Rng::new();
     let before = server.cpu_time()?;
     let started = Instant::now();
-    let mut latencies =
-        client.keep_busy(workload, || (started.elapsed() < options.runtime).then(|| random.u64(..blocks)))?;
+    let mut latencies = client
+        .keep_busy(workload, || (started.elapsed() < options.turns.runtime).then(|| random.u64(..blocks)))?;
     let elapsed = started.elapsed().as_secs_f64();
     let cpu = server.cpu_time()?.saturating_sub(before);
     latencies.sort_unstable();

@@ -14,7 +14,7 @@ const DAEMON_FILE: &str = "qemu-storage-daemon, no cipher";
 
 /// Ours first.
 pub(super) fn start(options: &VhostUserOptions) -> Result<Vec<SocketServer>, BenchError> {
-    let place = Place::new(&options.underseal, &options.directory, options.size)?;
+    let place = Place::new(&options.turns.underseal, &options.directory, options.size)?;
     Ok(vec![ours(&place)?, null(&place)?, daemon(&place, true)?, daemon(&place, false)?])
 }
 

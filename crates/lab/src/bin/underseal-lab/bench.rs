@@ -6,16 +6,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, UblkOptions, VhostUserOptions};
+use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, Turns, UblkOptions, VhostUserOptions};
 use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, vhost_user};
 
-use crate::cli::{Bench, BenchArgs};
+use crate::cli::{Bench, BenchArgs, Interleaved};
 use crate::failure::{Failure, Result};
-use crate::{json, print};
+use crate::{print, print_json};
 
 pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn(&str)) -> Result<()> {
     let shown = args.json;
-    let underseal = || underseal.map_or_else(measured, Ok);
+    let turns = |effort: Interleaved| -> Result<Turns> {
+        Ok(Turns {
+            underseal: underseal.map_or_else(measured, Ok)?,
+            rounds: effort.rounds.into(),
+            runtime: Duration::from_secs(effort.runtime.into()),
+            only: effort.only,
+        })
+    };
     match args.what {
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
@@ -23,48 +30,33 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {
-                underseal: underseal()?,
+                turns: turns(args.effort)?,
                 directory: args.directory,
                 size: args.size,
-                rounds: args.effort.rounds.into(),
-                runtime: Duration::from_secs(args.effort.runtime.into()),
-                only: args.effort.only,
                 over_nbd: args.over_nbd,
             };
             show(&nbd(&options, progress)?, shown)
         }
         Bench::Fuse(args) => {
             let options = FuseOptions {
-                underseal: underseal()?,
+                turns: turns(args.effort)?,
                 directory: args.directory,
                 size: args.size,
                 threads: args.threads,
-                rounds: args.effort.rounds.into(),
-                runtime: Duration::from_secs(args.effort.runtime.into()),
-                only: args.effort.only,
             };
             show(&fuse(&options, progress)?, shown)
         }
         Bench::Ublk(args) => {
             let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();
             let options = UblkOptions {
-                underseal: underseal()?,
+                turns: turns(args.effort)?,
                 devices: if args.devices.is_empty() { by_default() } else { args.devices },
-                rounds: args.effort.rounds.into(),
-                runtime: Duration::from_secs(args.effort.runtime.into()),
-                only: args.effort.only,
             };
             show(&ublk(&options, progress)?, shown)
         }
         Bench::VhostUser(args) => {
-            let options = VhostUserOptions {
-                underseal: underseal()?,
-                directory: args.directory,
-                size: args.size,
-                rounds: args.effort.rounds.into(),
-                runtime: Duration::from_secs(args.effort.runtime.into()),
-                only: args.effort.only,
-            };
+            let options =
+                VhostUserOptions { turns: turns(args.effort)?, directory: args.directory, size: args.size };
             show(&vhost_user(&options, progress)?, shown)
         }
         Bench::Ecryptfs(args) => {
@@ -74,14 +66,11 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 return show(&crypto, shown);
             }
             let options = MountOptions {
-                underseal: underseal()?,
+                turns: turns(args.effort)?,
                 directory: args.directory,
                 size: args.size,
                 files: args.files,
                 threads: args.threads,
-                rounds: args.effort.rounds.into(),
-                runtime: Duration::from_secs(args.effort.runtime.into()),
-                only: args.effort.only,
             };
             show(&Ecryptfs { crypto, mount: ecryptfs_mount(&options, progress)? }, shown)
         }
@@ -119,5 +108,5 @@ fn measured() -> Result<PathBuf> {
 }
 
 fn show(report: &(impl Serialize + Display), as_json: bool) -> Result<()> {
-    print(&if as_json { json(report)? } else { report.to_string() })
+    if as_json { print_json(report) } else { print(&report.to_string()) }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use bench::{Bench, BenchArgs, ServeBareMountArgs, ServeFuseArgs, ServeMemoryArgs};
+pub(crate) use bench::{Bench, BenchArgs, Interleaved, ServeBareMountArgs, ServeFuseArgs, ServeMemoryArgs};
 pub(crate) use lab::{ListArgs, ReportArgs, RunArgs};
 
 /// Measures Underseal on this machine: beside its limits and its peers, and in the experiments that others published.

@@ -9,12 +9,12 @@ use underseal_lab::{Experiment, Lab, Outcome, all, find, page};
 
 use crate::cli::{ListArgs, ReportArgs, RunArgs};
 use crate::failure::{Failure, Result, of_experiment};
-use crate::{bench, json as text, print};
+use crate::{bench, json as text, print, print_json, versioned};
 
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
     if args.json {
         let each = all().iter().map(|e| json!({ "name": e.name, "question": e.question }));
-        return print(&text(&json!({ "json_version": 1, "experiments": each.collect::<Vec<_>>() }))?);
+        return print_json(&json!({ "experiments": each.collect::<Vec<_>>() }));
     }
     let width = all().iter().map(|e| e.name.len()).max().unwrap_or(0);
     print(&all().iter().map(|e| format!("{:width$}  {}\n", e.name, e.question)).collect::<String>())
@@ -43,7 +43,7 @@ pub(crate) fn measure(args: &RunArgs, progress: &dyn Fn(&str)) -> Result<()> {
         outcomes.push(outcome);
     }
     let Some(path) = &args.json else { return Ok(()) };
-    let all = text(&json!({ "json_version": 1, "outcomes": outcomes }))?;
+    let all = versioned(&json!({ "outcomes": outcomes }))?;
     if json_on_stdout {
         return print(&all);
     }

@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde::Serialize;
 
 use cli::{Cli, Command};
 use failure::{Failure, Result};
@@ -65,8 +66,24 @@ fn print(text: &str) -> Result<()> {
     written.map_err(|e| Failure::new("cannot write to stdout").because(&e))
 }
 
+/// What programs read: a report's fields, and the version of their meaning.
+#[derive(Serialize)]
+struct Versioned<T> {
+    json_version: u32,
+    #[serde(flatten)]
+    report: T,
+}
+
+fn print_json(report: &impl Serialize) -> Result<()> {
+    print(&versioned(report)?)
+}
+
+fn versioned(report: &impl Serialize) -> Result<String> {
+    json(&Versioned { json_version: 1, report })
+}
+
 /// A report as JSON.
-fn json(value: &impl serde::Serialize) -> Result<String> {
+fn json(value: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
     Ok(text.map_err(|e| Failure::new("the report cannot be said in JSON").because(&e))? + "\n")
 }
