@@ -1,4 +1,6 @@
 //! Ranges that one queue's writes claim, first come, first served: few enough to be looked through.
+//!
+//! [`crate::intervals`] does the same for any number of ranges, shared or not; it allocates, which no request may.
 
 use std::ops::Range;
 

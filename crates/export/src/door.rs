@@ -6,8 +6,8 @@
 //!             ready answers in between           does not end in a wait         when it is due
 //! ```
 //!
-//! - Orders are looked for every turn, and a turn takes so many requests, so many bytes and no more: a client that never
-//!   rests keeps its own queue busy, and nothing else.
+//! - Orders are looked for every turn, and a turn ends after so many requests, or with the one that brings it to so many
+//!   bytes: a client that never rests keeps its own queue busy, and nothing else.
 //! - What is answered is handed over when a turn ends, or as soon as it is due: it never waits for requests that come after.
 //! - What was started is in the kernel's hands before the thread sleeps or goes round again.
 //! - The thread sleeps in one place, its queue's ring, and only when nothing has happened since it last looked.
