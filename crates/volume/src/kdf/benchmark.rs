@@ -61,7 +61,7 @@ impl Pbkdf {
     ///
     /// # Errors
     /// `BadOption` out of range, `Memory` when there is none to measure with.
-    pub(crate) fn settle(&self, hash: Hash, len: usize) -> Result<Kdf> {
+    pub fn settle(&self, hash: Hash, len: usize) -> Result<Kdf> {
         let bad = |why: String| Err(Error::new(ErrorKind::BadOption, why));
         if let Cost::Time(time) = self.cost
             && !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&time)
