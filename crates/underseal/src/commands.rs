@@ -14,6 +14,8 @@ mod write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+pub(crate) use control::{close_open, status_of_open};
+
 use crate::cli::{Cli, Command};
 use crate::error::Result;
 

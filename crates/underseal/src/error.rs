@@ -26,11 +26,12 @@ pub(crate) struct Error {
     exit: Exit,
     what: String,
     remedy: Option<String>,
+    wrong_passphrase: bool,
 }
 
 impl Error {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), remedy: None }
+        Self { exit, what: what.into(), remedy: None, wrong_passphrase: false }
     }
 
     /// Input that is refused before anything was done.
@@ -70,6 +71,11 @@ impl Error {
     /// What happened, without what to do about it.
     pub(crate) fn what(&self) -> String {
         self.what.clone()
+    }
+
+    /// Whether it is that a passphrase opened nothing, and no more than that.
+    pub(crate) fn is_wrong_passphrase(&self) -> bool {
+        self.wrong_passphrase
     }
 
     pub(crate) fn exit(&self) -> Exit {
@@ -127,7 +133,8 @@ impl From<volume::Error> for Error {
             Kind::Io => (Exit::Failed, ""),
             _ => (Exit::Failed, ""),
         };
-        Self::of(exit, &error, remedy)
+        let wrong_passphrase = error.kind() == Kind::WrongPassphrase;
+        Self { wrong_passphrase, ..Self::of(exit, &error, remedy) }
     }
 }
 

@@ -10,6 +10,7 @@
 //!     |          daemon, pid_file, logging      what runs in the background
 //!     |          transfer/, progress          the plain bytes, many requests in flight
 //!     v
+//!   front/       cryptsetup's verbs and options, when the program is called by that name: into the same commands
 //!   error, exit  one line what happened, one line what to do, a stable exit status
 //! ```
 
@@ -18,8 +19,10 @@ mod commands;
 mod daemon;
 mod error;
 mod exit;
+mod front;
 mod logging;
 mod lower;
+mod manner;
 mod output;
 mod passphrase;
 mod pid_file;
@@ -36,16 +39,24 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let protected = underseal_cipher::protect_process();
+    if front::is_called() {
+        return front::run(protected);
+    }
     let cli = cli::Cli::parse();
-    logging::start(cli.verbosity.level());
+    start(protected, cli.verbosity.level());
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+/// Begins to tell what happens, and what cannot be kept to this process.
+fn start(protected: std::io::Result<()>, level: log::LevelFilter) {
+    logging::start(level);
     if let Err(e) = protected {
         log::warn!("core dumps and debuggers of the same user may see keys: {e}");
     }
     underseal_cipher::when_not_locked(|e| {
         log::warn!("memory for keys cannot be locked and may reach swap: {e}; `ulimit -l` shows the limit");
     });
-    match commands::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
-    }
 }

@@ -10,6 +10,7 @@ use underseal_cipher::Key;
 use crate::cli::SecretArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::manner::manner;
 
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
 pub(crate) use terminal::{ask as ask_hidden, confirm, tell};
@@ -53,7 +54,7 @@ impl<'a> Secret<'a> {
         if let Some(path) = &args.key_file {
             return source::key_file(path, args.keyfile_offset.unwrap_or(0), args.keyfile_size);
         }
-        terminal::ask(&format!("Passphrase for {}: ", self.image.display()))
+        terminal::ask(&manner().question(self.image))
     }
 
     /// A new volume's passphrase: typed twice, and not empty.
@@ -69,7 +70,7 @@ impl<'a> Secret<'a> {
             ))
             .with_remedy("a few random words"));
         }
-        if self.is_asked() && secret != terminal::ask("The same again: ")? {
+        if self.is_asked() && secret != terminal::ask(manner().again)? {
             return Err(Error::usage("the two passphrases differ").with_remedy("again, typing slowly"));
         }
         Ok(secret)
@@ -80,12 +81,12 @@ impl<'a> Secret<'a> {
     /// # Errors
     /// Those of getting it, and of `open`.
     pub(crate) fn try_with<T>(&self, open: impl Fn(&Key) -> Result<T>) -> Result<T> {
-        let mut tries = if self.is_asked() { 3 } else { 1 };
+        let mut tries = if self.is_asked() { manner().tries } else { 1 };
         loop {
             tries -= 1;
             match open(&self.get()?) {
                 Err(error) if error.exit() == Exit::NoKey && tries > 0 => {
-                    terminal::tell("No keyslot opens with this passphrase.");
+                    terminal::tell(manner().wrong);
                 }
                 opened => return opened,
             }

@@ -11,6 +11,7 @@ use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, open_header};
+use crate::manner::{Keyslot, manner};
 use crate::passphrase::Secret;
 
 /// What may be done with the volume.
@@ -67,7 +68,7 @@ fn luks_volume(
     let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
     let unlocked =
         secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
-    log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
+    manner().tell(name, Keyslot::Unlocked(unlocked.slot));
     let options = ActivateOptions {
         detached: args.header.is_some(),
         allow_discards: access.allow_discards,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
-use crate::cli::{CloseArgs, Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
+use crate::cli::{Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Versioned, json, print, print_json, printable};
@@ -25,7 +25,7 @@ pub(super) fn run(command: Control) -> Result<()> {
         Control::Suspend(args) => suspend(&args),
         Control::Resume(args) => done(&args.volume.name, &Request::Resume),
         Control::Message(args) => message::run(&args),
-        Control::Close(args) => close(&args),
+        Control::Close(args) => end(&args.volume.name),
         Control::Top(args) => top::run(&args),
     }
 }
@@ -63,8 +63,30 @@ fn suspend(args: &SuspendArgs) -> Result<()> {
     finished(&args.volume.name, ask(&args.volume.name, &request, None, limit)?)
 }
 
-fn close(args: &CloseArgs) -> Result<()> {
-    let name = &args.volume.name;
+/// Ends a volume's server, and waits until it has ended; it may be about to end already.
+///
+/// # Errors
+/// Why it could not end well.
+pub(crate) fn close_open(name: &Name) -> Result<()> {
+    if status_of_open(name)?.is_none() {
+        return Ok(());
+    }
+    end(name)
+}
+
+/// How a volume is; none where it is not open.
+///
+/// # Errors
+/// When its server does not answer.
+pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
+    match Client::connect(&Directory::of_user().socket(name)) {
+        Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
+        Err(e) => Err(e.into()),
+        Ok(client) => status_of(name, client).map(Some),
+    }
+}
+
+fn end(name: &Name) -> Result<()> {
     let mut client = connect(name)?;
     let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
     finished(name, answer)?;

@@ -1,0 +1,125 @@
+//! The program under cryptsetup's name: its verbs, options, questions and exit statuses.
+//!
+//! ```text
+//!   cryptsetup luksAddKey disk.img new.key
+//!        |
+//!   args     options by cryptsetup's names
+//!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
+//!        |
+//!   open, volume, keyslots, header, tokens      each action as commands of underseal     --> call --> commands::run
+//!   look, dump, benchmark                       what only shows something
+//!        |
+//!   failure  cryptsetup's exit statuses
+//!
+//!   place    where an open volume's plain bytes are
+//! ```
+
+mod args;
+mod benchmark;
+mod call;
+mod dump;
+mod failure;
+mod fit;
+mod header;
+mod keyslots;
+mod look;
+mod open;
+mod place;
+mod takes;
+mod tokens;
+mod verb;
+mod volume;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use self::args::Args;
+use self::failure::{Failure, Result};
+use self::verb::Verb;
+use crate::manner::{self, Manner};
+use crate::output::print;
+
+/// Whether this process was started as cryptsetup.
+pub(crate) fn is_called() -> bool {
+    let name = std::env::args_os().next().unwrap_or_default();
+    Path::new(&name).file_name() == Some(OsStr::new("cryptsetup"))
+}
+
+/// Does what cryptsetup would.
+pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
+    let (args, given) = match Args::of_process() {
+        Ok(parsed) => parsed,
+        Err(e) => {
+            // Its first line says what is wrong; the others speak of options that nobody asked for.
+            let text = e.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            return Failure::wrong(line.trim_start_matches("error: ")).report(false);
+        }
+    };
+    crate::start(protected, if args.debug { log::LevelFilter::Debug } else { log::LevelFilter::Warn });
+    let verbose = args.verbose || args.debug;
+    // Nobody types to a program that reads its passphrase from somewhere.
+    manner::speak(Manner::cryptsetup(args.tries.unwrap_or(3).max(1), verbose));
+    match act(&args, &given) {
+        Ok(()) if verbose => print("Command successful.\n").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(verbose),
+    }
+}
+
+fn act(args: &Args, given: &[String]) -> Result<()> {
+    if args.version {
+        return Ok(print(&format!(
+            "cryptsetup 2.7.0 (underseal {}) flags: BLKID KEYRING\n",
+            env!("CARGO_PKG_VERSION")
+        ))?);
+    }
+    if args.help || args.usage {
+        return Ok(print(&verb::help())?);
+    }
+    let Some((action, words)) = args.words.split_first() else {
+        return Err(Failure::wrong("Argument <action> missing."));
+    };
+    let verb = Verb::find(&action.to_string_lossy())?;
+    let words = Words { verb, words: words.iter().map(PathBuf::from).collect() };
+    words.at_most(verb.most)?;
+    takes::check(verb.name, given)?;
+    args.fit(verb.name)?;
+    if args.test_args {
+        return Ok(());
+    }
+    if let Some(name) = args.not_kept() {
+        return Err(Failure::unsupported(&format!("{name} is not supported")));
+    }
+    (verb.act)(args, &words)
+}
+
+/// What stands behind the action.
+struct Words<'a> {
+    verb: &'a Verb,
+    words: Vec<PathBuf>,
+}
+
+impl Words<'_> {
+    /// The one at a place, which must be there.
+    fn need(&self, at: usize, what: &str) -> Result<&PathBuf> {
+        let missing = || Failure::wrong(&format!("{}: requires {what} as argument", self.verb.name));
+        self.words.get(at).ok_or_else(missing)
+    }
+
+    fn get(&self, at: usize) -> Option<&PathBuf> {
+        self.words.get(at)
+    }
+
+    fn at_most(&self, most: usize) -> Result<()> {
+        match self.words.get(most) {
+            None => Ok(()),
+            Some(word) => Err(Failure::wrong(&format!(
+                "{}: {} is one argument too many",
+                self.verb.name,
+                word.display()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! cryptsetup's exit statuses (its manual page, RETURN CODES).
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::manner::manner;
+use crate::output::printable;
+
+/// The result of an action.
+pub(super) type Result<T> = std::result::Result<T, Failure>;
+
+/// What cryptsetup's statuses mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Status {
+    /// Wrong parameters; also whatever has no status of its own.
+    Wrong = 1,
+    /// A passphrase that opens nothing, or no permission.
+    NoPermission = 2,
+    /// No such device, or one that cannot be used.
+    NoDevice = 4,
+    /// It is there already, or in use.
+    Busy = 5,
+}
+
+impl Status {
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Wrong => "wrong or missing parameters",
+            Self::NoPermission => "no permission or bad passphrase",
+            Self::NoDevice => "wrong device or file specified",
+            Self::Busy => "device already exists or device is busy",
+        }
+    }
+}
+
+/// Why an action failed: the status, and a line about it where there is one.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: Status,
+    line: Option<String>,
+    /// Somebody else has told all of it.
+    told: bool,
+}
+
+impl Failure {
+    pub(super) fn new(status: Status, line: impl Into<String>) -> Self {
+        Self { status, line: Some(line.into()), told: false }
+    }
+
+    /// Fails without a word.
+    pub(super) fn quiet(status: Status) -> Self {
+        Self { status, line: None, told: false }
+    }
+
+    /// A process that did the work ended with this status, and has said why.
+    pub(super) fn told(code: Option<i32>) -> Self {
+        let all = [Status::Wrong, Status::NoPermission, Status::NoDevice, Status::Busy];
+        let status = all.into_iter().find(|status| Some(*status as i32) == code).unwrap_or(Status::Wrong);
+        Self { status, line: None, told: true }
+    }
+
+    pub(super) fn wrong(line: &str) -> Self {
+        Self::new(Status::Wrong, line)
+    }
+
+    /// What cryptsetup can and this program cannot.
+    pub(super) fn unsupported(line: &str) -> Self {
+        Self::new(Status::Wrong, format!("{line} by underseal; the real cryptsetup does it"))
+    }
+
+    /// Tells it, and gives the exit status.
+    pub(super) fn report(&self, verbose: bool) -> ExitCode {
+        let mut stderr = std::io::stderr().lock();
+        // With stderr gone there is nobody to tell.
+        if let Some(line) = &self.line {
+            let _ = writeln!(stderr, "{}", printable(line));
+        }
+        if verbose && !self.told {
+            let (status, meaning) = (self.status as u8, self.status.meaning());
+            let _ = writeln!(stderr, "Command failed with code -{status} ({meaning}).");
+        }
+        ExitCode::from(self.status as u8)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match error.exit() {
+            Exit::NoKey => Status::NoPermission,
+            Exit::InUse => Status::Busy,
+            Exit::Failed | Exit::Usage | Exit::BadHeader | Exit::Unsupported | Exit::Partial => Status::Wrong,
+        };
+        let line = if error.is_wrong_passphrase() { manner().wrong.to_owned() } else { error.what() };
+        Self::new(status, line)
+    }
+}

@@ -1,0 +1,158 @@
+//! `luksFormat`, and the actions on a whole header.
+
+use std::path::Path;
+
+use super::Words;
+use super::args::Args;
+use super::call::Call;
+use super::failure::{Failure, Result};
+use super::look::find;
+use super::open::must_exist;
+
+/// Sectors as cryptsetup counts them, in bytes.
+const SECTOR: u64 = 512;
+
+/// `luksFormat DEVICE [KEYFILE]`.
+pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    must_exist(device)?;
+    let kind = match args.kind.as_deref() {
+        None | Some("luks" | "luks2") => "luks2",
+        Some("luks1") => "luks1",
+        Some(other) => return Err(Failure::wrong(&format!("{other}: luksFormat makes luks1 and luks2"))),
+    };
+    let call = Call::new(&["format"])
+        .word(device)
+        .option("type", Some(kind))
+        .option("header", args.header.as_ref())
+        .option("cipher", args.cipher.as_ref())
+        .number("key-size", args.key_size)
+        .number("sector-size", args.sector_size)
+        .option("uuid", args.uuid.as_ref())
+        .option("label", args.label.as_ref())
+        .option("subsystem", args.subsystem.as_ref())
+        .number("metadata-size", args.luks2_metadata_size)
+        .number("keyslots-size", args.luks2_keyslots_size)
+        .number("data-offset", data_offset(args)?)
+        .option("volume-key-file", args.volume_key_file.as_ref())
+        .number("key-slot", args.key_slot)
+        .flag("force", overwrites(args, device)?)
+        .cost(args);
+    match words.get(1) {
+        Some(path) => call
+            .option("key-file", Some(path))
+            .number("keyfile-offset", args.keyfile_offset)
+            .number("keyfile-size", args.keyfile_size)
+            .run(),
+        None => call.secret(args).run(),
+    }
+}
+
+/// Whether what is there may go: in batch mode, and where nobody sits at the terminal to be asked.
+fn overwrites(args: &Args, _: &Path) -> Result<bool> {
+    Ok(args.batch_mode || super::call::from_stdin().is_some())
+}
+
+fn data_offset(args: &Args) -> Result<Option<u64>> {
+    let sectors = match (args.offset, args.align_payload) {
+        (Some(offset), _) => Some(offset),
+        // Where a header is of its own, the data begins at once.
+        (None, Some(unit)) if args.header.is_none() && unit > 0 => {
+            let least: u64 = if args.kind.as_deref() == Some("luks1") { 4040 } else { 32768 };
+            Some(least.next_multiple_of(unit))
+        }
+        _ => None,
+    };
+    let bytes =
+        sectors.map(|count| count.checked_mul(SECTOR).ok_or_else(|| Failure::wrong("--offset: too large")));
+    bytes.transpose()
+}
+
+fn on(action: &str, args: &Args, device: &Path) -> Call {
+    Call::new(&["header", action]).word(device).option("header", args.header.as_ref())
+}
+
+fn backup_file(args: &Args) -> Result<&Path> {
+    args.header_backup_file
+        .as_deref()
+        .ok_or_else(|| Failure::wrong("Option --header-backup-file is required."))
+}
+
+/// `luksHeaderBackup DEVICE`.
+pub(super) fn backup(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    find(args, device)?;
+    on("backup", args, device).word(backup_file(args)?).run()
+}
+
+/// `luksHeaderRestore DEVICE`.
+pub(super) fn restore(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    must_exist(device)?;
+    on("restore", args, device).word(backup_file(args)?).flag("force", overwrites(args, device)?).run()
+}
+
+/// `erase DEVICE`.
+pub(super) fn erase(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    find(args, device)?;
+    on("erase", args, device).flag("force", overwrites(args, device)?).run()
+}
+
+/// `repair DEVICE`.
+pub(super) fn repair(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    must_exist(device)?;
+    on("repair", args, device).flag("force", args.batch_mode).run()
+}
+
+/// `convert DEVICE --type luks1|luks2`.
+pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    let to = args.kind.as_deref().filter(|kind| matches!(*kind, "luks1" | "luks2"));
+    let to = to.ok_or_else(|| Failure::wrong("Option --type is required: luks1 or luks2."))?;
+    must_exist(device)?;
+    on("convert", args, device).option("to", Some(to)).flag("force", overwrites(args, device)?).run()
+}
+
+/// `config DEVICE`.
+pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    find(args, device)?;
+    if let Some(priority) = &args.priority {
+        let slot = args.key_slot.ok_or_else(|| Failure::wrong("Option --priority requires --key-slot."))?;
+        Call::new(&["keyslot", "priority"])
+            .word(device)
+            .option("header", args.header.as_ref())
+            .word(slot.to_string())
+            .word(priority)
+            .run()?;
+    }
+    if args.label.is_none() && args.subsystem.is_none() {
+        return match args.priority {
+            Some(_) => Ok(()),
+            None => Err(Failure::wrong("config: requires --priority, --label or --subsystem.")),
+        };
+    }
+    on("set", args, device)
+        .option("label", args.label.as_ref())
+        .option("subsystem", args.subsystem.as_ref())
+        .run()
+}
+
+/// `luksDump --dump-volume-key`.
+pub(super) fn dump_key(args: &Args, device: &Path) -> Result<()> {
+    find(args, device)?;
+    on("dump-key", args, device)
+        .option("output", args.volume_key_file.as_ref())
+        .number("key-slot", args.key_slot)
+        .flag("force", overwrites(args, device)?)
+        .secret(args)
+        .run()
+}
+
+/// `reencrypt DEVICE`.
+pub(super) fn reencrypt(_: &Args, words: &Words<'_>) -> Result<()> {
+    words.need(0, "device")?;
+    Err(Failure::unsupported("reencrypt: is not supported yet"))
+}

@@ -1,0 +1,208 @@
+//! `open`, `close` and `status`.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::io::Errno;
+use underseal_export::control::Status as About;
+use underseal_volume::Header;
+
+use super::args::{Args, SERVE};
+use super::call::Call;
+use super::failure::{Failure, Result, Status};
+use super::place::Place;
+use super::{Words, keyslots};
+use crate::commands::{close_open as end, status_of_open};
+use crate::lower::open_header;
+use crate::output::{print, printable};
+
+/// `open DEVICE NAME`.
+pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
+    let device = words.need(0, "device")?;
+    if args.test_passphrase {
+        return keyslots::test(args, device);
+    }
+    open_as(args, device, words.need(1, "name")?)
+}
+
+/// `create NAME DEVICE`, which was the order for plain volumes.
+pub(super) fn create(args: &Args, words: &Words<'_>) -> Result<()> {
+    open_as(args, words.need(1, "device")?, words.need(0, "name")?)
+}
+
+fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
+    let place = Place::of(name)?;
+    if args.serve {
+        return serve(args, device, &place);
+    }
+    must_exist(device)?;
+    if is_open(&place) {
+        return Err(Failure::new(Status::Busy, format!("Device {} already exists.", place.name)));
+    }
+    place.make()?;
+    // A process of its own: the one that goes into the background.
+    let itself = std::env::current_exe().map_err(|e| Failure::wrong(&format!("this program: {e}")))?;
+    let again = std::env::args_os().skip(1);
+    let mut server = Command::new(itself);
+    server.arg0("cryptsetup").arg(format!("--{SERVE}")).args(again);
+    let status = server.status().map_err(|e| Failure::wrong(&format!("no server: {e}")))?;
+    if status.success() {
+        place.link_up();
+        return Ok(());
+    }
+    place.clear();
+    // It has told why.
+    Err(Failure::told(status.code()))
+}
+
+/// Unlocks the volume, and goes into the background: this returns only when it fails.
+fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
+    let call = volume(Call::new(&["open"]).word(device), args)?
+        .flag("read-only", args.readonly)
+        .flag("allow-discards", args.allow_discards)
+        .option("policy", policy(args))
+        .option("name", Some(place.name.to_string()))
+        .flag("daemon", true);
+    match &place.file {
+        Some(file) => call.option("fuse", Some(file)),
+        None => call.flag("ublk", true),
+    }
+    .run()
+}
+
+/// The options that say which volume it is.
+fn volume(call: Call, args: &Args) -> Result<Call> {
+    let kind = args.kind.as_deref().unwrap_or(if is_plain(args) { "plain" } else { "luks" });
+    let call = call
+        .option("type", Some(kind))
+        .option("header", args.header.as_ref())
+        .number("key-slot", args.key_slot)
+        .number("token-id", args.token_id)
+        .option("token-type", args.token_type.as_ref())
+        .flag("token-only", args.token_only)
+        .secret(args);
+    match kind {
+        "luks" | "luks1" | "luks2" => Ok(call.option("volume-key-file", args.volume_key_file.as_ref())),
+        "plain" => Ok(plain(call, args)),
+        _ => Err(Failure::unsupported(&format!("--type {kind} is not supported"))),
+    }
+}
+
+/// The older names of actions say what the volume is.
+fn is_plain(args: &Args) -> bool {
+    args.words.first().is_some_and(|action| action == "plainOpen" || action == "create")
+}
+
+fn plain(call: Call, args: &Args) -> Call {
+    const SECTOR: &str = "s";
+    let sectors = |count: Option<u64>| count.map(|count| format!("{count}{SECTOR}"));
+    if args.cipher.is_none() && args.key_file.is_empty() {
+        log::warn!(
+            "no --cipher and --hash: the defaults are those of cryptsetup 2.7 (aes-xts-plain64, sha256); before, they were \
+             aes-cbc-essiv:sha256 and ripemd160"
+        );
+    }
+    call.option("cipher", args.cipher.as_ref())
+        .number("key-size", args.key_size)
+        .option("hash", args.hash.as_ref())
+        .number("sector-size", args.sector_size)
+        .flag("iv-large-sectors", args.iv_large_sectors)
+        .option("data-offset", sectors(args.offset))
+        .option("data-size", sectors(args.size))
+        .number("skip", args.skip)
+}
+
+/// The policy that dm-crypt's flags mean, if there are any.
+fn policy(args: &Args) -> Option<String> {
+    let flags = underseal_volume::DispatchFlags {
+        same_cpu_crypt: args.same_cpu_crypt,
+        submit_from_crypt_cpus: args.submit_from_crypt_cpus,
+        no_read_workqueue: args.no_read_workqueue,
+        no_write_workqueue: args.no_write_workqueue,
+        ..Default::default()
+    };
+    (!flags.is_empty()).then(|| underseal_datapath::Policy::from_flags(flags).to_string())
+}
+
+/// `close NAME`.
+pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
+    let place = Place::of(words.need(0, "name")?)?;
+    let Some(about) = about(&place)? else {
+        // What a server that was killed left behind goes now.
+        place.clear();
+        return Err(Failure::new(Status::NoDevice, format!("Device {} is not active.", place.name)));
+    };
+    let busy = || Failure::new(Status::Busy, format!("Device {} is still in use.", place.name));
+    match &place.file {
+        // Whoever has it open, or a file system that is mounted from it, keeps it.
+        Some(file) if about.addresses.iter().any(|at| Path::new(at) == file) => {
+            underseal_fuse::unmount(file, false).map_err(|e| match Errno::from_io_error(&e) {
+                Some(Errno::BUSY) => busy(),
+                _ => Failure::wrong(&format!("{}: {e}", file.display())),
+            })?;
+        }
+        Some(_) => {}
+        None if super::look::is_claimed(&place.path()) => return Err(busy()),
+        None => {}
+    }
+    end(&place.name)?;
+    place.clear();
+    Ok(())
+}
+
+/// `status NAME`.
+pub(super) fn status(_: &Args, words: &Words<'_>) -> Result<()> {
+    let place = Place::of(words.need(0, "name")?)?;
+    let shown = place.shown();
+    let Some(about) = about(&place)? else {
+        print(&format!("{} is inactive.\n", printable(&shown.to_string_lossy())))?;
+        return Err(Failure::quiet(Status::NoDevice));
+    };
+    let mode = if about.read_only { "readonly" } else { "read/write" };
+    let suspended = if about.suspended { " (suspended)" } else { "" };
+    let mut lines = vec![format!("{} is active.", printable(&shown.to_string_lossy()))];
+    let image = Path::new(&about.image);
+    let header = open_header(image, true).ok().and_then(|on| Header::read(&*on).ok());
+    let segment = header.as_ref().and_then(|header| header.info().segments.into_iter().next());
+    if let (Some(header), Some(segment)) = (&header, &segment) {
+        lines.push(format!("  type:    {}", header.info().format.to_uppercase()));
+        lines.push(format!("  cipher:  {}", printable(segment.cipher.as_deref().unwrap_or("(unknown)"))));
+        lines.push(format!("  keysize: {} bits", segment.key_bits.unwrap_or(0)));
+    } else {
+        lines.push("  type:    PLAIN, or its header is elsewhere".into());
+    }
+    lines.push(format!("  device:  {}", printable(&about.image)));
+    lines.push(format!("  plain:   {}", printable(&place.path().to_string_lossy())));
+    lines.push(format!("  policy:  {}", printable(&about.policy)));
+    if let Some(segment) = &segment {
+        lines.push(format!("  sector size:  {}", segment.sector_size.unwrap_or(512)));
+        lines.push(format!("  offset:  {} sectors", segment.offset / 512));
+    }
+    lines.push(format!("  size:    {} sectors\n  mode:    {mode}{suspended}\n", about.size / 512));
+    Ok(print(&lines.join("\n"))?)
+}
+
+fn about(place: &Place) -> Result<Option<About>> {
+    Ok(status_of_open(&place.name)?)
+}
+
+fn is_open(place: &Place) -> bool {
+    !matches!(about(place), Ok(None))
+}
+
+/// Refuses what is not there with cryptsetup's own status.
+pub(super) fn must_exist(device: &Path) -> Result<()> {
+    if crate::lower::is_remote(device) || std::fs::metadata(device).is_ok() {
+        return Ok(());
+    }
+    let line = format!("Device {} does not exist or access denied.", OsString::from(device).display());
+    Err(Failure::new(Status::NoDevice, line))
+}
+
+/// `refresh DEVICE NAME`.
+pub(super) fn refresh(_: &Args, words: &Words<'_>) -> Result<()> {
+    words.need(1, "device and name")?;
+    Err(Failure::unsupported("refresh: is not supported"))
+}

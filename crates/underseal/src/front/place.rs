@@ -1,0 +1,122 @@
+//! Where an open volume's plain bytes are: `NAME` as a block device, or as a file in a folder of the user's.
+//!
+//! The setting is `UNDERSEAL_MAPPER`: `ublk`, or a folder. Without it: a block device where this user may make one, else a file
+//! in the folder `mapper` beside the control sockets. For root `/dev/mapper/NAME` leads there, as scripts expect; mount(8) takes
+//! a file as well as a device.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use underseal_export::control::{Directory, Name};
+
+use super::failure::{Failure, Result, Status};
+
+/// What makes block devices.
+const UBLK_CONTROL: &str = "/dev/ublk-control";
+/// Where scripts look.
+const MAPPER: &str = "/dev/mapper";
+
+/// A place for one volume.
+pub(super) struct Place {
+    pub(super) name: Name,
+    /// The file that the plain bytes are mounted over; none for a block device.
+    pub(super) file: Option<PathBuf>,
+}
+
+impl Place {
+    /// The place of the volume of that name, whether it is open or not.
+    pub(super) fn of(name: &Path) -> Result<Self> {
+        let text = name.to_string_lossy();
+        // Scripts name the link, too.
+        let text = text.strip_prefix("/dev/mapper/").unwrap_or(&text);
+        let name: Name = text.parse().map_err(|e: underseal_export::Error| Failure::wrong(&e.to_string()))?;
+        let folder = match std::env::var_os("UNDERSEAL_MAPPER").filter(|value| !value.is_empty()) {
+            Some(value) if value == "ublk" => None,
+            Some(folder) => Some(PathBuf::from(folder)),
+            None if File::options().read(true).write(true).open(UBLK_CONTROL).is_ok() => None,
+            None => Some(Directory::of_user().path().join("mapper")),
+        };
+        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_absolute()) {
+            let line = format!("UNDERSEAL_MAPPER: {} is neither ublk nor an absolute path", folder.display());
+            return Err(Failure::wrong(&line));
+        }
+        let file = folder.map(|folder| folder.join(name.to_string()));
+        Ok(Self { name, file })
+    }
+
+    /// Where the plain bytes are.
+    pub(super) fn path(&self) -> PathBuf {
+        self.file.clone().unwrap_or_else(|| Path::new("/dev/underseal").join(self.name.to_string()))
+    }
+
+    /// As scripts know it.
+    pub(super) fn shown(&self) -> PathBuf {
+        if is_root() { self.link() } else { self.path() }
+    }
+
+    fn link(&self) -> PathBuf {
+        Path::new(MAPPER).join(self.name.to_string())
+    }
+
+    /// Makes room for a volume that is going to be opened. What a server that was killed has left goes first.
+    pub(super) fn make(&self) -> Result<()> {
+        if is_root() && fs::symlink_metadata(self.link()).is_ok() && !self.is_linked() {
+            let line = format!("Device {} already exists.", self.name);
+            return Err(Failure::new(Status::Busy, line));
+        }
+        let Some(file) = &self.file else { return Ok(()) };
+        let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        if fs::symlink_metadata(file).is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NOTCONN)) {
+            underseal_fuse::unmount(file, true).map_err(failed)?;
+        }
+        match File::options().write(true).create_new(true).mode(0o600).open(file) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map(drop).map_err(failed),
+        }
+    }
+
+    /// Lets `/dev/mapper/NAME` lead to the plain bytes.
+    pub(super) fn link_up(&self) {
+        if !is_root() {
+            return;
+        }
+        self.unlink();
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(MAPPER);
+        if let Err(e) = made.and_then(|()| symlink(self.path(), self.link())) {
+            log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
+        }
+    }
+
+    /// Takes away what stands for a volume that is closed.
+    pub(super) fn clear(&self) {
+        if is_root() {
+            self.unlink();
+        }
+        // A file that has bytes is somebody's own.
+        if let Some(file) = &self.file
+            && fs::symlink_metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0)
+        {
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    fn unlink(&self) {
+        if self.is_linked() {
+            let _ = fs::remove_file(self.link());
+        }
+    }
+
+    /// Whether the link is one of ours, to a volume of this name.
+    fn is_linked(&self) -> bool {
+        fs::read_link(self.link()).is_ok_and(|to| to == self.path())
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,76 @@
+//! As whom the program speaks: as itself, or as cryptsetup when it is called by that name.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The words that differ, and how often somebody may try.
+#[derive(Debug)]
+pub(crate) struct Manner {
+    /// Where others than a program ask for a passphrase again.
+    pub(crate) again: &'static str,
+    /// A passphrase opened no keyslot.
+    pub(crate) wrong: &'static str,
+    /// How often a passphrase may be typed.
+    pub(crate) tries: u32,
+    /// Tells what became of keyslots.
+    pub(crate) tells: bool,
+    /// The beginning of the question for a passphrase; the volume's name follows.
+    question: &'static str,
+}
+
+/// What is told of a keyslot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Keyslot {
+    /// A passphrase opened it.
+    Unlocked(u32),
+}
+
+impl Manner {
+    const OWN: Self = Self {
+        again: "The same again: ",
+        wrong: "No keyslot opens with this passphrase.",
+        tries: 3,
+        tells: false,
+        question: "Passphrase",
+    };
+
+    /// cryptsetup's, which says more when it is asked to.
+    pub(crate) fn cryptsetup(tries: u32, tells: bool) -> Self {
+        Self {
+            again: "Verify passphrase: ",
+            wrong: "No key available with this passphrase.",
+            tries,
+            tells,
+            question: "Enter passphrase",
+        }
+    }
+
+    /// The question for a volume's passphrase.
+    pub(crate) fn question(&self, volume: &Path) -> String {
+        format!("{} for {}: ", self.question, volume.display())
+    }
+
+    /// Tells what became of a keyslot, if anybody wants to know.
+    pub(crate) fn tell(&self, volume: &Path, of: Keyslot) {
+        match of {
+            Keyslot::Unlocked(number) if self.tells => {
+                // Nobody waits for it.
+                let _ = crate::output::print(&format!("Key slot {number} unlocked.\n"));
+            }
+            Keyslot::Unlocked(number) => log::info!("{}: keyslot {number} opens", volume.display()),
+        }
+    }
+}
+
+static MANNER: OnceLock<Manner> = OnceLock::new();
+
+/// How this process speaks.
+pub(crate) fn manner() -> &'static Manner {
+    MANNER.get_or_init(|| Manner::OWN)
+}
+
+/// Settles how this process speaks, before it has said anything.
+pub(crate) fn speak(manner: Manner) {
+    // The first one stays.
+    let _ = MANNER.set(manner);
+}
