@@ -31,4 +31,4 @@ pub use init::{Init, capability};
 pub use mount::{Failure, Options};
 pub use session::Session;
 pub use table::Mounted;
-pub use unmount::unmount;
+pub use unmount::{is_in_use, unmount};

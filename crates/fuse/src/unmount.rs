@@ -17,6 +17,19 @@ pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     Helper::get().map_or_else(|| unmount_here(path, lazily), |helper| helper.unmount(lazily))
 }
 
+/// Whether somebody uses a mount: only root may ask.
+///
+/// # Errors
+/// `EPERM` for others, `EINVAL` where nothing is mounted; what the system says otherwise.
+pub fn is_in_use(path: &Path) -> io::Result<bool> {
+    // Asked twice, the kernel takes a mount away that nobody has used in between. Asked once, it only marks it.
+    match rustix::mount::unmount(path, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(false),
+        Err(Errno::BUSY) => Ok(true),
+        Err(e) => Err(e.into()),
+    }
+}
+
 fn unmount_here(path: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {

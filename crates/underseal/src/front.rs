@@ -11,7 +11,7 @@
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
-//!   place    where an open volume's plain bytes are
+//!   place    where an open volume's plain bytes are; loops: as a block device
 //! ```
 
 mod args;
@@ -23,6 +23,7 @@ mod fit;
 mod header;
 mod keyslots;
 mod look;
+mod loops;
 mod open;
 mod place;
 mod takes;
@@ -83,7 +84,6 @@ fn act(args: &Args, given: &[String]) -> Result<()> {
     };
     let verb = Verb::find(&action.to_string_lossy())?;
     let words = Words { verb, words: words.iter().map(PathBuf::from).collect() };
-    words.at_most(verb.most)?;
     takes::check(verb.name, given)?;
     args.fit(verb.name)?;
     if args.test_args {
@@ -110,16 +110,5 @@ impl Words<'_> {
 
     fn get(&self, at: usize) -> Option<&PathBuf> {
         self.words.get(at)
-    }
-
-    fn at_most(&self, most: usize) -> Result<()> {
-        match self.words.get(most) {
-            None => Ok(()),
-            Some(word) => Err(Failure::wrong(&format!(
-                "{}: {} is one argument too many",
-                self.verb.name,
-                word.display()
-            ))),
-        }
     }
 }

@@ -68,10 +68,11 @@ fn suspend(args: &SuspendArgs) -> Result<()> {
 /// # Errors
 /// Why it could not end well.
 pub(crate) fn close_open(name: &Name) -> Result<()> {
-    if status_of_open(name)?.is_none() {
-        return Ok(());
+    match end(name) {
+        // It was gone before it could be asked.
+        Err(_) if status_of_open(name).is_ok_and(|status| status.is_none()) => Ok(()),
+        ended => ended,
     }
-    end(name)
 }
 
 /// How a volume is; none where it is not open.

@@ -18,6 +18,8 @@ const TABLES: &str = include_str!("man/tables.roff");
 const SERVING: &str = include_str!("man/serving.roff");
 const CONTROL: &str = include_str!("man/control.roff");
 const STATUS: &str = include_str!("man/status.roff");
+/// What the program is under another name.
+const FRONT: &str = include_str!("man/underseal-cryptsetup.7");
 
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut top = Cli::command();
@@ -29,7 +31,8 @@ pub(super) fn run(args: &ManArgs) -> Result<()> {
         let others: Vec<_> = pages.iter().map(|(_, path)| self::name(path)).filter(|n| *n != name).collect();
         write(&args.directory, &name, &page(command, path, &others))?;
     }
-    Ok(())
+    let path = args.directory.join("underseal-cryptsetup.7");
+    fs::write(&path, FRONT).map_err(|e| Error::io(&path, "cannot write", e))
 }
 
 /// All commands with their words, parents first.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_export::control::Status as About;
@@ -49,7 +50,9 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
     server.arg0("cryptsetup").arg(format!("--{SERVE}")).args(again);
     let status = server.status().map_err(|e| Failure::wrong(&format!("no server: {e}")))?;
     if status.success() {
-        place.link_up();
+        if let Some(about) = about(&place)? {
+            place.link_up(&about);
+        }
         return Ok(());
     }
     place.clear();
@@ -135,21 +138,48 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
         return Err(Failure::new(Status::NoDevice, format!("Device {} is not active.", place.name)));
     };
     let busy = || Failure::new(Status::Busy, format!("Device {} is still in use.", place.name));
-    match &place.file {
-        // Whoever has it open, or a file system that is mounted from it, keeps it.
-        Some(file) if about.addresses.iter().any(|at| Path::new(at) == file) => {
-            underseal_fuse::unmount(file, false).map_err(|e| match Errno::from_io_error(&e) {
-                Some(Errno::BUSY) => busy(),
-                _ => Failure::wrong(&format!("{}: {e}", file.display())),
-            })?;
+    // Whoever has claimed it, as a file system that is mounted from it has, keeps it.
+    if place.device().is_some_and(|device| super::look::is_claimed(&device)) {
+        return Err(busy());
+    }
+    if let Some(file) =
+        place.file.as_ref().filter(|file| about.addresses.iter().any(|at| Path::new(at) == *file))
+    {
+        place.unlink();
+        if is_used(file)? {
+            place.link_up(&about);
+            return Err(busy());
         }
-        Some(_) => {}
-        None if super::look::is_claimed(&place.path()) => return Err(busy()),
-        None => {}
     }
     end(&place.name)?;
     place.clear();
     Ok(())
+}
+
+/// Whether somebody has the file open. A loop device that was given back takes a moment to go.
+fn is_used(file: &Path) -> Result<bool> {
+    let failed = |e: std::io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
+    for _ in 0..20 {
+        match is_used_now(file) {
+            Ok(true) => std::thread::sleep(Duration::from_millis(50)),
+            told => return told.map_err(failed),
+        }
+    }
+    Ok(true)
+}
+
+fn is_used_now(file: &Path) -> std::io::Result<bool> {
+    let busy = |e: &std::io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
+    match underseal_fuse::is_in_use(file) {
+        // Others than root learn it by unmounting, which its server takes for the end.
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::PERM) => match underseal_fuse::unmount(file, false)
+        {
+            Ok(()) => Ok(false),
+            Err(e) if busy(&e) => Ok(true),
+            Err(e) => Err(e),
+        },
+        told => told,
+    }
 }
 
 /// `status NAME`.

@@ -1,8 +1,8 @@
 //! Where an open volume's plain bytes are: `NAME` as a block device, or as a file in a folder of the user's.
 //!
 //! The setting is `UNDERSEAL_MAPPER`: `ublk`, or a folder. Without it: a block device where this user may make one, else a file
-//! in the folder `mapper` beside the control sockets. For root `/dev/mapper/NAME` leads there, as scripts expect; mount(8) takes
-//! a file as well as a device.
+//! in the folder `mapper` beside the control sockets. For root `/dev/mapper/NAME` leads to a block device in any case, as scripts
+//! expect: to a loop device of the file, where it is a file.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -10,9 +10,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use underseal_export::control::{Directory, Name};
+use underseal_export::control::{Directory, Name, Status};
 
-use super::failure::{Failure, Result, Status};
+use super::failure::{self, Failure, Result};
+use super::loops;
 
 /// What makes block devices.
 const UBLK_CONTROL: &str = "/dev/ublk-control";
@@ -63,9 +64,10 @@ impl Place {
 
     /// Makes room for a volume that is going to be opened. What a server that was killed has left goes first.
     pub(super) fn make(&self) -> Result<()> {
-        if is_root() && fs::symlink_metadata(self.link()).is_ok() && !self.is_linked() {
+        self.unlink();
+        if is_root() && fs::symlink_metadata(self.link()).is_ok() {
             let line = format!("Device {} already exists.", self.name);
-            return Err(Failure::new(Status::Busy, line));
+            return Err(Failure::new(failure::Status::Busy, line));
         }
         let Some(file) = &self.file else { return Ok(()) };
         let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
@@ -81,22 +83,40 @@ impl Place {
     }
 
     /// Lets `/dev/mapper/NAME` lead to the plain bytes.
-    pub(super) fn link_up(&self) {
+    pub(super) fn link_up(&self, about: &Status) {
         if !is_root() {
             return;
         }
-        self.unlink();
+        let device =
+            self.file.as_ref().and_then(|file| loops::attach(file, about.block.min(4096), about.read_only));
+        let to = device.unwrap_or_else(|| self.path());
         let made = DirBuilder::new().recursive(true).mode(0o755).create(MAPPER);
-        if let Err(e) = made.and_then(|()| symlink(self.path(), self.link())) {
-            log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
+        if let Err(e) = made.and_then(|()| symlink(&to, self.link())) {
+            log::warn!("{}: {e}; the volume is at {}", self.link().display(), to.display());
         }
+    }
+
+    /// The block device that scripts know.
+    pub(super) fn device(&self) -> Option<PathBuf> {
+        match &self.file {
+            None => Some(self.path()),
+            Some(_) => self.linked().filter(|to| *to != self.path()),
+        }
+    }
+
+    /// Takes `/dev/mapper/NAME` away, and the loop device that it led to.
+    pub(super) fn unlink(&self) {
+        let Some(to) = self.linked() else { return };
+        if to != self.path() {
+            loops::detach(&to);
+        }
+        // It leads nowhere now.
+        let _ = fs::remove_file(self.link());
     }
 
     /// Takes away what stands for a volume that is closed.
     pub(super) fn clear(&self) {
-        if is_root() {
-            self.unlink();
-        }
+        self.unlink();
         // A file that has bytes is somebody's own.
         if let Some(file) = &self.file
             && fs::symlink_metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0)
@@ -105,15 +125,10 @@ impl Place {
         }
     }
 
-    fn unlink(&self) {
-        if self.is_linked() {
-            let _ = fs::remove_file(self.link());
-        }
-    }
-
-    /// Whether the link is one of ours, to a volume of this name.
-    fn is_linked(&self) -> bool {
-        fs::read_link(self.link()).is_ok_and(|to| to == self.path())
+    /// Where the link leads, if it is one of ours to a volume of this name.
+    fn linked(&self) -> Option<PathBuf> {
+        let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
+        (to == self.path() || loops::file_of(&to) == Some(self.path())).then_some(to)
     }
 }
 

@@ -11,47 +11,45 @@ pub(super) struct Verb {
     pub(super) name: &'static str,
     /// Names from before, which mean the same.
     older: &'static [&'static str],
-    /// The most words behind it.
-    pub(super) most: usize,
     /// What stands behind it, and what it does.
     help: &'static str,
     pub(super) act: Act,
 }
 
 macro_rules! verbs {
-    ($($name:literal $older:tt $most:literal $act:path, $help:literal;)*) => {
-        const VERBS: &[Verb] = &[$(Verb { name: $name, older: &$older, most: $most, help: $help, act: $act }),*];
+    ($($name:literal $older:tt $act:path, $help:literal;)*) => {
+        const VERBS: &[Verb] = &[$(Verb { name: $name, older: &$older, help: $help, act: $act }),*];
     };
 }
 
 verbs! {
-    "open" ["luksOpen", "plainOpen"] 2 open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
-    "create" [] 2 open::create, "NAME DEVICE: open a plain volume (old order)";
-    "close" ["luksClose", "plainClose", "remove"] 1 open::close, "NAME: end it";
-    "status" [] 1 open::status, "NAME: how it is";
-    "refresh" [] 2 open::refresh, "DEVICE NAME: (not here: underseal policy changes how it is served)";
-    "resize" [] 1 volume::resize, "NAME: give it another size";
-    "luksSuspend" [] 1 volume::suspend, "NAME: hold all requests and wipe the key";
-    "luksResume" [] 1 volume::resume, "NAME: go on, with the passphrase";
-    "benchmark" [] 0 benchmark::run, "how fast ciphers and key derivations are here";
-    "isLuks" [] 1 look::is_luks, "DEVICE: status 0 where there is a header";
-    "luksUUID" [] 1 look::uuid, "DEVICE: print or set the UUID";
-    "luksDump" [] 1 look::dump, "DEVICE: what the header says";
-    "luksFormat" [] 2 header::format, "DEVICE [KEYFILE]: make a volume";
-    "luksAddKey" [] 2 keyslots::add, "DEVICE [NEWKEYFILE]: another passphrase";
-    "luksRemoveKey" [] 2 keyslots::remove, "DEVICE [KEYFILE]: a passphrase goes";
-    "luksChangeKey" [] 2 keyslots::change, "DEVICE [NEWKEYFILE]: another passphrase in place of one";
-    "luksConvertKey" [] 2 keyslots::convert, "DEVICE: the same passphrase at another cost";
-    "luksKillSlot" ["luksDelKey"] 2 keyslots::kill, "DEVICE SLOT: a keyslot goes";
-    "luksHeaderBackup" [] 1 header::backup, "DEVICE: copy header and keyslots to --header-backup-file";
-    "luksHeaderRestore" [] 1 header::restore, "DEVICE: put them back";
-    "erase" ["luksErase"] 1 header::erase, "DEVICE: all keyslots go";
-    "repair" [] 1 header::repair, "DEVICE: mend the header";
-    "convert" [] 1 header::convert, "DEVICE: to --type luks1 or luks2";
-    "config" ["luksConfig"] 1 header::config, "DEVICE: --label, --subsystem, --priority";
-    "token" [] 2 tokens::run, "add|remove|import|export|unassign DEVICE";
-    "tcryptDump" ["bitlkDump", "fvault2Dump"] 2 look::other_format, "DEVICE: (not here)";
-    "reencrypt" ["luksReencrypt"] 2 header::reencrypt, "DEVICE: (not yet)";
+    "open" ["luksOpen", "plainOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
+    "create" [] open::create, "NAME DEVICE: open a plain volume (old order)";
+    "close" ["luksClose", "plainClose", "remove"] open::close, "NAME: end it";
+    "status" [] open::status, "NAME: how it is";
+    "refresh" [] open::refresh, "DEVICE NAME: (not here: underseal policy changes how it is served)";
+    "resize" [] volume::resize, "NAME: give it another size";
+    "luksSuspend" [] volume::suspend, "NAME: hold all requests and wipe the key";
+    "luksResume" [] volume::resume, "NAME: go on, with the passphrase";
+    "benchmark" [] benchmark::run, "how fast ciphers and key derivations are here";
+    "isLuks" [] look::is_luks, "DEVICE: status 0 where there is a header";
+    "luksUUID" [] look::uuid, "DEVICE: print or set the UUID";
+    "luksDump" [] look::dump, "DEVICE: what the header says";
+    "luksFormat" [] header::format, "DEVICE [KEYFILE]: make a volume";
+    "luksAddKey" [] keyslots::add, "DEVICE [NEWKEYFILE]: another passphrase";
+    "luksRemoveKey" [] keyslots::remove, "DEVICE [KEYFILE]: a passphrase goes";
+    "luksChangeKey" [] keyslots::change, "DEVICE [NEWKEYFILE]: another passphrase in place of one";
+    "luksConvertKey" [] keyslots::convert, "DEVICE: the same passphrase at another cost";
+    "luksKillSlot" ["luksDelKey"] keyslots::kill, "DEVICE SLOT: a keyslot goes";
+    "luksHeaderBackup" [] header::backup, "DEVICE: copy header and keyslots to --header-backup-file";
+    "luksHeaderRestore" [] header::restore, "DEVICE: put them back";
+    "erase" ["luksErase"] header::erase, "DEVICE: all keyslots go";
+    "repair" [] header::repair, "DEVICE: mend the header";
+    "convert" [] header::convert, "DEVICE: to --type luks1 or luks2";
+    "config" ["luksConfig"] header::config, "DEVICE: --label, --subsystem, --priority";
+    "token" [] tokens::run, "add|remove|import|export|unassign DEVICE";
+    "tcryptDump" ["bitlkDump", "fvault2Dump"] look::other_format, "DEVICE: (not here)";
+    "reencrypt" ["luksReencrypt"] header::reencrypt, "DEVICE: (not yet)";
 }
 
 /// What cryptsetup opens and underseal does not.

@@ -1,0 +1,19 @@
+//! The program under cryptsetup's name, beside the real one: what one does to an image the other must have done too.
+//!
+//! ```text
+//!   pair.rs      the same command to both, each with its own folder of images
+//!   words.rs     statuses, refusals, what is printed
+//!   volumes.rs   luksFormat; open, close and status on a mounted file system
+//!   keyslots.rs  luksAddKey and its kin, and what the other program makes of the image afterwards
+//!   headers.rs   backup, restore, convert, config, erase, tokens
+//!   typed.rs     questions on a terminal
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod pair;
+mod typed;
+mod volumes;
+mod words;

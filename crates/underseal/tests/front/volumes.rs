@@ -1,0 +1,198 @@
+//! Volumes that are made and opened.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::pair::{CHEAP, Pair, all, text, with_stdin};
+use crate::support::mounts::{cannot_fuse, cannot_mount, client, skip};
+use crate::support::{output, run, tool};
+
+#[test]
+fn what_one_formats_the_other_opens() {
+    let cases: &[&[&str]] = &[
+        &["--type", "luks1"],
+        &["--type", "luks1", "--cipher", "aes-cbc-essiv:sha256", "--key-size", "256", "--hash", "sha512"],
+        &["--type", "luks2"],
+        &["--sector-size", "512", "--uuid", "12345678-1234-1234-1234-123456789abc"],
+        &["--label", "a name", "--subsystem", "of mine"],
+        &["-c", "serpent-xts-plain64", "-s", "256", "-h", "sha1"],
+        &["--luks2-metadata-size", "64k", "--luks2-keyslots-size", "2m"],
+        &["--offset", "32768"],
+        &["--align-payload", "8192"],
+        &["--key-slot", "3"],
+    ];
+    for case in cases {
+        let pair = Pair::new();
+        pair.image("disk", 24 << 20);
+        pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP, case].concat(), "secret\n");
+        pair.each_opens_the_others("disk", "secret\n", true);
+        pair.each_opens_the_others("disk", "wrong\n", false);
+        // What is chosen by chance or by measuring differs; nothing else.
+        let said = pair.succeed(&["luksDump", "disk"], "");
+        let (ours, theirs) = (steady(&said.ours.stdout), steady(&said.theirs.stdout));
+        assert_eq!(ours, theirs, "{case:?}");
+    }
+}
+
+/// A dump's lines without salts, digests, and what is random else.
+fn steady(dump: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(dump).into_owned();
+    let is_hex = |line: &str| line.split_whitespace().all(|word| word.len() == 2);
+    let varies = ["UUID:", "Salt:", "Digest:", "MK salt:", "MK digest:", "Epoch:", "MK iterations:"];
+    let keeps = |line: &&str| !is_hex(line) && !varies.iter().any(|word| line.trim().starts_with(word));
+    text.lines().filter(keeps).map(str::to_owned).collect()
+}
+
+/// A volume that is closed however a test ends.
+struct Open<'a> {
+    pair: &'a Pair,
+    name: String,
+    plain: PathBuf,
+}
+
+impl<'a> Open<'a> {
+    #[track_caller]
+    fn open(pair: &'a Pair, name: &str, words: &[&str], stdin: &str) -> Self {
+        let name = format!("us-{name}-{}", std::process::id());
+        let output = with_stdin(pair.ours().arg("open").args(words).arg(&name), stdin);
+        assert!(output.status.success(), "{}", all(&output));
+        let plain = pair.folder("mapper").join(&name);
+        Self { pair, name, plain }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(&self.plain));
+        let _ = self.pair.ours().args(["close", &self.name]).output();
+    }
+}
+
+#[test]
+fn an_open_volume_is_a_file_that_takes_a_file_system() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a mounted file system", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 32 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let open = Open::open(&pair, "fs", &["disk"], "secret\n");
+    let device = Path::new("/dev/mapper").join(&open.name);
+    run(tool("mkfs.ext4").args(["-q", "-F"]).arg(&device));
+    let folder = pair.folder("mnt");
+    fs::create_dir(&folder).unwrap();
+    run(client("mount").arg(&device).arg(&folder));
+    fs::write(folder.join("file"), b"kept").unwrap();
+
+    let again = with_stdin(pair.ours().args(["open", "disk", &open.name]), "secret\n");
+    assert_eq!(again.status.code(), Some(5), "{}", all(&again));
+    let busy = output(pair.ours().args(["close", &open.name]));
+    assert_eq!(busy.status.code(), Some(5), "a file system is mounted from it: {}", all(&busy));
+    assert_eq!(fs::read(folder.join("file")).unwrap(), b"kept");
+    run(client("umount").arg(&folder));
+
+    let status = output(pair.ours().args(["status", &open.name]));
+    for line in [
+        " is active.",
+        "type:    LUKS2",
+        "cipher:  aes-xts-plain64",
+        "keysize: 512 bits",
+        "mode:    read/write",
+    ] {
+        assert!(all(&status).contains(line), "{line}: {}", all(&status));
+    }
+    run(pair.ours().args(["close", text(&device)]));
+    assert!(!device.exists() && !open.plain.exists(), "nothing is left of it");
+    let gone = output(pair.ours().args(["status", &open.name]));
+    assert_eq!(gone.status.code(), Some(4), "{}", all(&gone));
+    let closed = output(pair.ours().args(["close", &open.name]));
+    assert_eq!(closed.status.code(), Some(4), "{}", all(&closed));
+
+    // Read only, by a key file, and the file is there.
+    pair.file("key", b"secret");
+    let open = Open::open(&pair, "fs", &["disk", "--readonly", "--key-file", "key"], "");
+    run(client("mount").args(["-o", "ro,noload"]).arg(&open.plain).arg(&folder));
+    assert_eq!(fs::read(folder.join("file")).unwrap(), b"kept");
+    run(client("umount").arg(&folder));
+    run(pair.ours().args(["close", &open.name]));
+}
+
+#[test]
+fn a_volume_whose_server_was_killed_opens_again() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("killed", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let open = Open::open(&pair, "killed", &["disk"], "secret\n");
+    let list = run(pair.ours().env("UNDERSEAL_NONE", "").args(["status", &open.name]));
+    assert!(list.contains("active"), "{list}");
+    let mut status = tool(env!("CARGO_BIN_EXE_underseal"));
+    let status = run(status.args(["status", "--json", &open.name]));
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let pid =
+        status["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()));
+    rustix::process::kill_process(pid.unwrap(), rustix::process::Signal::KILL).unwrap();
+    let gone = || !all(&output(pair.ours().args(["status", &open.name]))).contains("is active");
+    crate::support::tools::wait_until("the server is gone", crate::support::tools::PATIENCE, gone);
+    let again = with_stdin(pair.ours().args(["open", "disk", &open.name]), "secret\n");
+    assert!(again.status.success(), "{}", all(&again));
+    run(pair.ours().args(["close", &open.name]));
+}
+
+#[test]
+fn a_plain_volume_needs_no_header() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("plain", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 1 << 20);
+    let words = ["disk", "--type", "plain", "-c", "aes-cbc-essiv:sha256", "-s", "256", "-h", "ripemd160"];
+    let more = ["--skip", "8", "--offset", "16", "--size", "1024"];
+    let open = Open::open(&pair, "plain", &[&words[..], &more].concat(), "secret\n");
+    assert_eq!(fs::metadata(&open.plain).unwrap().len(), 1024 * 512);
+    fs::write(&open.plain, vec![7; 1024 * 512]).unwrap();
+    run(pair.ours().args(["close", &open.name]));
+    let raw = fs::read(pair.folder("ours").join("disk")).unwrap();
+    assert!(raw[..16 * 512].iter().all(|byte| *byte == 0) && raw[16 * 512..][..512] != [7; 512]);
+    // The same by underseal's own words.
+    let mut read = tool(env!("CARGO_BIN_EXE_underseal"));
+    read.current_dir(pair.folder("ours")).args([
+        "read",
+        "disk",
+        "--type",
+        "plain",
+        "--cipher",
+        "aes-cbc-essiv:sha256",
+    ]);
+    read.args([
+        "--key-size",
+        "256",
+        "--hash",
+        "ripemd160",
+        "--skip",
+        "8",
+        "--data-offset",
+        "16s",
+        "--data-size",
+        "1024s",
+    ]);
+    let read = with_stdin(read.args(["--passphrase-fd", "0"]), "secret\n");
+    assert!(read.stdout == vec![7; 1024 * 512], "{}", String::from_utf8_lossy(&read.stderr));
+}
+
+#[test]
+fn who_gives_a_wrong_passphrase_leaves_nothing_behind() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("wrong", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let name = format!("us-wrong-{}", std::process::id());
+    let output = with_stdin(pair.ours().args(["open", "disk", &name]), "wrong\n");
+    assert_eq!(output.status.code(), Some(2), "{}", all(&output));
+    assert!(all(&output).contains("No key available with this passphrase."), "{}", all(&output));
+    assert!(!pair.folder("mapper").join(&name).exists() && !Path::new("/dev/mapper").join(&name).exists());
+}
