@@ -14,6 +14,9 @@ pub(crate) struct Manner {
     pub(crate) tries: u32,
     /// Tells what became of keyslots.
     pub(crate) tells: bool,
+    /// What stands around a question before something that cannot be undone.
+    warning: &'static str,
+    sure: &'static str,
     /// The beginning of the question for a passphrase; the volume's name follows.
     question: &'static str,
 }
@@ -31,6 +34,8 @@ impl Manner {
         wrong: "No keyslot opens with this passphrase.",
         tries: 3,
         tells: false,
+        warning: "",
+        sure: "\nType YES in capitals to go on: ",
         question: "Passphrase",
     };
 
@@ -41,6 +46,8 @@ impl Manner {
             wrong: "No key available with this passphrase.",
             tries,
             tells,
+            warning: "\nWARNING!\n========\n",
+            sure: "\n\nAre you sure? (Type 'yes' in capital letters): ",
             question: "Enter passphrase",
         }
     }
@@ -48,6 +55,11 @@ impl Manner {
     /// The question for a volume's passphrase.
     pub(crate) fn question(&self, volume: &Path) -> String {
         format!("{} for {}: ", self.question, volume.display())
+    }
+
+    /// The question before something that cannot be undone, which YES answers.
+    pub(crate) fn sure(&self, what: &str) -> String {
+        format!("{}{what}{}", self.warning, self.sure)
     }
 
     /// Tells what became of a keyslot, if anybody wants to know.

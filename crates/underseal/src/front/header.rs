@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::Words;
 use super::args::Args;
-use super::call::Call;
-use super::failure::{Failure, Result};
+use super::call::{Call, from_stdin};
+use super::failure::{Failure, Result, Status};
 use super::look::find;
 use super::open::must_exist;
+use crate::passphrase::confirm;
 
 /// Sectors as cryptsetup counts them, in bytes.
 const SECTOR: u64 = 512;
@@ -21,6 +22,8 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         Some("luks1") => "luks1",
         Some(other) => return Err(Failure::wrong(&format!("{other}: luksFormat makes luks1 and luks2"))),
     };
+    let on = args.header.as_ref().unwrap_or(device);
+    sure(args, &format!("This will overwrite data on {} irrevocably.", on.display()))?;
     let call = Call::new(&["format"])
         .word(device)
         .option("type", Some(kind))
@@ -36,7 +39,7 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .number("data-offset", data_offset(args)?)
         .option("volume-key-file", args.volume_key_file.as_ref())
         .number("key-slot", args.key_slot)
-        .flag("force", overwrites(args, device)?)
+        .flag("force", true)
         .cost(args);
     match words.get(1) {
         Some(path) => call
@@ -48,9 +51,13 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
     }
 }
 
-/// Whether what is there may go: in batch mode, and where nobody sits at the terminal to be asked.
-fn overwrites(args: &Args, _: &Path) -> Result<bool> {
-    Ok(args.batch_mode || super::call::from_stdin().is_some())
+/// Asks whoever sits at the terminal, unless in batch mode; where nobody does, it is meant.
+pub(super) fn sure(args: &Args, what: &str) -> Result<()> {
+    let nobody = args.batch_mode || from_stdin().is_some();
+    if nobody || confirm(what)? {
+        return Ok(());
+    }
+    Err(Failure::new(Status::NoPermission, "Operation aborted."))
 }
 
 fn data_offset(args: &Args) -> Result<Option<u64>> {
@@ -89,14 +96,21 @@ pub(super) fn backup(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn restore(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     must_exist(device)?;
-    on("restore", args, device).word(backup_file(args)?).flag("force", overwrites(args, device)?).run()
+    let file = backup_file(args)?;
+    sure(args, &format!("Device {} gets another header, and loses its keyslots.", device.display()))?;
+    on("restore", args, device).word(file).flag("force", true).run()
 }
 
 /// `erase DEVICE`.
 pub(super) fn erase(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    on("erase", args, device).flag("force", overwrites(args, device)?).run()
+    let what = format!(
+        "This operation will erase all keyslots on device {}.\nDevice will become unusable after this operation.",
+        device.display()
+    );
+    sure(args, &what)?;
+    on("erase", args, device).flag("force", true).run()
 }
 
 /// `repair DEVICE`.
@@ -112,7 +126,11 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let to = args.kind.as_deref().filter(|kind| matches!(*kind, "luks1" | "luks2"));
     let to = to.ok_or_else(|| Failure::wrong("Option --type is required: luks1 or luks2."))?;
     must_exist(device)?;
-    on("convert", args, device).option("to", Some(to)).flag("force", overwrites(args, device)?).run()
+    sure(
+        args,
+        &format!("This operation will convert {} to {} format.", device.display(), to.to_uppercase()),
+    )?;
+    on("convert", args, device).option("to", Some(to)).flag("force", true).run()
 }
 
 /// `config DEVICE`.
@@ -143,10 +161,14 @@ pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
 /// `luksDump --dump-volume-key`.
 pub(super) fn dump_key(args: &Args, device: &Path) -> Result<()> {
     find(args, device)?;
+    sure(
+        args,
+        "The header dump with volume key is sensitive information\nthat allows access to encrypted partition without a passphrase.",
+    )?;
     on("dump-key", args, device)
         .option("output", args.volume_key_file.as_ref())
         .number("key-slot", args.key_slot)
-        .flag("force", overwrites(args, device)?)
+        .flag("force", true)
         .secret(args)
         .run()
 }

@@ -14,6 +14,7 @@ use underseal_cipher::Key;
 use super::source::Growing;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::manner::manner;
 use crate::signals::{self, Taken, Woken};
 
 /// Asks for a passphrase: what is typed up to Enter.
@@ -45,7 +46,7 @@ pub(crate) fn confirm(question: &str) -> Result<bool> {
         return Ok(false);
     }
     let terminal = open()?;
-    write(&terminal, &format!("{question}\nType YES in capitals to go on: "))?;
+    write(&terminal, &manner().sure(question))?;
     let mut answer = String::new();
     BufReader::new(&terminal).read_line(&mut answer).map_err(failed)?;
     Ok(answer.trim() == "YES")
