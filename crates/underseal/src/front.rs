@@ -34,6 +34,7 @@ mod volume;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use self::args::Args;
 use self::failure::{Failure, Result};
@@ -61,7 +62,9 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     crate::start(protected, if args.debug { log::LevelFilter::Debug } else { log::LevelFilter::Warn });
     let verbose = args.verbose || args.debug;
     // Nobody types to a program that reads its passphrase from somewhere.
-    manner::speak(Manner::cryptsetup(args.tries.unwrap_or(3).max(1), verbose));
+    // As there, no time at all means any time.
+    let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    manner::speak(Manner::cryptsetup(args.tries.unwrap_or(3).max(1), patience, verbose));
     match act(&args, &given) {
         Ok(()) if verbose => print("Command successful.\n").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The words that differ, and how often somebody may try.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct Manner {
     pub(crate) wrong: &'static str,
     /// How often a passphrase may be typed.
     pub(crate) tries: u32,
+    /// How long somebody may take to type one.
+    pub(crate) patience: Option<Duration>,
     /// Tells what became of keyslots.
     pub(crate) tells: bool,
     /// What stands around a question before something that cannot be undone.
@@ -33,6 +36,7 @@ impl Manner {
         again: "The same again: ",
         wrong: "No keyslot opens with this passphrase.",
         tries: 3,
+        patience: None,
         tells: false,
         warning: "",
         sure: "\nType YES in capitals to go on: ",
@@ -40,11 +44,12 @@ impl Manner {
     };
 
     /// cryptsetup's, which says more when it is asked to.
-    pub(crate) fn cryptsetup(tries: u32, tells: bool) -> Self {
+    pub(crate) fn cryptsetup(tries: u32, patience: Option<Duration>, tells: bool) -> Self {
         Self {
             again: "Verify passphrase: ",
             wrong: "No key available with this passphrase.",
             tries,
+            patience,
             tells,
             warning: "\nWARNING!\n========\n",
             sure: "\n\nAre you sure? (Type 'yes' in capital letters): ",

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -36,6 +37,8 @@ pub(crate) enum Woken {
     Signal(i32),
     /// The descriptor is readable.
     Readable,
+    /// Nothing has happened until then.
+    TooLate,
 }
 
 /// Takes `signals` over. Only one at a time may do so.
@@ -78,11 +81,26 @@ impl Taken {
     /// # Errors
     /// When the system refuses.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>) -> io::Result<Woken> {
+        self.wait_until(other, None)
+    }
+
+    /// As [`Taken::wait`], and no longer than that.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn wait_until(
+        &self,
+        other: Option<BorrowedFd<'_>>,
+        until: Option<Instant>,
+    ) -> io::Result<Woken> {
         loop {
             let mut fds: Vec<_> = self.0.iter().map(|one| PollFd::new(&one.woken, PollFlags::IN)).collect();
             fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = left.map(Timespec::try_from).transpose().unwrap_or_default();
+            match poll(&mut fds, left.as_ref()) {
                 Err(Errno::INTR) => continue,
+                Ok(0) => return Ok(Woken::TooLate),
                 polled => polled?,
             };
             let came = fds.iter().zip(&self.0).find(|(fd, _)| !fd.revents().is_empty());

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -85,9 +86,12 @@ impl<'a> Quiet<'a> {
 
     fn read_line(&self) -> Result<Typed> {
         let mut secret = Growing::new(0)?;
+        let until = manner().patience.map(|patience| Instant::now() + patience);
         while !secret.is_line() {
-            if let Woken::Signal(signal) = self.signals.wait(Some(self.terminal.as_fd())).map_err(failed)? {
-                return Ok(Typed::Signal(signal));
+            match self.signals.wait_until(Some(self.terminal.as_fd()), until).map_err(failed)? {
+                Woken::Signal(signal) => return Ok(Typed::Signal(signal)),
+                Woken::TooLate => return Err(Error::usage("no passphrase was typed in time")),
+                Woken::Readable => {}
             }
             match rustix::io::read(self.terminal, secret.room(Key::MAX)?) {
                 Ok(0) => {

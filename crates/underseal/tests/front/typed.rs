@@ -29,5 +29,16 @@ fn the_questions_are_theirs() {
         let mut terminal = typed(&pair, whose, &["-T", "1", "open", "--test-passphrase", "disk"]);
         terminal.sees("Enter passphrase for disk: ").types("wrong\n");
         assert_eq!(terminal.ends().0, Some(2));
+
+        let mut terminal = typed(&pair, whose, &["-t", "1", "open", "--test-passphrase", "disk"]);
+        terminal.sees("Enter passphrase for disk: ");
+        assert_eq!(terminal.ends().0, Some(1), "{whose}");
+
+        let mut terminal = typed(&pair, whose, &[&["luksFormat", "disk"][..], &CHEAP].concat());
+        terminal.sees("This will overwrite data on disk irrevocably.");
+        terminal.sees("Are you sure? (Type 'yes' in capital letters): ").types("no\n");
+        let (code, shown) = terminal.ends();
+        assert!(shown.contains("Operation aborted."), "{whose}: {shown}");
+        assert_eq!(code, Some(2), "{whose}");
     }
 }
