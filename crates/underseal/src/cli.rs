@@ -3,10 +3,12 @@
 mod control;
 mod ecryptfs;
 mod format;
+mod header;
 mod open;
 mod secret;
 mod table;
 mod transfer;
+mod trust;
 mod volume;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -23,10 +25,15 @@ pub(crate) use ecryptfs::{
     TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
+pub(crate) use header::{
+    HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
+    HeaderEraseArgs, HeaderOfArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
+};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
+pub(crate) use trust::TrustArgs;
 pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
@@ -51,6 +58,7 @@ pub(crate) enum Command {
     Format(FormatArgs),
     Open(Box<OpenArgs>),
     Info(InfoArgs),
+    Header(HeaderArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),

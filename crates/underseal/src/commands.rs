@@ -4,6 +4,7 @@ mod completions;
 mod control;
 mod ecryptfs;
 mod format;
+mod header;
 mod info;
 mod man;
 mod open;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Format(args) => format::run(&args, quiet),
         Command::Open(args) => open::run(&args, quiet),
         Command::Info(args) => info::run(args),
+        Command::Header(args) => header::run(&args, quiet),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),

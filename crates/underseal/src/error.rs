@@ -127,6 +127,11 @@ impl From<volume::Error> for Error {
             Kind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
             Kind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
             Kind::TooCostly => (Exit::Unsupported, "another keyslot with --key-slot"),
+            Kind::Untrusted => (
+                Exit::Unsupported,
+                "find out who changed the header; if you did, `underseal info` shows its new digest",
+            ),
+            Kind::NoRoom => (Exit::Unsupported, "remove a keyslot that nobody needs, and try again"),
             Kind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
             Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),

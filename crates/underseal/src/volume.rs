@@ -65,7 +65,9 @@ fn luks_volume(
         let context = format!("{}: the header is of the other LUKS version", name.display());
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
-    let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
+    let options =
+        UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), allow_null: args.allow_null };
     let unlocked =
         secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
     manner().tell(name, Keyslot::Unlocked(unlocked.slot));
@@ -83,6 +85,12 @@ fn luks_volume(
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {
     let of = &args.plain;
+    if args.trust.header_digest.is_some() {
+        return Err(Error::usage("a plain volume has no header").with_remedy("without --header-digest"));
+    }
+    if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != of.cipher) {
+        return Err(Error::usage(format!("--cipher {} is not what --require-cipher says", of.cipher)));
+    }
     if !of.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
     }

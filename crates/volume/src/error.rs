@@ -26,6 +26,10 @@ pub enum ErrorKind {
     NullCipher,
     /// The header asks for more work or memory than the caller allows.
     TooCostly,
+    /// There is no room for another keyslot, or none for both while one takes the place of the other.
+    NoRoom,
+    /// The header is not what the caller pinned.
+    Untrusted,
     /// An option of the caller is out of range or does not fit the others.
     BadOption,
     /// Somebody else changed the header, or holds its lock.

@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Hash, Header, Result, Target, VolumeKey, unlock};
 mod write;
 
 pub use write::NewHeader;
-pub(crate) use write::{Copies, Parts};
+pub(crate) use write::{Copies, Parts, forget_old_headers};
 
 /// Which LUKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

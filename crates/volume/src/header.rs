@@ -1,5 +1,7 @@
 //! Any LUKS header, whichever its version.
 
+use std::ops::Range;
+
 use uuid::Uuid;
 
 use crate::lock::LockTo;
@@ -116,6 +118,22 @@ impl Header {
         match self {
             Self::Luks1(header) => header.data_offset(),
             Self::Luks2(header) => header.data_offset(),
+        }
+    }
+
+    /// The bytes that the header takes from the start of its device on, with all of its keyslots.
+    pub(crate) fn keyslots_end(&self) -> u64 {
+        match self {
+            Self::Luks1(header) => header.keyslots_end(),
+            Self::Luks2(header) => header.keyslots_end(),
+        }
+    }
+
+    /// Where the key material of each keyslot in use lies.
+    pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
+        match self {
+            Self::Luks1(header) => header.areas(),
+            Self::Luks2(header) => header.areas(),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Info {
     /// The hash of LUKS2's checksums.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum: Option<&'static str>,
+    /// SHA-256 over what decides how the volume opens: `sha256:` and hex.
+    pub header_digest: String,
     /// What is wrong with one of LUKS2's copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,

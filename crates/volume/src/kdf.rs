@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use underseal_cipher::Key;
@@ -101,14 +102,21 @@ pub struct KdfLimits {
     pub lanes: u32,
     /// The most work of all Argon2 runs of one unlock: passes times memory, in KiB.
     pub argon2_work_kib: u64,
+    /// The longest that all key derivations of one unlock may take, by this machine's measure, which is taken first.
+    pub time: Option<Duration>,
     /// The most rounds of all PBKDF2 runs of one unlock: iterations for each block of the hash that the key is long.
     pub rounds: u64,
 }
 
 impl KdfLimits {
     /// No limit: for parameters that this machine has just measured or its user forced.
-    pub const NONE: Self =
-        Self { memory_kib: u32::MAX, lanes: u32::MAX, argon2_work_kib: u64::MAX, rounds: u64::MAX };
+    pub const NONE: Self = Self {
+        memory_kib: u32::MAX,
+        lanes: u32::MAX,
+        argon2_work_kib: u64::MAX,
+        rounds: u64::MAX,
+        time: None,
+    };
 }
 
 impl Default for KdfLimits {
@@ -120,6 +128,7 @@ impl Default for KdfLimits {
             lanes: 64,
             argon2_work_kib: 1 << 30,
             rounds: 1 << 29,
+            time: None,
         }
     }
 }
@@ -152,21 +161,31 @@ impl Kdf {
                 Error::new(ErrorKind::TooCostly, context)
             })
         };
-        match *self {
+        let limits = match *self {
             Self::Pbkdf2 { hash, iterations, .. } => {
                 let blocks = len.div_ceil(hash.output_len()) as u64;
                 let rounds =
                     left("PBKDF2 rounds", limits.rounds, u64::from(iterations).saturating_mul(blocks))?;
-                Ok(KdfLimits { rounds, ..limits })
+                KdfLimits { rounds, ..limits }
             }
             Self::Argon2 { passes, memory_kib, lanes, .. } => {
                 left("KiB of Argon2 memory", limits.memory_kib.into(), memory_kib.into())?;
                 left("Argon2 lanes", limits.lanes.into(), lanes.into())?;
                 let work = u64::from(passes) * u64::from(memory_kib);
                 let what = "KiB of Argon2 work (passes times memory)";
-                Ok(KdfLimits { argon2_work_kib: left(what, limits.argon2_work_kib, work)?, ..limits })
+                KdfLimits { argon2_work_kib: left(what, limits.argon2_work_kib, work)?, ..limits }
             }
-        }
+        };
+        let Some(time) = limits.time else { return Ok(limits) };
+        let asked = benchmark::estimate(self, len)?;
+        let time = time.checked_sub(asked).ok_or_else(|| {
+            let (asked, time) = (asked.as_secs_f64(), time.as_secs_f64());
+            let context = format!(
+                "the header asks for {asked:.1} s of key derivation, and {time:.1} s are allowed or left"
+            );
+            Error::new(ErrorKind::TooCostly, context)
+        })?;
+        Ok(KdfLimits { time: Some(time), ..limits })
     }
 
     /// The key of `len` bytes for this passphrase.
@@ -259,6 +278,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_would_take_too_long_is_not_begun() {
+        let pbkdf2 = |iterations| Kdf::Pbkdf2 { hash: Hash::Sha256, iterations, salt: vec![7; 16] };
+        let argon2 = |passes| Kdf::Argon2 {
+            variant: Argon2Variant::Argon2id,
+            passes,
+            memory_kib: 1024,
+            lanes: 1,
+            salt: vec![7; 16],
+        };
+        let limits = KdfLimits { time: Some(Duration::from_secs(20)), ..KdfLimits::NONE };
+        let start = std::time::Instant::now();
+        for (cheap, dear) in [(pbkdf2(1000), pbkdf2(u32::MAX)), (argon2(1), argon2(u32::MAX))] {
+            cheap.derive(b"secret", 32, &limits).unwrap();
+            let refused = dear.derive(b"secret", 32, &limits).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::TooCostly);
+            assert!(refused.to_string().contains("20.0 s are allowed"), "{refused}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+        // What one derivation takes is gone for the next.
+        let budget = Budget::new(limits);
+        budget.derive(&pbkdf2(1000), b"secret", 32).unwrap();
+        assert!(budget.0.get().time < limits.time);
+    }
+
+    #[test]
     fn an_unlock_is_paid_for_as_a_whole() {
         let pbkdf2 = |iterations| Kdf::Pbkdf2 { hash: Hash::Sha256, iterations, salt: vec![7; 16] };
         let argon2 = |passes, memory_kib| Kdf::Argon2 {
@@ -268,7 +312,8 @@ mod tests {
             lanes: 1,
             salt: vec![7; 16],
         };
-        let limits = KdfLimits { memory_kib: 64, lanes: 1, argon2_work_kib: 64 * 5, rounds: 5000 };
+        let limits =
+            KdfLimits { memory_kib: 64, lanes: 1, argon2_work_kib: 64 * 5, rounds: 5000, time: None };
         let budget = Budget::new(limits);
         let kind = |kdf: Kdf, len| budget.derive(&kdf, b"secret", len).map(|_| ()).map_err(|e| e.kind());
         // Two blocks of SHA-256.

@@ -9,26 +9,34 @@
 
 mod describe;
 mod format;
-mod phdr;
+pub(crate) mod phdr;
+mod repair;
+mod update;
+
+use std::ops::Range;
 
 use underseal_cipher::SectorSize;
 use uuid::Uuid;
 
 pub(crate) use format::format;
 pub(crate) use phdr::LEN;
+pub(crate) use repair::{repair, repairs};
 
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::{
-    ActivateOptions, Error, ErrorKind, Info, Kdf, Key, ReadAt, Recipe, Result, Segment, UnlockOptions,
-    Unlocked, Volume, VolumeKey, kdf, storage, unlock, volume,
+    ActivateOptions, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, ReadAt, Recipe, Result, Segment,
+    UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
 };
 use phdr::Phdr;
+
+/// Where key material begins in every header that cryptsetup makes.
+const FIRST_PLACE: u64 = 4096;
 
 /// A LUKS1 header as read from disk.
 #[derive(Debug)]
 pub struct Header {
-    phdr: Phdr,
+    pub(crate) phdr: Phdr,
 }
 
 impl Header {
@@ -38,17 +46,7 @@ impl Header {
     /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that this build cannot
     /// name, `TooSmall` when the file ends within it, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        let mut magic = [0; 8];
-        match storage::read_into(from, 0, &mut magic) {
-            Err(e) if e.kind() == ErrorKind::TooSmall => return Ok(None),
-            Err(e) => return Err(e),
-            Ok(()) if magic != phdr::MAGIC => return Ok(None),
-            Ok(()) => {}
-        }
-        let mut bytes = [0; phdr::LEN];
-        storage::read_into(from, 0, &mut bytes)?;
-        let phdr = Phdr::parse(&bytes).map_err(|e| e.within("LUKS1 header"))?;
-        Ok(Some(Self { phdr }))
+        Ok(read(from)?.map(|phdr| Self { phdr }))
     }
 
     /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
@@ -135,6 +133,37 @@ impl Header {
         self.phdr.encode()
     }
 
+    /// The bytes that header and keyslots take, in whole pages: as many as cryptsetup's backups have.
+    pub(crate) fn keyslots_end(&self) -> u64 {
+        let len = af::split_len(self.phdr.key_bytes) as u64;
+        let payload = Some(self.phdr.payload_offset).filter(|&offset| offset != 0);
+        // Free slots may say anything of their places.
+        let fits = |end: &u64| payload.is_none_or(|payload| *end <= payload);
+        let ends = (0..phdr::SLOTS).map(|number| self.phdr.place(number) + len).filter(fits);
+        let end = ends.max().unwrap_or(0).max(FIRST_PLACE).next_multiple_of(FIRST_PLACE);
+        payload.map_or(end, |payload| end.min(payload))
+    }
+
+    /// Where the key material of each keyslot in use lies.
+    pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
+        let len = af::split_len(self.phdr.key_bytes) as u64;
+        let slots = (0..).zip(&self.phdr.slots);
+        slots
+            .filter_map(|(number, slot)| Some((number, slot.as_ref()?.offset)))
+            .map(|(n, at)| (n, at..at + len))
+            .collect()
+    }
+
+    /// What lies between the header and the first place of key material.
+    pub(crate) fn unused(&self) -> Range<usize> {
+        let first = (0..phdr::SLOTS).map(|number| self.phdr.place(number)).min().unwrap_or(0);
+        LEN..usize::try_from(first.min(FIRST_PLACE)).unwrap_or(LEN).max(LEN)
+    }
+
+    pub(crate) fn digest(&self) -> HeaderDigest {
+        HeaderDigest::of(&[&self.phdr.bytes])
+    }
+
     /// The UUID, if the header holds one.
     pub fn uuid(&self) -> Option<Uuid> {
         self.phdr.uuid.as_str().parse().ok()
@@ -149,4 +178,23 @@ impl Header {
     pub fn info(&self) -> Info {
         describe::describe(&self.phdr)
     }
+}
+
+fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Phdr>> {
+    let mut magic = [0; 8];
+    match storage::read_into(from, 0, &mut magic) {
+        Err(e) if e.kind() == ErrorKind::TooSmall => return Ok(None),
+        Err(e) => return Err(e),
+        Ok(()) if magic != phdr::MAGIC => return Ok(None),
+        Ok(()) => {}
+    }
+    let mut bytes = [0; phdr::LEN];
+    storage::read_into(from, 0, &mut bytes)?;
+    Phdr::parse(&bytes).map(Some).map_err(|e| e.within("LUKS1 header"))
+}
+
+/// Refuses to go on when the header on disk is no longer the one that was read.
+pub(crate) fn unchanged(on: &(impl ReadAt + ?Sized), before: &Header) -> Result<()> {
+    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
+    read(on)?.filter(|now| now.bytes == before.phdr.bytes).map(drop).ok_or_else(changed)
 }

@@ -12,17 +12,19 @@
 //!
 //! `update` is the one way by which a header changes; what it changes it to is in `update/`.
 
-mod activate;
-mod binary;
+pub(crate) mod activate;
+pub(crate) mod binary;
 mod check;
 mod describe;
 mod format;
 mod json;
-mod keyslot;
-mod metadata;
+pub(crate) mod keyslot;
+pub(crate) mod metadata;
 mod node;
-mod store;
+pub(crate) mod store;
 mod update;
+
+use std::ops::Range;
 
 use uuid::Uuid;
 
@@ -31,7 +33,10 @@ pub(crate) use format::format;
 pub(crate) use store::Copies;
 pub use update::keyslots::NewKeyslot;
 
-use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
+use crate::{
+    ActivateOptions, HeaderDigest, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,
+    VolumeKey,
+};
 
 /// A LUKS2 header as read from disk.
 pub struct Header {
@@ -66,6 +71,23 @@ impl Header {
         Ok(())
     }
 
+    /// Reads a header of which only the second copy is left, whatever stands in place of the first.
+    pub(crate) fn read_over(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
+        Ok(store::read_over(from)?.map(|stored| Self { stored }))
+    }
+
+    /// As [`Header::repair`], whatever stands in the bad copy's place.
+    pub(crate) fn repair_over(&mut self, to: &(impl Target + ?Sized)) -> Result<()> {
+        store::repair_over(to, &self.stored)?;
+        self.stored.damage = None;
+        Ok(())
+    }
+
+    /// Whether two copies that are both sound say different things.
+    pub(crate) fn copies_differ(&self, from: &(impl ReadAt + ?Sized)) -> Result<bool> {
+        store::copies_differ(from, &self.stored)
+    }
+
     /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
     pub fn unlock(
         &self,
@@ -86,6 +108,36 @@ impl Header {
         activate::activate(&self.stored.metadata, key, data_size, options)
     }
 
+    /// The bytes that both copies take with the room for keyslots.
+    pub(crate) fn keyslots_end(&self) -> u64 {
+        2 * self.stored.binary.size + self.stored.metadata.config.keyslots_size
+    }
+
+    /// Where the room for keyslots begins.
+    pub(crate) fn keyslots_begin(&self) -> u64 {
+        2 * self.stored.binary.size
+    }
+
+    pub(crate) fn metadata(&self) -> &metadata::Metadata {
+        &self.stored.metadata
+    }
+
+    /// Refuses to go on when the header on disk is no longer the one that was read.
+    pub(crate) fn is_unchanged(&self, on: &(impl ReadAt + ?Sized)) -> Result<()> {
+        store::unchanged(on, &self.stored).map(drop)
+    }
+
+    /// Where each keyslot's area lies.
+    pub(crate) fn areas(&self) -> Vec<(u32, Range<u64>)> {
+        let slots = self.stored.metadata.keyslots.iter();
+        slots.map(|(number, slot)| (*number, slot.area.0..slot.area.0 + slot.area.1)).collect()
+    }
+
+    /// Writes a bad copy again where nobody else's bytes can be: in a backup.
+    pub(crate) fn mend(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+        store::mend(to, &self.stored)
+    }
+
     /// The UUID, if the header holds one.
     pub fn uuid(&self) -> Option<Uuid> {
         self.stored.binary.uuid()
@@ -94,6 +146,10 @@ impl Header {
     /// The first byte of data on its device.
     pub fn data_offset(&self) -> u64 {
         self.stored.metadata.data_offset()
+    }
+
+    pub(crate) fn digest(&self) -> HeaderDigest {
+        self.stored.digest
     }
 
     /// The metadata as it stands on disk.

@@ -1,5 +1,6 @@
 //! Where headers are read from and written to: a file or block device, a device that is neither, or bytes in memory.
 
+pub(crate) mod bytes;
 #[cfg(test)]
 pub(crate) mod recorder;
 

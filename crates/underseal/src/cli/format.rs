@@ -75,6 +75,16 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_name = "UUID", help_heading = NAMES)]
     pub(crate) uuid: Option<Uuid>,
 
+    /// LUKS2: the size of one copy of the metadata, a power of two from 16K to 4M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = LAYOUT)]
+    pub(crate) metadata_size: Option<u64>,
+    /// LUKS2: the room for keyslots; all that is left before the data by default
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = LAYOUT)]
+    pub(crate) keyslots_size: Option<u64>,
+    /// The volume key: all bytes of this file ("-" is stdin); a random one by default
+    #[arg(long, value_name = "FILE", help_heading = CIPHER)]
+    pub(crate) volume_key_file: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
@@ -93,6 +103,7 @@ pub(crate) enum NewType {
 const CIPHER: &str = "Cipher";
 const PBKDF: &str = "Passphrase cost";
 const NAMES: &str = "Names";
+const LAYOUT: &str = "Layout";
 
 const EXAMPLES: &str = "\
 Examples:

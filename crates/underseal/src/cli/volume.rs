@@ -7,7 +7,7 @@ use underseal_cipher::CipherSpec;
 use underseal_device::OpenOptions;
 use underseal_volume::plain::PassphraseHash;
 
-use super::SecretArgs;
+use super::{SecretArgs, TrustArgs};
 use crate::size;
 
 /// The volume that a command works on.
@@ -30,6 +30,8 @@ pub(crate) struct VolumeArgs {
     /// Accept a volume that is not encrypted (cipher_null)
     #[arg(long)]
     pub(crate) allow_null: bool,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
     #[command(flatten)]

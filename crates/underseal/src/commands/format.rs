@@ -14,7 +14,7 @@ use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
 use crate::lower::is_remote;
 use crate::output::print;
-use crate::passphrase::{Secret, confirm};
+use crate::passphrase::{Secret, confirm, secret_file};
 use crate::size;
 
 pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
@@ -108,7 +108,15 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         lanes: args.pbkdf_parallel.unwrap_or(measured.lanes),
         ..measured
     };
+    let luks1 = args.kind == NewType::Luks1;
+    if luks1 && (args.metadata_size.is_some() || args.keyslots_size.is_some()) {
+        return Err(Error::usage("the sizes of a LUKS1 header are fixed").with_remedy("--type luks2"));
+    }
+    let volume_key = args.volume_key_file.as_ref().map(|file| secret_file(file, 0, None)).transpose()?;
     Ok(FormatOptions {
+        volume_key,
+        metadata_size: args.metadata_size.unwrap_or(defaults.metadata_size),
+        keyslots_size: args.keyslots_size,
         cipher: args.cipher.clone(),
         key_size: args.key_size.map(|bits| bits / 8),
         sector_size: args.sector_size.map(SectorSize::new).transpose()?,

@@ -110,7 +110,7 @@ impl fmt::Debug for NewHeader {
 }
 
 /// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
-fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
+pub(crate) fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     let forget = |place| {
         storage::write(target, place, &[0; luks2::BINARY_LEN])?;
         storage::sync(target)

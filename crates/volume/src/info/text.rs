@@ -24,6 +24,7 @@ impl fmt::Display for Info {
             writeln!(f, "Checksum:       {checksum}")?;
             writeln!(f, "Flags:          {}", list(&self.flags, "(no flags)"))?;
         }
+        writeln!(f, "Header digest:  {}", self.header_digest)?;
         if !self.requirements.is_empty() {
             writeln!(f, "Requirements:   {}", list(&self.requirements, ""))?;
         }

@@ -37,6 +37,8 @@ const MIN_MEMORY_KIB: u32 = 32 << 10;
 /// cryptsetup opens no keyslot with more.
 const MAX_MEMORY_KIB: u32 = 4 << 20;
 const MAX_LANES: u32 = 4;
+/// What is measured to know what another run takes.
+const PROBE_KIB: u32 = 16 << 10;
 
 impl Pbkdf {
     /// cryptsetup's default of LUKS2: Argon2id for two seconds with at most 1 GiB (or half of this machine's memory)
@@ -110,6 +112,33 @@ impl Pbkdf {
     }
 }
 
+/// How long a derivation of `len` bytes takes here, scaled from a short run.
+pub(crate) fn estimate(kdf: &Kdf, len: usize) -> Result<Duration> {
+    const SHORT: Duration = Duration::from_millis(100);
+    let per_unit = |units: f64| SHORT.as_secs_f64() / units;
+    let seconds = match kdf {
+        Kdf::Pbkdf2 { hash, iterations, .. } => {
+            f64::from(*iterations) * per_unit(pbkdf2_iterations(*hash, len, SHORT).into())
+        }
+        Kdf::Argon2 { variant, passes, memory_kib, lanes, .. } => {
+            // A small run fits the caches: the whole one takes longer, never less.
+            let probe_kib = (*memory_kib).min(PROBE_KIB.max(8 * lanes));
+            let probe = Kdf::Argon2 {
+                variant: *variant,
+                passes: 1,
+                memory_kib: probe_kib,
+                lanes: *lanes,
+                salt: vec![0; 32],
+            };
+            let start = Instant::now();
+            probe.derive(b"foobar", 32, &KdfLimits::NONE)?;
+            let work = f64::from(*passes) * f64::from(*memory_kib);
+            start.elapsed().as_secs_f64() * work / f64::from(probe_kib)
+        }
+    };
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
 /// PBKDF2 rounds that take `time` for `len` bytes, scaled from a shorter run.
 fn pbkdf2_iterations(hash: Hash, len: usize, time: Duration) -> u32 {
     let mut out = vec![0; len];
@@ -146,7 +175,7 @@ fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration)
     let floor = MIN_MEMORY_KIB.min(max_kib);
     let (mut passes, mut memory_kib) = (MIN_PASSES, floor);
     for _ in 0..2 {
-        let limits = KdfLimits { memory_kib, lanes, argon2_work_kib: u64::MAX, rounds: 0 };
+        let limits = KdfLimits { memory_kib, lanes, argon2_work_kib: u64::MAX, rounds: 0, time: None };
         let probe = Kdf::Argon2 { variant, passes, memory_kib, lanes, salt: vec![0; 32] };
         let start = Instant::now();
         probe.derive(b"foobar", 32, &limits)?;

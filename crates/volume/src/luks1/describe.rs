@@ -3,7 +3,7 @@
 use super::phdr::{LEN, Phdr, Slot};
 use crate::af::{STRIPES, split_len};
 use crate::info::{DigestInfo, KdfInfo, KeyslotInfo, SegmentInfo, hex};
-use crate::{Info, Kdf};
+use crate::{HeaderDigest, Info, Kdf};
 
 pub(super) fn describe(phdr: &Phdr) -> Info {
     let slots: Vec<(u32, &Slot)> =
@@ -18,6 +18,7 @@ pub(super) fn describe(phdr: &Phdr) -> Info {
         metadata_size: LEN as u64,
         keyslots_size: area_size.next_multiple_of(4096) * phdr.slots.len() as u64,
         checksum: None,
+        header_digest: HeaderDigest::of(&[&phdr.bytes]).to_string(),
         damage: None,
         flags: vec![],
         requirements: vec![],

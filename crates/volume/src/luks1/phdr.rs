@@ -10,42 +10,42 @@ pub(crate) const LEN: usize = 592;
 /// Magic and version.
 pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
 /// The number of keyslots.
-pub(super) const SLOTS: usize = 8;
+pub(crate) const SLOTS: usize = 8;
 
-const ACTIVE: u32 = 0x00AC_71F3;
-const INACTIVE: u32 = 0x0000_DEAD;
-const FIRST_SLOT: usize = 208;
-const SLOT_LEN: usize = 48;
+pub(super) const ACTIVE: u32 = 0x00AC_71F3;
+pub(super) const INACTIVE: u32 = 0x0000_DEAD;
+pub(super) const FIRST_SLOT: usize = 208;
+pub(super) const SLOT_LEN: usize = 48;
 /// The longest volume key: encryption keys of every mode stay far below.
 const MAX_KEY_BYTES: u32 = 1024;
-const STRIPES: u32 = 4000;
+pub(super) const STRIPES: u32 = 4000;
 const _: () = assert!(STRIPES as usize == af::STRIPES);
 
 /// The header's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Phdr {
-    pub(super) cipher: CipherSpec,
-    pub(super) hash: Hash,
+pub(crate) struct Phdr {
+    pub(crate) cipher: CipherSpec,
+    pub(crate) hash: Hash,
     /// Where the data begins, in bytes; 0 when the header stands apart.
-    pub(super) payload_offset: u64,
-    pub(super) key_bytes: usize,
-    pub(super) digest: [u8; 20],
-    pub(super) digest_salt: [u8; 32],
-    pub(super) digest_iterations: u32,
-    pub(super) uuid: FixedText<40>,
+    pub(crate) payload_offset: u64,
+    pub(crate) key_bytes: usize,
+    pub(crate) digest: [u8; 20],
+    pub(crate) digest_salt: [u8; 32],
+    pub(crate) digest_iterations: u32,
+    pub(crate) uuid: FixedText<40>,
     /// The keyslots; none where not in use.
-    pub(super) slots: [Option<Slot>; SLOTS],
+    pub(crate) slots: [Option<Slot>; SLOTS],
     /// As it was read: what the fields do not say is kept when the header is written again.
-    pub(super) bytes: [u8; LEN],
+    pub(crate) bytes: [u8; LEN],
 }
 
 /// A keyslot in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Slot {
-    pub(super) iterations: u32,
-    pub(super) salt: [u8; 32],
+pub(crate) struct Slot {
+    pub(crate) iterations: u32,
+    pub(crate) salt: [u8; 32],
     /// Where its key material begins, in bytes.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
 }
 
 impl Phdr {
@@ -82,7 +82,7 @@ impl Phdr {
 
     /// The header's bytes: those that were read, with what the fields say. What they do not say stays, as the places of slots
     /// that are not in use.
-    pub(super) fn encode(&self) -> [u8; LEN] {
+    pub(crate) fn encode(&self) -> [u8; LEN] {
         let mut bytes = self.bytes;
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(104, &sector(self.payload_offset));
@@ -109,8 +109,16 @@ impl Phdr {
         bytes
     }
 
+    /// Another UUID.
+    pub(super) fn set_uuid(&mut self, uuid: FixedText<40>) {
+        let field = &mut self.bytes[168..208];
+        field.fill(0);
+        field[..uuid.as_bytes().len()].copy_from_slice(uuid.as_bytes());
+        self.uuid = uuid;
+    }
+
     /// The bytes of a header of which only the names are known, and where its slots lie, in bytes.
-    pub(super) fn blank(
+    pub(crate) fn blank(
         cipher: &CipherSpec,
         hash: Hash,
         uuid: &FixedText<40>,
@@ -136,6 +144,11 @@ impl Phdr {
     pub(super) fn digest_kdf(&self) -> Kdf {
         let (hash, iterations) = (self.hash, self.digest_iterations);
         Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
+    }
+
+    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
+    pub(super) fn place(&self, number: usize) -> u64 {
+        u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
 
     /// Key material lies after the header, before the data, and nowhere twice.
@@ -192,7 +205,7 @@ fn iterations(count: u32, what: &str) -> Result<u32> {
     if count == 0 { Err(bad(format!("a {what} of no iterations"))) } else { Ok(count) }
 }
 
-fn word(bytes: &[u8; LEN], at: usize) -> u32 {
+pub(super) fn word(bytes: &[u8; LEN], at: usize) -> u32 {
     u32::from_be_bytes(array(bytes, at))
 }
 

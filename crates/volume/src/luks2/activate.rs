@@ -1,6 +1,6 @@
 //! From metadata and volume key to segments of a volume.
 
-use super::metadata::{Crypt, Metadata, Segment};
+use super::metadata::{Crypt, Metadata, OPAL, Segment};
 use crate::{
     ActivateOptions, DispatchFlags, Error, ErrorKind, Recipe, Result, Volume, VolumeKey, unlock, volume,
 };
@@ -78,11 +78,13 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
 }
 
 /// Refuses a header that asks for what this build does not know.
-pub(super) fn requirements(requirements: &[String]) -> Result<()> {
+pub(crate) fn requirements(requirements: &[String]) -> Result<()> {
     let Some(first) = requirements.first() else { return Ok(()) };
     let context = if first.starts_with("online-reencrypt") || first == "offline-reencrypt" {
         "a reencryption of this volume is under way; finish it first (cryptsetup reencrypt --resume-only)"
             .into()
+    } else if first == "opal" || first.starts_with("opal-") {
+        format!("config.requirements: {OPAL}")
     } else {
         format!("the header requires {}, which this build does not know", crate::printable(first))
     };

@@ -55,15 +55,20 @@ fn least_area(slot: &Keyslot) -> u64 {
 }
 
 fn segments(metadata: &Metadata, keyslots_end: u64) -> Result<()> {
-    let regular = metadata.segments.iter().filter(|(_, s)| !s.is_backup());
+    let regular = metadata.segments.iter().take_while(|(_, s)| !s.is_backup());
     let regular: Vec<(u32, &Segment)> = regular.map(|(number, segment)| (*number, segment)).collect();
     if regular.is_empty() {
         return Err(bad("segments: none".into()));
     }
-    for (i, &(number, segment)) in regular.iter().enumerate() {
+    for (i, (&number, segment)) in metadata.segments.iter().enumerate() {
         if number as usize != i {
             return Err(bad(format!("segments.{number}: segment {i} is missing before it")));
         }
+        if i >= regular.len() && !segment.is_backup() {
+            return Err(bad(format!("segments.{number}: stands behind what only a reencryption uses")));
+        }
+    }
+    for (i, &(number, segment)) in regular.iter().enumerate() {
         // A header apart from its data may say 0; every other offset leaves room for a header.
         if segment.offset != 0 && segment.offset < keyslots_end {
             let why = format!("byte {} lies within the header, which ends at {keyslots_end}", segment.offset);
@@ -80,7 +85,7 @@ fn segments(metadata: &Metadata, keyslots_end: u64) -> Result<()> {
             return Err(bad(format!("segments.{number}.offset: {offset} is no multiple of 512")));
         }
         if let Some(size) = segment.size
-            && (size == 0 || !size.is_multiple_of(unit) || segment.offset.checked_add(size).is_none())
+            && (size == 0 || !size.is_multiple_of(unit))
         {
             return Err(bad(format!("segments.{number}.size: {size} bytes are no sectors of {unit}")));
         }
@@ -112,5 +117,10 @@ fn references(metadata: &Metadata) -> Result<()> {
             return Err(bad(format!("digests.{number}: keyslot {slot} has another digest already")));
         }
     }
-    Ok(())
+    // Of those of a reencryption an older one has no digest.
+    let mut keys = metadata.keyslots.iter().filter(|(_, slot)| slot.kind == "luks2");
+    match keys.find(|(number, _)| !owned.contains(*number)) {
+        Some((number, _)) => Err(bad(format!("keyslots.{number}: no digest tells whether its key is right"))),
+        None => Ok(()),
+    }
 }

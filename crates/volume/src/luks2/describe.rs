@@ -7,7 +7,7 @@ use crate::af::STRIPES;
 use crate::info::{DigestInfo, KdfInfo, KeyslotInfo, SegmentInfo, TokenInfo, hex};
 
 pub(super) fn describe(stored: &Stored) -> Info {
-    let Stored { binary, metadata, damage } = stored;
+    let Stored { binary, metadata, digest, damage } = stored;
     Info {
         format: "luks2",
         uuid: binary.uuid.as_str().into(),
@@ -17,6 +17,7 @@ pub(super) fn describe(stored: &Stored) -> Info {
         metadata_size: binary.size,
         keyslots_size: metadata.config.keyslots_size,
         checksum: Some(binary.checksum.name()),
+        header_digest: digest.to_string(),
         damage: damage.as_ref().map(|damage| damage.why.clone()),
         flags: metadata.config.flags.clone(),
         requirements: metadata.config.requirements.clone(),
@@ -27,7 +28,7 @@ pub(super) fn describe(stored: &Stored) -> Info {
             .iter()
             .map(|(&number, t)| TokenInfo { number, kind: t.kind.clone(), keyslots: t.keyslots.clone() })
             .collect(),
-        digests: metadata.digests.iter().map(|(&number, d)| digest(number, d)).collect(),
+        digests: metadata.digests.iter().map(|(&number, d)| digest_info(number, d)).collect(),
         metadata: Some(metadata.document.clone().into()),
     }
 }
@@ -73,7 +74,7 @@ fn keyslot(metadata: &Metadata, number: u32, slot: &Keyslot) -> KeyslotInfo {
     }
 }
 
-fn digest(number: u32, digest: &Digest) -> DigestInfo {
+fn digest_info(number: u32, digest: &Digest) -> DigestInfo {
     let check = digest.check.as_ref().ok();
     DigestInfo {
         number,

@@ -1,6 +1,6 @@
 //! From a passphrase to the volume key, through any keyslot that it opens; `new` makes one.
 
-pub(super) mod new;
+pub(crate) mod new;
 
 use underseal_cipher::Key;
 

@@ -14,6 +14,10 @@ pub(crate) const MAX_OBJECTS: u32 = 32;
 /// The longest volume key: encryption and integrity keys of every mode together stay far below.
 pub(crate) const MAX_KEY_SIZE: u32 = 1024;
 
+/// Why what a drive encrypts by itself is refused.
+pub(super) const OPAL: &str =
+    "the drive encrypts by itself (OPAL), and is unlocked by a command that this build does not know";
+
 /// All of the metadata.
 #[derive(Debug, Clone)]
 pub(crate) struct Metadata {
@@ -224,7 +228,11 @@ fn segment(node: &Node<'_>) -> Result<Segment> {
 }
 
 fn crypt(node: &Node<'_>) -> Result<Crypt> {
-    only(&node.field("type")?, "crypt")?;
+    let kind = node.field("type")?;
+    if kind.text()?.starts_with("hw-opal") {
+        return Err(kind.error(ErrorKind::Unsupported, OPAL));
+    }
+    only(&kind, "crypt")?;
     let sector_size = node.field("sector_size")?;
     let integrity = node.optional("integrity")?;
     let integrity = integrity.map(|i| i.field("type")?.text().map(Into::into)).transpose()?;

@@ -100,7 +100,11 @@ impl<'v> Node<'v> {
 
     /// A cipher: `Unsupported` when this build cannot even parse it.
     pub(crate) fn cipher(&self) -> Result<CipherSpec> {
-        self.text()?.parse().map_err(|e: underseal_cipher::Error| {
+        let text = self.text()?;
+        if text.is_empty() {
+            return Err(self.bad("a cipher"));
+        }
+        text.parse().map_err(|e: underseal_cipher::Error| {
             let cipher = printable(self.value.as_str().unwrap_or_default());
             self.error(ErrorKind::Unsupported, format_args!("cipher {cipher} is not known")).with_source(e)
         })

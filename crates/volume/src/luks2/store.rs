@@ -8,19 +8,21 @@ use serde_json::{Map, Value};
 use crate::lock::LockTo;
 use crate::signature::{LOOKED_AT, signature};
 use crate::storage::{self, ReadAt, Target};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, HeaderDigest, Result};
 use underseal_error::with_causes;
 
 /// One sound copy.
-struct Copy {
-    binary: Binary,
-    metadata: Metadata,
+pub(super) struct Copy {
+    pub(super) binary: Binary,
+    pub(super) metadata: Metadata,
+    digest: HeaderDigest,
 }
 
 /// The header as its sound copy or copies say.
 pub(super) struct Stored {
     pub(super) binary: Binary,
     pub(super) metadata: Metadata,
+    pub(super) digest: HeaderDigest,
     pub(super) damage: Option<Damage>,
 }
 
@@ -47,6 +49,19 @@ impl Damage {
 
 /// Reads both copies and takes the newer sound one; none when neither place has the magic.
 pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
+    read_beside(from, in_place_of_first)
+}
+
+/// As [`read`], where the second copy counts whatever stands in the first one's place.
+pub(super) fn read_over(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
+    read_beside(from, |_, _| Ok(true))
+}
+
+/// `beside` tells whether what stands in place of the first copy may be somebody else's.
+fn read_beside<D: ReadAt + ?Sized>(
+    from: &D,
+    beside: impl Fn(&D, &Binary) -> Result<bool>,
+) -> Result<Option<Stored>> {
     let first = read_copy(from, HeaderCopy::First, None);
     match first {
         Ok(first) => {
@@ -59,14 +74,14 @@ pub(super) fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Stored>> {
             let mut found = SIZES.iter().map(|&size| read_copy(from, HeaderCopy::Second, Some(size)));
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
-                Some(Ok(Copy { binary, metadata })) => {
-                    let unknown = in_place_of_first(from, &binary)?;
+                Some(Ok(Copy { binary, metadata, digest })) => {
+                    let unknown = beside(from, &binary)?;
                     let damage = Some(Damage {
                         place: HeaderCopy::First,
                         why: with_causes(&first).to_string(),
                         unknown,
                     });
-                    Ok(Some(Stored { binary, metadata, damage }))
+                    Ok(Some(Stored { binary, metadata, digest, damage }))
                 }
                 Some(Err(second)) if absent(&first) => {
                     Err(second.within("only the second header copy is left"))
@@ -112,7 +127,7 @@ pub(crate) struct Copies {
 impl Copies {
     /// # Errors
     /// `BadOption` when the metadata does not fit its area.
-    pub(super) fn new(binary: Binary, document: &Map<String, Value>) -> Result<Self> {
+    pub(crate) fn new(binary: Binary, document: &Map<String, Value>) -> Result<Self> {
         let area = json::fill_area(document, binary.json_len())?;
         Ok(Self { binary, area })
     }
@@ -127,8 +142,22 @@ impl Copies {
         places.into_iter().try_for_each(|place| write_copy(to, &self.binary, &self.area, place))
     }
 
+    /// Writes both copies over a LUKS1 header, which counts until the first sector is written: the second copy counts then, and in the end
+    /// both do (the caller has the lock, and nobody needs the places any more).
+    pub(crate) fn write_over_luks1(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+        write_copy(to, &self.binary, &self.area, HeaderCopy::Second)?;
+        let first = self.binary.encode(HeaderCopy::First, &crate::random::bytes()?, &self.area);
+        storage::write(to, binary::LEN as u64, &self.area)?;
+        storage::sync(to)?;
+        let (sector, rest) = first.split_at(512);
+        storage::write(to, 0, sector)?;
+        storage::sync(to)?;
+        storage::write(to, 512, rest)?;
+        storage::sync(to)
+    }
+
     /// The metadata, read back from the bytes that are going to be written.
-    pub(super) fn metadata(&self) -> Result<Metadata> {
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
         Metadata::parse(json::parse_area(&self.area)?, self.binary.size)
     }
 }
@@ -139,17 +168,46 @@ pub(super) fn repair(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()>
     damage.may_be_overwritten()?;
     let _lock = to.lock(LockTo::Change)?;
     unchanged(to, stored)?;
+    mend(to, stored)
+}
+
+/// As [`repair`], whatever stands in the bad copy's place.
+pub(super) fn repair_over(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
+    let _lock = to.lock(LockTo::Change)?;
+    is_same(read_over(to)?, stored)?;
+    mend(to, stored)
+}
+
+/// As [`repair`], for who has the lock and knows that nobody else's bytes are in the bad one's place.
+pub(super) fn mend(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
+    let Some(damage) = &stored.damage else { return Ok(()) };
     let area = json::fill_area(&stored.metadata.document, stored.binary.json_len())?;
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
 /// Refuses to go on when the header on disk is no longer the one that was read.
 pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
+    is_same(read(to)?, before)
+}
+
+fn is_same(now: Option<Stored>, before: &Stored) -> Result<Stored> {
     // A header that was put back from a backup may have the same number and other contents.
     let same =
         |now: &Stored| now.binary == before.binary && now.metadata.document == before.metadata.document;
     let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
-    read(to)?.filter(same).ok_or_else(changed)
+    now.filter(same).ok_or_else(changed)
+}
+
+/// Whether the second copy of a header, of which nothing is damaged, says something else than the first.
+pub(super) fn copies_differ(from: &(impl ReadAt + ?Sized), stored: &Stored) -> Result<bool> {
+    match read_copy(from, HeaderCopy::Second, Some(stored.binary.size)) {
+        Ok(second) => {
+            let Copy { binary, metadata, .. } = second;
+            Ok(binary != stored.binary || metadata.document != stored.metadata.document)
+        }
+        Err(e) if e.kind() == ErrorKind::Io => Err(e),
+        Err(_) => Ok(true),
+    }
 }
 
 /// Invalid header, JSON, valid header, each on disk before the next.
@@ -179,32 +237,41 @@ fn read_copy(from: &(impl ReadAt + ?Sized), place: HeaderCopy, size: Option<u64>
         let area = storage::read(from, offset + binary::LEN as u64, binary.json_len())?;
         binary.verify(&bytes, &area)?;
         let metadata = Metadata::parse(json::parse_area(&area)?, binary.size)?;
-        Ok(Copy { binary, metadata })
+        // What was parsed ends with a zero.
+        let text = area.split(|&byte| byte == 0).next().unwrap_or_default();
+        let digest = HeaderDigest::of(&[binary.uuid.as_bytes(), &[0], text]);
+        Ok(Copy { binary, metadata, digest })
     };
     read().map_err(within)
 }
 
 /// Both copies, the first being sound: the newer wins, the first when equal.
 fn newer(first: Copy, second: Result<Copy>) -> Stored {
-    let Copy { binary, metadata } = first;
+    let Copy { binary, metadata, digest } = first;
     let damage = |place, why: &str| Some(Damage { place, why: why.into(), unknown: false });
     match second {
-        Ok(second) if second.binary.uuid != binary.uuid => {
-            Stored { damage: damage(HeaderCopy::Second, "belongs to another volume"), binary, metadata }
-        }
+        Ok(second) if second.binary.uuid != binary.uuid => Stored {
+            damage: damage(HeaderCopy::Second, "belongs to another volume"),
+            binary,
+            metadata,
+            digest,
+        },
         Ok(second) if second.binary.seqid > binary.seqid => Stored {
             binary: second.binary,
             metadata: second.metadata,
+            digest: second.digest,
             damage: damage(HeaderCopy::First, "the first header copy is out of date"),
         },
         Ok(second) if second.binary.seqid < binary.seqid => Stored {
             damage: damage(HeaderCopy::Second, "the second header copy is out of date"),
             binary,
             metadata,
+            digest,
         },
-        Ok(_) => Stored { binary, metadata, damage: None },
+        Ok(_) => Stored { binary, metadata, digest, damage: None },
         Err(e) => {
-            Stored { damage: damage(HeaderCopy::Second, &with_causes(&e).to_string()), binary, metadata }
+            let damage = damage(HeaderCopy::Second, &with_causes(&e).to_string());
+            Stored { damage, binary, metadata, digest }
         }
     }
 }

@@ -4,7 +4,10 @@
 //!   lock -> read again -> the same? -> edit the document -> parse it as a reader would -> what must be on disk before -> copy, copy
 //! ```
 
+mod config;
 pub(super) mod keyslots;
+mod restore;
+mod tidy;
 
 use serde_json::{Map, Value};
 
@@ -32,15 +35,29 @@ impl Header {
         edit: impl FnOnce(&mut Map<String, Value>, &Metadata) -> Result<T>,
         before: impl FnOnce(&T) -> Result<()>,
     ) -> Result<T> {
+        self.update_all(on, |_, document, metadata| edit(document, metadata), before)
+    }
+
+    /// As [`Header::update`], where the binary header changes, too.
+    ///
+    /// # Errors
+    /// Its.
+    pub(super) fn update_all<T, D: Target + ?Sized>(
+        &mut self,
+        on: &D,
+        edit: impl FnOnce(&mut Binary, &mut Map<String, Value>, &Metadata) -> Result<T>,
+        before: impl FnOnce(&T) -> Result<()>,
+    ) -> Result<T> {
         let _lock = on.lock(LockTo::Change)?;
         let now = store::unchanged(on, &self.stored)?;
         now.damage.as_ref().map_or(Ok(()), |damage| damage.may_be_overwritten())?;
         let mut document = now.metadata.document.clone();
-        let told = edit(&mut document, &now.metadata)?;
-        let seqid = now.binary.seqid.checked_add(1);
+        let mut binary = now.binary.clone();
+        let told = edit(&mut binary, &mut document, &now.metadata)?;
+        let seqid = now.binary.seqid.max(binary.seqid).checked_add(1);
         let seqid =
             seqid.ok_or_else(|| Error::new(ErrorKind::BadHeader, "its updates cannot be counted on"))?;
-        let copies = Copies::new(Binary { seqid, ..now.binary }, &document)?;
+        let copies = Copies::new(Binary { seqid, ..binary }, &document)?;
         copies.metadata()?;
         before(&told)?;
         // Of a good copy and a bad one the good one is written last.

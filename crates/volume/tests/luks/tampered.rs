@@ -267,6 +267,7 @@ fn luks2_metadata_that_breaks_a_rule_is_refused() {
         ("digest of no slot", with_value("/digests/0/keyslots", json!(["7"])), bad()),
         ("digest of no segment", with_value("/digests/0/segments", json!(["7"])), bad()),
         ("digest twice", with_value("/digests/0/keyslots", json!(["0", "0"])), bad()),
+        ("a slot of no digest", with_value("/digests/0/keyslots", json!([])), bad()),
         ("two digests", with_json(|m| m["digests"]["1"] = m["digests"]["0"].clone()), bad()),
         ("references as numbers", with_value("/digests/0/keyslots", json!([0])), bad()),
         ("token of no slot", with_value("/tokens/0", json!({"type": "x", "keyslots": ["9"]})), bad()),
@@ -313,6 +314,11 @@ fn luks2_segments_that_break_a_rule_are_refused() {
             m["digests"]["0"]["segments"] = json!(["0", "1"]);
         })
     };
+    let backup = |number: &str| {
+        with_json(|m| {
+            m["segments"][number] = json!({"type": "linear", "offset": "512", "size": "512", "flags": ["backup-x"]});
+        })
+    };
     let rows: Vec<(&str, Vec<u8>, Outcome)> = vec![
         (
             "none",
@@ -330,12 +336,25 @@ fn luks2_segments_that_break_a_rule_are_refused() {
             bad(),
         ),
         ("type unknown", segment("type", json!("linear")), Activate(ErrorKind::Unsupported)),
+        ("a drive's own", segment("type", json!("hw-opal-crypt")), Activate(ErrorKind::Unsupported)),
         (
             "cipher unknown",
             segment("encryption", json!("rot13-xts-plain64")),
             Activate(ErrorKind::Unsupported),
         ),
         ("cipher no text", segment("encryption", json!(7)), bad()),
+        ("cipher empty", segment("encryption", json!("")), bad()),
+        ("a backup behind a gap", backup("2"), bad()),
+        ("a backup", backup("1"), Opens),
+        (
+            "a backup in between",
+            with_json(|m| {
+                let twin = m["segments"]["0"].clone();
+                m["segments"]["0"]["flags"] = json!(["backup-final"]);
+                m["segments"]["1"] = twin;
+            }),
+            bad(),
+        ),
         ("cipher null", segment("encryption", json!("cipher_null-ecb")), Activate(ErrorKind::NullCipher)),
         (
             "cipher of another key",
@@ -360,7 +379,9 @@ fn luks2_segments_that_break_a_rule_are_refused() {
         ("size odd", segment("size", json!("512")), bad()),
         ("size word", segment("size", json!("static")), bad()),
         ("size beyond", segment("size", json!("2097152")), Activate(ErrorKind::TooSmall)),
-        ("size wraps", segment("size", json!("18446744073709547520")), bad()),
+        // No device is so long, but metadata may say it.
+        ("size wraps", segment("size", json!("18446744073709547520")), Activate(ErrorKind::TooSmall)),
+        ("size of 65 bits", segment("size", json!("18446744073709551616")), bad()),
         ("size fits", segment("size", json!("1048576")), Opens),
         ("sector 8192", segment("sector_size", json!(8192)), bad()),
         ("sector 0", segment("sector_size", json!(0)), bad()),

@@ -10,7 +10,7 @@ use crate::kdf::Kdf;
 use crate::{Hash, KdfLimits, Pbkdf, Result, af};
 
 /// A keyslot whose cost is settled.
-pub(in crate::luks2) struct NewSlot {
+pub(crate) struct NewSlot {
     cipher: CipherSpec,
     wrapping_size: usize,
     hash: Hash,
@@ -19,7 +19,7 @@ pub(in crate::luks2) struct NewSlot {
 
 impl NewSlot {
     /// Decides what it costs, which may take time. `data_cipher` is the data's: the area has the same where that does.
-    pub(in crate::luks2) fn settle(data_cipher: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
+    pub(crate) fn settle(data_cipher: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
         // The area is never authenticated nor null; where the data's cipher does not do, AES-XTS does.
         let own = !data_cipher.is_null() && !data_cipher.to_string().starts_with("capi:");
         let default = || "aes-xts-plain64".parse().expect("a constant that parses");
@@ -31,14 +31,14 @@ impl NewSlot {
     }
 
     /// The bytes of its area.
-    pub(in crate::luks2) fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
+    pub(crate) fn seal(&self, passphrase: &Key, key: &Key) -> Result<Key> {
         let wrapping = self.kdf.derive(passphrase.as_bytes(), self.wrapping_size, &KdfLimits::NONE)?;
         try_cipher(&self.cipher, &wrapping, SectorSize::S512)?;
         KeyArea { spec: &self.cipher, hash: self.hash }.seal(&wrapping, key)
     }
 
     /// What the metadata says of it when its area begins at byte `offset`.
-    pub(in crate::luks2) fn json(&self, key_len: usize, offset: u64) -> Value {
+    pub(crate) fn json(&self, key_len: usize, offset: u64) -> Value {
         json!({
             "type": "luks2",
             "key_size": key_len,
@@ -72,6 +72,6 @@ fn kdf_json(kdf: &Kdf) -> Value {
 }
 
 /// The length of a keyslot's area: its stripes in whole pages.
-pub(in crate::luks2) fn area_size(key_len: usize) -> u64 {
+pub(crate) fn area_size(key_len: usize) -> u64 {
     af::split_len(key_len).next_multiple_of(4096) as u64
 }

@@ -140,7 +140,7 @@ fn bind(document: &mut Map<String, Value>, digest: u32, number: u32) -> Result<(
 }
 
 /// Takes a keyslot's words out of the document, and its number out of what names it.
-fn remove(document: &mut Map<String, Value>, number: u32) -> Result<()> {
+pub(super) fn remove(document: &mut Map<String, Value>, number: u32) -> Result<()> {
     object(document.get_mut("keyslots"), "keyslots")?.remove(&number.to_string());
     for part in ["digests", "tokens"] {
         for entry in object(document.get_mut(part), part)?.values_mut() {

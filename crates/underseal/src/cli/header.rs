@@ -1,0 +1,192 @@
+//! `underseal header`.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use underseal_volume::PersistentFlag;
+use uuid::Uuid;
+
+use super::{SecretArgs, TrustArgs};
+
+/// Works on a LUKS header: backups, damage, names, the other version.
+///
+/// A header may be changed while its volume is open, but not converted.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderArgs {
+    #[command(subcommand)]
+    pub(crate) what: HeaderCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HeaderCommand {
+    Backup(HeaderBackupArgs),
+    Restore(HeaderRestoreArgs),
+    Check(HeaderCheckArgs),
+    Repair(HeaderRepairArgs),
+    Erase(HeaderEraseArgs),
+    Set(HeaderSetArgs),
+    Convert(HeaderConvertArgs),
+    DumpKey(HeaderDumpKeyArgs),
+}
+
+/// Where the header is.
+#[derive(Debug, Args)]
+pub(crate) struct HeaderOfArgs {
+    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    pub(crate) image: PathBuf,
+    /// The header is in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+}
+
+impl HeaderOfArgs {
+    /// What the header is on.
+    pub(crate) fn path(&self) -> &Path {
+        self.header.as_deref().unwrap_or(&self.image)
+    }
+}
+
+/// Copies the header with its keyslots to a new file, which cryptsetup takes, too
+///
+/// Who has the backup and one of its passphrases opens the volume, also after that passphrase was removed from it.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderBackupArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// The file to make, for you alone and read only
+    pub(crate) backup: PathBuf,
+}
+
+/// Puts the header and its keyslots back from a backup; passphrases are those of then
+///
+/// Also cryptsetup's backups. Over another volume's header it asks twice. A crash leaves the old header or the backup's where both keep keyslots
+/// and data in the same places.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderRestoreArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// The backup
+    pub(crate) backup: PathBuf,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Says what is wrong with the header and its keyslots, and what could be done
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderCheckArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// For programs: what was found as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Makes the header good where that can be done without a key: LUKS2's bad copy from the other, LUKS1's free keyslots
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderRepairArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// Do not ask before something else than a header is overwritten
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Destroys all keyslots: nobody opens the volume again, but with a backup of the header
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderEraseArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Changes names and persistent flags
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderSetArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    #[command(flatten)]
+    pub(crate) what: HeaderSettings,
+}
+
+/// At least one of them.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct HeaderSettings {
+    /// LUKS2: a name for people, up to 47 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// LUKS2: a second name, up to 47 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) subsystem: Option<String>,
+    /// The UUID
+    #[arg(long, value_name = "UUID")]
+    pub(crate) uuid: Option<Uuid>,
+    /// LUKS2: set a flag for whoever opens the volume: allow-discards, same-cpu-crypt, submit-from-crypt-cpus, no-read-workqueue,
+    /// no-write-workqueue
+    #[arg(long, value_name = "FLAG")]
+    pub(crate) flag: Vec<PersistentFlag>,
+    /// LUKS2: clear a flag
+    #[arg(long, value_name = "FLAG")]
+    pub(crate) no_flag: Vec<PersistentFlag>,
+}
+
+/// Makes a LUKS1 header one of LUKS2, or the other way round, where both can say the same
+///
+/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must not be open.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderConvertArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// The version to make
+    #[arg(long, value_name = "VERSION", value_enum)]
+    pub(crate) to: HeaderVersion,
+}
+
+/// Which LUKS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeaderVersion {
+    /// Version 1
+    Luks1,
+    /// Version 2
+    Luks2,
+}
+
+/// Tells the volume key: whoever has it reads the volume, whatever becomes of its passphrases
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HeaderDumpKeyArgs {
+    #[command(flatten)]
+    pub(crate) of: HeaderOfArgs,
+    /// The file to make, for you alone and read only, with the key's bytes; else they are shown in hex on the terminal
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal header backup disk.img disk.header
+  underseal header restore disk.img disk.header
+  underseal header check disk.img                    what is wrong, and what could be done
+  underseal header repair disk.img
+  underseal header set disk.img --label work --flag allow-discards
+  underseal header convert disk.img --to luks2
+  underseal header erase old.img                     nobody opens it again
+  underseal header dump-key disk.img -o disk.key";

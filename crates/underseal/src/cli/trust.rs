@@ -1,0 +1,45 @@
+//! What a header may ask for.
+
+use std::time::Duration;
+
+use clap::Args;
+use underseal_cipher::CipherSpec;
+use underseal_volume::{HeaderDigest, KdfLimits, Pinned};
+
+use crate::size;
+
+/// A header is not authenticated: who can write the disk can write any header.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What the header may ask for (whoever can write the disk can change it)")]
+pub(crate) struct TrustArgs {
+    /// Refuse keyslots that want more memory; 4 GiB, or what this machine has, by default
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) max_kdf_memory: Option<u64>,
+    /// Refuse what would take longer to derive here than so many seconds; this is measured first
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_kdf_time: Option<u32>,
+    /// Refuse data that is encrypted with any other cipher
+    #[arg(long, value_name = "CIPHER")]
+    pub(crate) require_cipher: Option<CipherSpec>,
+    /// Refuse every header but this one: sha256:HEX, as `underseal info` shows it. It is another after each change of a keyslot
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) header_digest: Option<HeaderDigest>,
+}
+
+impl TrustArgs {
+    /// What an unlock may cost.
+    pub(crate) fn limits(&self) -> KdfLimits {
+        let defaults = KdfLimits::default();
+        let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+        KdfLimits {
+            memory_kib: self.max_kdf_memory.map_or(defaults.memory_kib, kib),
+            time: self.max_kdf_time.map(|seconds| Duration::from_secs(seconds.into())),
+            ..defaults
+        }
+    }
+
+    /// What the header must be.
+    pub(crate) fn pinned(&self) -> Pinned {
+        Pinned { digest: self.header_digest, cipher: self.require_cipher.clone() }
+    }
+}

@@ -1,0 +1,53 @@
+//! `underseal header`.
+
+mod backup;
+mod change;
+mod check;
+mod key;
+
+use underseal_volume::Target;
+
+use crate::cli::{HeaderArgs, HeaderCommand, HeaderOfArgs};
+use crate::error::{Error, Result};
+use crate::lower::open_header;
+use crate::output::print;
+use crate::passphrase::confirm;
+
+pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
+    match &args.what {
+        HeaderCommand::Backup(args) => backup::backup(args, quiet),
+        HeaderCommand::Restore(args) => backup::restore(args, quiet),
+        HeaderCommand::Check(args) => check::check(args),
+        HeaderCommand::Repair(args) => check::repair(args, quiet),
+        HeaderCommand::Erase(args) => change::erase(args, quiet),
+        HeaderCommand::Set(args) => change::set(args),
+        HeaderCommand::Convert(args) => change::convert(args, quiet),
+        HeaderCommand::DumpKey(args) => key::dump(args),
+    }
+}
+
+/// Opens what the header is on, to change it.
+fn to_change(of: &HeaderOfArgs) -> Result<Box<dyn Target>> {
+    open_header(of.path(), false)
+}
+
+/// Asks so many times before something that cannot be undone.
+///
+/// # Errors
+/// `Usage` when the answer is no, or nobody can be asked.
+fn agreed(force: bool, of: &HeaderOfArgs, questions: &[String]) -> Result<()> {
+    if force {
+        return Ok(());
+    }
+    for question in questions {
+        if !confirm(&format!("{}: {question}", of.path().display()))? {
+            let what = format!("{}: nothing was changed: {question}", of.path().display());
+            return Err(Error::usage(what).with_remedy("--force, if that is meant"));
+        }
+    }
+    Ok(())
+}
+
+fn say(quiet: bool, of: &HeaderOfArgs, what: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(&format!("{}: {what}\n", of.path().display())) }
+}

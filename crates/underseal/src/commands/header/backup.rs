@@ -1,0 +1,90 @@
+//! `underseal header backup` and `restore`.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions};
+
+use super::{agreed, say, to_change};
+use crate::cli::{HeaderBackupArgs, HeaderRestoreArgs};
+use crate::error::{Error, Result};
+use crate::lower::open_header;
+use crate::size;
+
+pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
+    let path = args.of.path();
+    let backup = Backup::take(&*open_header(path, true)?).map_err(|e| e.in_file(path))?;
+    new_file(&args.backup, backup.bytes())?;
+    let to = format!(
+        "{} of header and keyslots are in {}",
+        size::show(backup.bytes().len() as u64),
+        args.backup.display()
+    );
+    say(quiet, &args.of, &to)
+}
+
+/// Makes a file for its owner alone, and read only, and has it on disk with its name. It goes again if that fails.
+///
+/// # Errors
+/// `Failed`, also where it is there already.
+pub(super) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let made = File::options().write(true).create_new(true).mode(0o400).open(path);
+    let mut file = made.map_err(|e| Error::io(path, "cannot create", e))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = || File::open(folder).and_then(|folder| folder.sync_all());
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| synced());
+    written.map_err(|e| {
+        // What is half written is of no use.
+        let _ = fs::remove_file(path);
+        Error::io(path, "cannot write", e)
+    })
+}
+
+pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
+    let path = args.of.path();
+    let backup = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
+    let backup = Backup::read(&backup).map_err(|e| e.in_file(&args.backup))?;
+    if args.of.header.is_some() && !path.exists() {
+        let made = File::options().write(true).create_new(true).mode(0o600).open(path);
+        made.map_err(|e| Error::io(path, "cannot create", e))?;
+    }
+    let on = to_change(&args.of)?;
+    let within = |e: VolumeError| e.in_file(path);
+    let found = backup.found_on(&*on).map_err(within)?;
+    agreed(args.force, &args.of, &questions(&found))?;
+    let options = RestoreOptions { detached: args.of.header.is_some(), in_place: args.force };
+    let restored = match backup.restore(&*on, &found, &options) {
+        Err(e) if e.kind() == ErrorKind::NoRoom => {
+            let question = format!("{e}. A crash while it is overwritten loses both headers.");
+            agreed(false, &args.of, &[question])?;
+            backup.restore(&*on, &found, &RestoreOptions { in_place: true, ..options })
+        }
+        restored => restored,
+    };
+    let info = restored.map_err(within)?.info();
+    let what = format!(
+        "{} header with {} keyslots, UUID {}",
+        info.format.to_uppercase(),
+        info.keyslots.len(),
+        info.uuid
+    );
+    say(quiet, &args.of, &what)
+}
+
+/// What is asked before it is lost.
+fn questions(found: &Found) -> Vec<String> {
+    let lost = |what: String| format!("{what} will be lost for ever.");
+    match found {
+        Found::Same | Found::Nothing => vec![],
+        Found::Another(uuid) => {
+            let uuid = uuid.map_or("no UUID".into(), |uuid| format!("UUID {uuid}"));
+            let first = format!("it holds the header of another volume ({uuid}), whose keyslots");
+            vec![lost(first), "The backup is of another volume. Really?".into()]
+        }
+        Found::Damaged(why) => vec![format!("its header is damaged ({why}), and will be overwritten.")],
+        Found::Foreign(name) => vec![lost(format!("it holds {name}, which"))],
+        Found::Unknown => vec![lost("it holds no LUKS header, but something that".into())],
+    }
+}

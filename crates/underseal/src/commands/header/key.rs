@@ -1,0 +1,61 @@
+//! `underseal header dump-key`.
+
+use std::io::{self, IsTerminal, stdout};
+
+use rustix::io::{Errno, write};
+use underseal_cipher::Key;
+use underseal_volume::{Header, UnlockOptions};
+
+use super::backup::new_file;
+use crate::cli::HeaderDumpKeyArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::open_header;
+use crate::passphrase::Secret;
+
+pub(super) fn dump(args: &HeaderDumpKeyArgs) -> Result<()> {
+    let path = args.of.path();
+    if args.output.is_none() && !stdout().is_terminal() {
+        let what = "the volume key is shown on a terminal only";
+        return Err(Error::usage(what).with_remedy("-o FILE, which is made for you alone"));
+    }
+    let on = open_header(path, true)?;
+    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(path))?;
+    let options = UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..Default::default() };
+    let secret = Secret::new(&args.secret, &args.of.image);
+    let unlocked =
+        secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?))?;
+    log::warn!(
+        "{}: whoever has this key reads the volume, whatever becomes of its passphrases",
+        path.display()
+    );
+    let key = unlocked.key.key();
+    match &args.output {
+        Some(file) => new_file(file, key.as_bytes()),
+        None => show(key),
+    }
+}
+
+/// Shows the key in hex, from locked memory straight to the terminal.
+fn show(key: &Key) -> Result<()> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = Key::zeroed(2 * key.len() + 1)?;
+    let (last, pairs) =
+        text.as_mut_bytes().split_last_mut().ok_or_else(|| Error::usage("there is no key"))?;
+    for (pair, byte) in pairs.chunks_exact_mut(2).zip(key.as_bytes()) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    *last = b'\n';
+    let mut left = text.as_bytes();
+    while !left.is_empty() {
+        match write(stdout(), left) {
+            Ok(written) => left = &left[written..],
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                return Err(Error::new(Exit::Failed, "cannot write to stdout").because(&io::Error::from(e)));
+            }
+        }
+    }
+    Ok(())
+}

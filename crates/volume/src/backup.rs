@@ -1,0 +1,95 @@
+//! A header with its keyslots in a file of its own, and its way back.
+//!
+//! ```text
+//!   device --take--> Backup (bytes that cryptsetup takes, too) --found_on--> what would be lost --restore--> device
+//! ```
+
+pub(crate) mod restore;
+
+use std::fmt;
+
+use crate::lock::LockTo;
+use crate::storage::bytes::Bytes;
+use crate::{Error, ErrorKind, Header, ReadAt, Result, Target, storage};
+
+pub use restore::{Found, RestoreOptions};
+
+/// More than any header with its keyslots: 8 MiB of metadata and 128 MiB of keyslots in LUKS2.
+const MAX_LEN: u64 = 256 << 20;
+
+/// A header and its keyslots as they stand at the start of a device: no data, and no key that is not encrypted.
+pub struct Backup {
+    bytes: Vec<u8>,
+    header: Header,
+}
+
+impl Backup {
+    /// Copies a header with its keyslots. Where one of LUKS2's two copies is bad, the backup's is made good.
+    ///
+    /// # Errors
+    /// Those of [`Header::read`]; `TooSmall` when the device ends within the keyslots; `Unsupported` when they reach further than in any
+    /// header that is known.
+    pub fn take(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+        let _lock = from.lock(LockTo::Read)?;
+        let header = Header::parse(from)?;
+        let bytes = Bytes::new(storage::read(from, 0, len(&header)?)?);
+        mend(&header, &bytes)?;
+        Self::parse(bytes)
+    }
+
+    /// Reads a backup, as strictly as any header: whoever could write it may have.
+    ///
+    /// # Errors
+    /// Those of [`Backup::take`].
+    pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+        Self::take(from).map_err(|e| e.within("the backup"))
+    }
+
+    /// What is written to a file: LUKS2's two copies and all of its keyslots, or LUKS1's header up to the end of the last one.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The header in it.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn parse(bytes: Bytes) -> Result<Self> {
+        let header = Header::parse(&bytes)?;
+        let mut bytes = bytes.into_inner();
+        if let Header::Luks1(header) = &header {
+            // What stands between header and keyslots is nobody's.
+            bytes[header.unused()].fill(0);
+        }
+        Ok(Self { bytes, header })
+    }
+}
+
+impl fmt::Debug for Backup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backup").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// The bytes that a header takes with its keyslots.
+fn len(header: &Header) -> Result<usize> {
+    let len = header.keyslots_end();
+    if len > MAX_LEN {
+        let context = format!("its keyslots reach to byte {len}: no header is longer than {MAX_LEN} bytes");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    // At most 256 MiB.
+    Ok(usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+/// Writes LUKS2's bad copy again, in the backup only.
+fn mend(header: &Header, to: &(impl Target + ?Sized)) -> Result<()> {
+    match header {
+        Header::Luks2(header) => header.mend(to),
+        Header::Luks1(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

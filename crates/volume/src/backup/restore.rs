@@ -1,0 +1,261 @@
+//! A backup on its way back.
+//!
+//! Where the same layout stands on the device, passphrases are its old ones or the backup's after a crash, never none: the backup's key
+//! material goes where nothing is needed any more; what has no such place stands elsewhere until the old header is gone.
+
+use std::ops::Range;
+
+use uuid::Uuid;
+
+use super::Backup;
+use crate::lock::LockTo;
+use crate::signature::{LOOKED_AT, signature};
+use crate::{Error, ErrorKind, Header, ReadAt, Result, Target, format, storage};
+use underseal_error::with_causes;
+
+/// What a restore finds where it is going to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The header of the same volume.
+    Same,
+    /// A sound header of another volume, with its UUID if it has one, or of the other LUKS version.
+    Another(Option<Uuid>),
+    /// A header that is damaged, and why.
+    Damaged(String),
+    /// Something else: its name.
+    Foreign(&'static str),
+    /// Neither a header nor zeros.
+    Unknown,
+    /// Zeros.
+    Nothing,
+}
+
+/// What a restore may do.
+#[derive(Debug, Clone, Default)]
+pub struct RestoreOptions {
+    /// The header stands apart from its data, so its file may grow.
+    pub detached: bool,
+    /// Goes on where no room is left to keep what is there until the backup is on disk: a crash may then lose both.
+    pub in_place: bool,
+}
+
+impl Backup {
+    /// What a restore would overwrite.
+    ///
+    /// # Errors
+    /// `Busy`, `Io`.
+    pub fn found_on(&self, device: &(impl ReadAt + ?Sized)) -> Result<Found> {
+        let _lock = device.lock(LockTo::Read)?;
+        Ok(self.look(device)?.0)
+    }
+
+    /// Puts the header and its keyslots back, over what [`Backup::found_on`] told the caller.
+    ///
+    /// # Errors
+    /// `BadOption` when the header that is there keeps its data or its keyslots in other places; `Unsupported` when the backup's requires what
+    /// cannot be put back; `TooSmall` when it does not fit; `NoRoom` when a crash could lose both, unless that is allowed; `Busy` when something
+    /// else stands there meanwhile; `Io`.
+    pub fn restore(
+        &self,
+        on: &(impl Target + ?Sized),
+        found: &Found,
+        options: &RestoreOptions,
+    ) -> Result<Header> {
+        self.may_come_back()?;
+        let (now, old) = self.look(on)?;
+        if now != *found {
+            return Err(changed());
+        }
+        self.fits(on, options)?;
+        match (old, &self.header) {
+            (Some(Header::Luks1(old)), Header::Luks1(new)) => {
+                new.fits_over(&old)?;
+                (*old).restore(on, new, &self.bytes, options.in_place)?;
+            }
+            (Some(Header::Luks2(old)), Header::Luks2(new)) => {
+                new.fits_over(&old)?;
+                (*old).restore(on, new, &self.bytes, options.in_place)?;
+            }
+            (Some(old), new) if old.data_offset() != new.data_offset() => return Err(elsewhere("data")),
+            _ => self.write_anew(on, found)?,
+        }
+        Header::read(on)
+    }
+
+    /// What is there, and the header if there is a sound one.
+    fn look(&self, device: &(impl ReadAt + ?Sized)) -> Result<(Found, Option<Header>)> {
+        let header = match Header::parse(device) {
+            Ok(header) => header,
+            Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+            Err(e) if matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::Ambiguous) => {
+                let len = storage::size(device)?.min(LOOKED_AT);
+                let start = storage::read(device, 0, usize::try_from(len).unwrap_or(0))?;
+                let found = match signature(&start) {
+                    Some(name) => Found::Foreign(name),
+                    None if start.iter().all(|&byte| byte == 0) => Found::Nothing,
+                    None => Found::Unknown,
+                };
+                return Ok((found, None));
+            }
+            Err(e) => return Ok((Found::Damaged(with_causes(&e).to_string()), None)),
+        };
+        let same_version = std::mem::discriminant(&header) == std::mem::discriminant(&self.header);
+        let same = same_version && header.uuid() == self.header.uuid();
+        let found = if same { Found::Same } else { Found::Another(header.uuid()) };
+        Ok((found, Some(header)))
+    }
+
+    /// What a reencryption leaves on the device has moved on since; of other requirements nobody knows what they would need.
+    fn may_come_back(&self) -> Result<()> {
+        let requirements = self.header.info().requirements;
+        let known = |name: &str| name.starts_with("online-reencrypt") || name == "inline-hw-tags";
+        match requirements.iter().find(|name| !known(name)) {
+            Some(name) => {
+                let name = crate::printable(name);
+                let context =
+                    format!("config.requirements: the backup requires {name}, which cannot be put back");
+                Err(Error::new(ErrorKind::Unsupported, context))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn fits(&self, on: &(impl Target + ?Sized), options: &RestoreOptions) -> Result<()> {
+        let (size, len) = (storage::size(on)?, self.bytes.len() as u64);
+        let small = |why: String| Err(Error::new(ErrorKind::TooSmall, why));
+        if options.detached && size < len {
+            return on.set_len(len).map_err(|e| {
+                let context = format!("{size} bytes cannot be made {len}, which the header needs");
+                Error::new(ErrorKind::TooSmall, context).with_source(e)
+            });
+        }
+        if size < len {
+            return small(format!("a header of {len} bytes does not fit {size}"));
+        }
+        let data = self.header.data_offset();
+        if !options.detached && size <= data {
+            return small(format!("the data begins at byte {data}, but the device ends at byte {size}"));
+        }
+        Ok(())
+    }
+
+    /// Over what is no sound header of this layout: none is there until all of the new one is.
+    fn write_anew(&self, on: &(impl Target + ?Sized), found: &Found) -> Result<()> {
+        let _lock = on.lock(LockTo::Change)?;
+        if self.look(on)?.0 != *found {
+            return Err(changed());
+        }
+        let len = self.bytes.len() as u64;
+        format::forget_old_headers(on, len.max(self.header.data_offset()))?;
+        // The first sector says that there is a header, and the second copy says it, too.
+        let first_area = self.header.areas().into_iter().map(|(_, area)| area.start).min().unwrap_or(len);
+        for range in [first_area..len, 512..first_area, 0..512] {
+            storage::write(on, range.start, part(&self.bytes, &range))?;
+            storage::sync(on)?;
+        }
+        Ok(())
+    }
+}
+
+fn changed() -> Error {
+    Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again")
+}
+
+/// A backup for a device on which something lies elsewhere would tear the volume apart.
+pub(crate) fn elsewhere(what: &str) -> Error {
+    let context = format!("the {what} lie elsewhere in the backup than on the device: is it this volume's?");
+    Error::new(ErrorKind::BadOption, context)
+}
+
+/// Where key material goes at first.
+pub(crate) struct Plan {
+    /// Areas that may be written at once.
+    pub(crate) direct: Vec<Range<u64>>,
+    /// Areas whose place is needed until the old header is gone: their keyslots, and where they stand until then.
+    pub(crate) moved: Vec<(u32, Range<u64>, u64)>,
+}
+
+impl Plan {
+    /// `new` areas, out of the backup's `bytes`, beside the `old` ones that are in use; all of them lie `within`.
+    ///
+    /// # Errors
+    /// `NoRoom` when an area finds no place for a while; `Io`.
+    pub(crate) fn new(
+        on: &(impl ReadAt + ?Sized),
+        bytes: &[u8],
+        new: &[(u32, Range<u64>)],
+        old: &[Range<u64>],
+        within: Range<u64>,
+    ) -> Result<Self> {
+        let mut plan = Self { direct: Vec::new(), moved: Vec::new() };
+        let mut taken: Vec<Range<u64>> =
+            old.iter().chain(new.iter().map(|(_, area)| area)).cloned().collect();
+        for (number, area) in new {
+            let there = storage::read(on, area.start, part(bytes, area).len())?;
+            if there == part(bytes, area) {
+                continue;
+            }
+            if old.iter().all(|other| apart(area, other)) {
+                plan.direct.push(area.clone());
+                continue;
+            }
+            let place = free_place(&taken, area.end - area.start, within.clone());
+            let place = place.ok_or_else(|| {
+                let context = format!("no room to keep keyslot {number} until the old header is gone");
+                Error::new(ErrorKind::NoRoom, context)
+            })?;
+            taken.push(place..place + (area.end - area.start));
+            plan.moved.push((*number, area.clone(), place));
+        }
+        Ok(plan)
+    }
+
+    /// Writes what may be written now, and syncs.
+    pub(crate) fn write(&self, on: &(impl Target + ?Sized), bytes: &[u8]) -> Result<()> {
+        for area in &self.direct {
+            storage::write(on, area.start, part(bytes, area))?;
+        }
+        for (_, area, place) in &self.moved {
+            storage::write(on, *place, part(bytes, area))?;
+        }
+        storage::sync(on)
+    }
+}
+
+/// Writes those of a range's bytes that differ, and syncs: what another header had there is gone then.
+pub(crate) fn copy(on: &(impl Target + ?Sized), bytes: &[u8], range: Range<u64>) -> Result<()> {
+    const STEP: u64 = 64 << 10;
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min(at + STEP);
+        let wanted = part(bytes, &(at..end));
+        if storage::read(on, at, wanted.len())? != wanted {
+            storage::write(on, at, wanted)?;
+        }
+        at = end;
+    }
+    storage::sync(on)
+}
+
+/// The first place within a range where `len` bytes are free.
+pub(crate) fn free_place(taken: &[Range<u64>], len: u64, within: Range<u64>) -> Option<u64> {
+    const ALIGNMENT: u64 = 4096;
+    let mut places: Vec<u64> = taken.iter().map(|area| area.end.next_multiple_of(ALIGNMENT)).collect();
+    places.push(within.start.next_multiple_of(ALIGNMENT));
+    places.sort_unstable();
+    let fits = |&place: &u64| {
+        let own = place..place + len;
+        within.start <= place && own.end <= within.end && taken.iter().all(|other| apart(&own, other))
+    };
+    places.into_iter().find(fits)
+}
+
+pub(crate) fn apart(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.end <= other.start || other.end <= one.start
+}
+
+/// Of a backup: its header was read, so its areas lie within.
+fn part<'b>(bytes: &'b [u8], range: &Range<u64>) -> &'b [u8] {
+    let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    &bytes[at(range.start)..at(range.end)]
+}

@@ -1,0 +1,195 @@
+//! Backups, and what a crash leaves while one comes back.
+
+use super::*;
+use crate::storage::recorder::Recorder;
+use crate::{
+    Cost, ErrorKind, FormatOptions, Hash, Key, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, Version, luks2,
+};
+
+const SIZE: usize = 3 << 20;
+
+fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).unwrap()
+}
+
+fn pbkdf() -> Pbkdf {
+    Pbkdf { kind: PbkdfKind::Pbkdf2, cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() }
+}
+
+fn options(version: Version) -> FormatOptions {
+    let defaults = if version == Version::Luks1 { FormatOptions::luks1() } else { FormatOptions::luks2() };
+    FormatOptions { data_offset: Some(2 << 20), pbkdf: pbkdf(), ..defaults }
+}
+
+/// A disk with a header that the passphrase `old` opens.
+fn disk_with(options: FormatOptions, passphrase: &str) -> Recorder {
+    let disk = Recorder::new(vec![0; SIZE]);
+    let new = NewHeader::prepare(SIZE as u64, &key(passphrase), options).unwrap();
+    new.write(&disk).unwrap();
+    disk.forget_events();
+    disk
+}
+
+fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
+    let header = Header::read(disk).unwrap();
+    let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
+    opened.ok().map(|opened| opened.slot)
+}
+
+fn luks2(disk: &Recorder) -> Box<luks2::Header> {
+    match Header::read(disk).unwrap() {
+        Header::Luks2(header) => header,
+        Header::Luks1(_) => panic!("LUKS1"),
+    }
+}
+
+fn restore(backup: &Backup, disk: &Recorder) -> Result<Header> {
+    let found = backup.found_on(disk).unwrap();
+    backup.restore(disk, &found, &RestoreOptions::default())
+}
+
+#[test]
+fn a_backup_of_a_header_with_a_bad_copy_has_two_good_ones() {
+    let disk = disk_with(options(Version::Luks2), "old");
+    for place in [5000, (16 << 10) + 5000] {
+        let mut bytes = disk.bytes().clone();
+        bytes[place] ^= 1;
+        let backup = Backup::take(&bytes[..]).unwrap();
+        assert_eq!(backup.header().damage(), None);
+        assert_eq!(backup.bytes().len(), 2 << 20);
+        assert_eq!(Header::read(backup.bytes()).unwrap().damage(), None);
+        assert_eq!(opens(backup.bytes(), "old"), Some(0));
+    }
+}
+
+#[test]
+fn what_is_no_sound_header_is_no_backup() {
+    let disk = disk_with(options(Version::Luks2), "old");
+    let good = Backup::take(&disk).unwrap();
+    let mut bad = good.bytes().to_vec();
+    (bad[5000], bad[(16 << 10) + 5000]) = (1, 1);
+    for (bytes, kind) in [
+        (&good.bytes()[..good.bytes().len() - 1], ErrorKind::TooSmall),
+        (&good.bytes()[..4096], ErrorKind::TooSmall),
+        (&bad, ErrorKind::BadHeader),
+        (&[0; 4096], ErrorKind::NoHeader),
+        (&[], ErrorKind::NoHeader),
+    ] {
+        assert_eq!(Backup::read(bytes).unwrap_err().kind(), kind);
+    }
+}
+
+#[test]
+fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
+    let disk = disk_with(options(Version::Luks2), "old");
+    let backup = Backup::take(&disk).unwrap();
+    // The keyslot's place is used again, by another passphrase's, and so is the one after it.
+    let mut header = luks2(&disk);
+    let opened = header.unlock(&disk, &key("old"), &UnlockOptions::default()).unwrap();
+    let new = |number| luks2::NewKeyslot { number: Some(number), hash: Hash::Sha256, pbkdf: pbkdf() };
+    header.add_keyslot(&disk, &opened.key, &key("one"), &new(1)).unwrap();
+    header.remove_keyslot(&disk, 0, false).unwrap();
+    header.add_keyslot(&disk, &opened.key, &key("two"), &new(0)).unwrap();
+    assert_eq!([opens(&disk.bytes(), "old"), opens(&disk.bytes(), "two")], [None, Some(0)]);
+    disk.forget_events();
+    let (before, two) = (disk.bytes().clone(), header.areas()[0].1.clone());
+    let (at, len) = (usize::try_from(two.start).unwrap(), 256_000);
+    let old_material = before[at..at + len].to_vec();
+
+    restore(&backup, &disk).unwrap();
+    let mut seen = [0; 2];
+    disk.each_crash(before, |disk, at| {
+        let opened = [opens(disk, "old"), opens(disk, "two")];
+        assert!([[Some(0), None], [None, Some(0)]].contains(&opened), "{at}: {opened:?}");
+        assert_eq!(opens(disk, "one").is_some(), opened[1].is_some(), "{at}");
+        seen[usize::from(opened[0].is_some())] += 1;
+    });
+    assert!(seen[0] > 0 && seen[1] > 0, "both sides were seen: {seen:?}");
+    let bytes = disk.bytes().clone();
+    assert!(
+        !bytes.windows(512).step_by(512).any(|sector| sector == &old_material[512..1024]),
+        "nothing of it is left"
+    );
+    // Both copies are good, and all keyslots are the backup's.
+    assert_eq!(Header::read(&bytes[..]).unwrap().damage(), None);
+    assert!(bytes[32 << 10..2 << 20] == backup.bytes()[32 << 10..]);
+}
+
+#[test]
+fn what_is_on_the_device_is_told_before_it_goes() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let backup = Backup::take(&disk_with(options(version), "old")).unwrap();
+        let found = |bytes: Vec<u8>| backup.found_on(&Recorder::new(bytes)).unwrap();
+        let another = disk_with(options(version), "x");
+        let uuid = Header::read(&another).unwrap().uuid();
+        assert_eq!(found(another.bytes().clone()), Found::Another(uuid));
+        assert_eq!(found(backup.bytes().to_vec()), Found::Same);
+        assert_eq!(found(vec![0; 1 << 20]), Found::Nothing);
+        assert_eq!(found(vec![7; 1 << 20]), Found::Unknown);
+        let mut bytes = vec![0; 1 << 20];
+        bytes[..4].copy_from_slice(b"XFSB");
+        assert_eq!(found(bytes), Found::Foreign("an XFS filesystem"));
+        let mut bytes = backup.bytes().to_vec();
+        bytes[110] ^= 0xff;
+        if version == Version::Luks2 {
+            bytes[(16 << 10) + 110] ^= 1;
+        }
+        assert!(matches!(found(bytes), Found::Damaged(_)));
+    }
+}
+
+#[test]
+fn a_backup_comes_back_over_nothing_over_another_volume_and_over_damage() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let backup = Backup::take(&disk_with(options(version), "old")).unwrap();
+        let mut bad = disk_with(options(version), "x").bytes().clone();
+        bad[..20 << 10].fill(0x5a);
+        let other = if version == Version::Luks1 { Version::Luks2 } else { Version::Luks1 };
+        for disk in [
+            Recorder::new(vec![0; SIZE]),
+            Recorder::new(vec![0xff; SIZE]),
+            Recorder::new(bad),
+            disk_with(options(version), "x"),
+            disk_with(options(other), "x"),
+        ] {
+            let header = restore(&backup, &disk).unwrap();
+            assert_eq!((header.uuid(), header.damage()), (backup.header().uuid(), None));
+            assert_eq!([opens(&disk.bytes(), "old"), opens(&disk.bytes(), "x")], [Some(0), None]);
+            assert!(
+                disk.bytes()[2 << 20..].iter().all(|&byte| byte == disk.bytes()[SIZE - 1]),
+                "data are left alone"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backup_that_does_not_fit_its_device_changes_nothing() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let backup = Backup::take(&disk_with(options(version), "old")).unwrap();
+        let shifted = FormatOptions { data_offset: Some((2 << 20) + 4096), ..options(version) };
+        let short = FormatOptions {
+            cipher: "aes-cbc-plain64".parse().unwrap(),
+            key_size: Some(16),
+            ..options(version)
+        };
+        let layout = if version == Version::Luks1 {
+            short
+        } else {
+            FormatOptions { metadata_size: 32 << 10, ..options(version) }
+        };
+        for (disk, kind) in [
+            (disk_with(shifted, "x"), ErrorKind::BadOption),
+            (disk_with(layout, "x"), ErrorKind::BadOption),
+            (Recorder::new(vec![0; 1 << 20]), ErrorKind::TooSmall),
+            (Recorder::new(vec![0; 2 << 20]), ErrorKind::TooSmall),
+        ] {
+            assert_eq!(restore(&backup, &disk).unwrap_err().kind(), kind, "{version:?}");
+            assert!(disk.is_untouched());
+        }
+        let disk = disk_with(options(version), "x");
+        let refused = backup.restore(&disk, &Found::Same, &RestoreOptions::default()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "it is not what the caller was told");
+        assert!(disk.is_untouched());
+    }
+}

@@ -1,0 +1,43 @@
+//! From LUKS1 to LUKS2 and back, where both can say the same. Data, passphrases and keys stay as they are.
+//!
+//! A header opens at every instant. LUKS1's takes the first 592 bytes, LUKS2's two copies the first 32 KiB, where LUKS1 keeps key material:
+//! ```text
+//!   to LUKS2:  key material moves to where both allow it -> second copy -> first copy's JSON -> first sector: LUKS2 -> the rest of it
+//!   to LUKS1:  second sector (the first copy is bad, the second counts) -> first sector: LUKS1 -> what is left of both copies goes
+//! ```
+//! A disk writes a sector whole or not at all, and the first sector says which version it is.
+
+mod to_luks1;
+mod to_luks2;
+
+use crate::format::Version;
+use crate::{Error, ErrorKind, Header, Result, Target};
+
+impl Header {
+    /// Makes this header one of another version. Nobody may have the volume open.
+    ///
+    /// # Errors
+    /// `Unsupported` when the other version cannot say what this header says, naming what; `NoRoom` when its keyslots do not fit;
+    /// `BadOption` when it is of that version; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.
+    pub fn convert(self, on: &(impl Target + ?Sized), to: Version) -> Result<Self> {
+        match (self, to) {
+            (Self::Luks1(header), Version::Luks2) => to_luks2::convert(*header, on)?,
+            (Self::Luks2(header), Version::Luks1) => to_luks1::convert(*header, on)?,
+            (Self::Luks1(_), Version::Luks1) => return Err(already("LUKS1")),
+            (Self::Luks2(_), Version::Luks2) => return Err(already("LUKS2")),
+        }
+        Self::read(on)
+    }
+}
+
+fn already(version: &str) -> Error {
+    Error::new(ErrorKind::BadOption, format!("the header is {version} already"))
+}
+
+/// What the other version has no words for.
+fn lacks(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+#[cfg(test)]
+mod tests;

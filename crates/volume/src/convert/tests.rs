@@ -1,0 +1,115 @@
+//! Every crash on the way between the two versions leaves a volume that opens.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::storage::recorder::Recorder;
+use crate::{Cost, FormatOptions, Hash, Key, NewHeader, Pbkdf, UnlockOptions, luks2::NewKeyslot};
+
+const SIZE: usize = 5 << 20;
+
+fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).unwrap()
+}
+
+fn pbkdf() -> Pbkdf {
+    Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() }
+}
+
+fn disk(options: FormatOptions) -> Recorder {
+    let disk = Recorder::new(vec![0; SIZE]);
+    let options =
+        FormatOptions { pbkdf: pbkdf(), sector_size: Some(underseal_cipher::SectorSize::S512), ..options };
+    NewHeader::prepare(SIZE as u64, &key("0"), options).unwrap().write(&disk).unwrap();
+    disk.forget_events();
+    disk
+}
+
+fn luks1() -> FormatOptions {
+    FormatOptions::luks1()
+}
+
+fn luks2() -> FormatOptions {
+    FormatOptions { data_offset: Some(4 << 20), ..FormatOptions::luks2() }
+}
+
+fn opened(disk: &[u8], passphrases: &[&str]) -> Vec<Option<u32>> {
+    let header = Header::read(disk).unwrap();
+    let open = |text: &&str| header.unlock(disk, &key(text), &UnlockOptions::default()).ok();
+    passphrases.iter().map(|text| open(text).map(|opened| opened.slot)).collect()
+}
+
+/// Converts, and looks at the disk after every crash on the way.
+fn convert(disk: &Recorder, to: Version, passphrases: &[&str]) {
+    let before = disk.bytes().clone();
+    let want = opened(&before, passphrases);
+    assert!(want.iter().all(Option::is_some), "{want:?}");
+    let header = Header::read(disk).unwrap();
+    let (uuid, data) = (header.uuid(), header.data_offset());
+    header.convert(disk, to).unwrap();
+    let mut seen = BTreeSet::new();
+    disk.each_crash(before, |disk, at| {
+        assert_eq!(opened(disk, passphrases), want, "{at}");
+        let header = Header::read(disk).unwrap();
+        assert_eq!((header.uuid(), header.data_offset()), (uuid, data), "{at}");
+        seen.insert(header.info().format);
+    });
+    assert_eq!(seen.len(), 2, "both versions were seen");
+    let header = Header::read(disk).unwrap();
+    assert_eq!(matches!(header, Header::Luks1(_)), to == Version::Luks1);
+    assert_eq!(header.damage(), None);
+}
+
+#[test]
+fn a_crash_while_a_header_is_converted_leaves_one_that_opens() {
+    let disk = disk(luks1());
+    convert(&disk, Version::Luks2, &["0"]);
+    convert(&disk, Version::Luks1, &["0"]);
+    convert(&disk, Version::Luks2, &["0"]);
+    // With more keyslots, made in between.
+    let Header::Luks2(mut header) = Header::read(&disk).unwrap() else { panic!("LUKS1") };
+    let opened = header.unlock(&disk, &key("0"), &UnlockOptions::default()).unwrap();
+    for (number, passphrase) in [(3, "3"), (6, "6"), (7, "7")] {
+        let new = NewKeyslot { number: Some(number), hash: Hash::Sha256, pbkdf: pbkdf() };
+        header.add_keyslot(&disk, &opened.key, &key(passphrase), &new).unwrap();
+    }
+    disk.forget_events();
+    convert(&disk, Version::Luks1, &["0", "3", "6", "7"]);
+    convert(&disk, Version::Luks2, &["0", "3", "6", "7"]);
+}
+
+#[test]
+fn a_header_made_as_luks2_becomes_luks1() {
+    for options in [luks2(), FormatOptions { metadata_size: 256 << 10, ..luks2() }] {
+        let disk = disk(options);
+        convert(&disk, Version::Luks1, &["0"]);
+        convert(&disk, Version::Luks2, &["0"]);
+    }
+}
+
+#[test]
+fn what_the_other_version_cannot_say_is_refused_by_name() {
+    let argon2 = FormatOptions {
+        pbkdf: Pbkdf { memory_kib: 64, lanes: 1, cost: Cost::Iterations(4), ..Pbkdf::argon2id() },
+        ..luks2()
+    };
+    let large = FormatOptions { sector_size: None, ..luks2() };
+    let hash = FormatOptions { pbkdf: pbkdf(), hash: Hash::Sha512, ..luks2() };
+    for (options, words) in [(argon2, "keyslots.0: kdf"), (large, "segments.0.sector_size")] {
+        let disk = Recorder::new(vec![0; SIZE]);
+        let pbkdf = if words.contains("kdf") { options.pbkdf } else { pbkdf() };
+        let sector_size =
+            options.sector_size.or(words.contains("kdf").then_some(underseal_cipher::SectorSize::S512));
+        let options = FormatOptions { pbkdf, sector_size, ..options };
+        NewHeader::prepare(SIZE as u64, &key("0"), options).unwrap().write(&disk).unwrap();
+        disk.forget_events();
+        let refused = Header::read(&disk).unwrap().convert(&disk, Version::Luks1).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains(words), "{refused}");
+        assert!(disk.is_untouched());
+    }
+    let disk = disk(hash);
+    let refused = Header::read(&disk).unwrap().convert(&disk, Version::Luks2).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadOption);
+    Header::read(&disk).unwrap().convert(&disk, Version::Luks1).unwrap();
+}

@@ -1,0 +1,154 @@
+//! LUKS1 to LUKS2.
+
+use std::ops::Range;
+
+use base64ct::{Base64, Encoding};
+use serde_json::{Map, Value, json};
+
+use super::lacks;
+use crate::backup::restore::free_place;
+use crate::lock::LockTo;
+use crate::luks1::phdr::{Phdr, Slot};
+use crate::luks1::{self, unchanged};
+use crate::luks2::binary::{self, Binary, SIZES};
+use crate::luks2::keyslot::new::area_size;
+use crate::luks2::store::Copies;
+use crate::{Error, ErrorKind, Hash, Result, Target, af, storage};
+
+/// The smallest: LUKS1 keeps key material close to the start.
+const HEADER_SIZE: u64 = SIZES[0];
+const KEYSLOTS_BEGIN: u64 = 2 * HEADER_SIZE;
+/// cryptsetup's ceiling.
+const MAX_KEYSLOTS_SIZE: u64 = 128 << 20;
+/// What luksmeta keeps behind LUKS1's keyslots, for clevis.
+const LUKSMETA: [u8; 8] = *b"LUKSMETA";
+
+pub(super) fn convert(mut header: luks1::Header, on: &(impl Target + ?Sized)) -> Result<()> {
+    let keyslots = room(&header, on)?;
+    make_way(&mut header, on, &keyslots)?;
+    let phdr = &header.phdr;
+    let binary = Binary {
+        size: HEADER_SIZE,
+        seqid: 1,
+        label: crate::text::FixedText::new("", "label")?,
+        subsystem: crate::text::FixedText::new("", "subsystem")?,
+        uuid: phdr.uuid.clone(),
+        checksum: Hash::Sha256,
+    };
+    let copies = Copies::new(binary, &document(phdr, &keyslots))?;
+    copies.metadata()?;
+    let _lock = on.lock(LockTo::Change)?;
+    unchanged(on, &header)?;
+    copies.write_over_luks1(on)
+}
+
+/// Where LUKS2's keyslots may lie.
+fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64>> {
+    let phdr = &header.phdr;
+    if phdr.cipher.is_null() {
+        return Err(lacks("its cipher encrypts nothing, which LUKS2 does not take for keyslots"));
+    }
+    let size = storage::size(on)?;
+    let after = header.keyslots_end();
+    let mut magic = [0; LUKSMETA.len()];
+    if after + magic.len() as u64 <= size {
+        storage::read_into(on, after, &mut magic)?;
+    }
+    if magic == LUKSMETA {
+        return Err(lacks(
+            "luksmeta keeps something behind its keyslots (clevis?), for which LUKS2 has tokens",
+        ));
+    }
+    let end = if phdr.payload_offset == 0 { size } else { phdr.payload_offset };
+    let end = (end / 4096 * 4096).min(KEYSLOTS_BEGIN + MAX_KEYSLOTS_SIZE);
+    let last =
+        phdr.slots.iter().flatten().map(|slot| slot.offset + af::split_len(phdr.key_bytes) as u64).max();
+    if end < KEYSLOTS_BEGIN + area_size(phdr.key_bytes) || last.is_some_and(|last| last > end) {
+        let context =
+            format!("LUKS2 keeps keyslots from byte {KEYSLOTS_BEGIN} on, and these end at byte {end}");
+        return Err(Error::new(ErrorKind::NoRoom, context));
+    }
+    Ok(KEYSLOTS_BEGIN..end)
+}
+
+/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's.
+fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &Range<u64>) -> Result<()> {
+    for (number, area) in header.areas() {
+        if area.start >= keyslots.start {
+            continue;
+        }
+        let taken: Vec<Range<u64>> = header.areas().into_iter().map(|(_, area)| area).collect();
+        let place = free_place(&taken, area_size(header.phdr.key_bytes), keyslots.clone());
+        let place = place.ok_or_else(|| {
+            let why = "where LUKS2 keeps its copies, and no other place is free; remove a keyslot and add it again later";
+            Error::new(ErrorKind::NoRoom, format!("the key material of keyslot {number} lies {why}"))
+        })?;
+        header.move_material(on, number, place)?;
+    }
+    Ok(())
+}
+
+fn document(phdr: &Phdr, keyslots: &Range<u64>) -> Map<String, Value> {
+    let slots: Vec<(usize, &Slot)> =
+        phdr.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot.as_ref()?))).collect();
+    let numbers: Vec<String> = slots.iter().map(|(number, _)| number.to_string()).collect();
+    let (hash, cipher) = (phdr.hash.name(), phdr.cipher.to_string());
+    let keyslot = |slot: &Slot| {
+        json!({
+            "type": "luks2",
+            "key_size": phdr.key_bytes,
+            "af": { "type": "luks1", "stripes": af::STRIPES, "hash": hash },
+            "area": {
+                "type": "raw",
+                "offset": slot.offset.to_string(),
+                "size": size_of_area(phdr, slot, keyslots.end).to_string(),
+                "encryption": cipher,
+                "key_size": phdr.key_bytes,
+            },
+            "kdf": {
+                "type": "pbkdf2",
+                "hash": hash,
+                "iterations": slot.iterations,
+                "salt": Base64::encode_string(&slot.salt),
+            },
+        })
+    };
+    let keyslots_json: Map<String, Value> =
+        slots.iter().map(|(number, slot)| (number.to_string(), keyslot(slot))).collect();
+    let segment = json!({
+        "type": "crypt",
+        "offset": phdr.payload_offset.to_string(),
+        "size": "dynamic",
+        "iv_tweak": "0",
+        "encryption": cipher,
+        "sector_size": 512,
+    });
+    let digest = json!({
+        "type": "pbkdf2",
+        "keyslots": numbers,
+        "segments": ["0"],
+        "hash": hash,
+        "iterations": phdr.digest_iterations,
+        "salt": Base64::encode_string(&phdr.digest_salt),
+        "digest": Base64::encode_string(&phdr.digest),
+    });
+    let config = json!({
+        "json_size": (HEADER_SIZE - binary::LEN as u64).to_string(),
+        "keyslots_size": (keyslots.end - keyslots.start).to_string(),
+    });
+    Map::from_iter([
+        ("keyslots".into(), keyslots_json.into()),
+        ("tokens".into(), json!({})),
+        ("segments".into(), json!({ "0": segment })),
+        ("digests".into(), json!({ "0": digest })),
+        ("config".into(), config),
+    ])
+}
+
+/// Whole pages, as cryptsetup has them, unless another's key material begins in the last one.
+fn size_of_area(phdr: &Phdr, slot: &Slot, end: u64) -> u64 {
+    let whole = area_size(phdr.key_bytes);
+    let next =
+        phdr.slots.iter().flatten().map(|other| other.offset).filter(|&other| other > slot.offset).min();
+    if slot.offset + whole <= next.unwrap_or(end) { whole } else { af::split_len(phdr.key_bytes) as u64 }
+}

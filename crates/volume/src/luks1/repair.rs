@@ -1,0 +1,108 @@
+//! A header that another program, or an old one, wrote badly: what can be told without a key.
+
+use super::FIRST_PLACE;
+use super::phdr::{ACTIVE, FIRST_SLOT, INACTIVE, LEN, MAGIC, Phdr, SLOT_LEN, SLOTS, STRIPES, word};
+use crate::lock::LockTo;
+use crate::{ErrorKind, ReadAt, Result, Target, af, storage};
+
+/// What ends the first sector of a disk that was given a partition table; it lies in keyslot 6.
+const PARTITION_MARK: [u8; 2] = [0x55, 0xaa];
+/// Key lengths of which it is known where a header would keep its keyslots.
+const KEY_SIZES: [u32; 3] = [16, 32, 64];
+
+/// What could be made good; none where no LUKS1 header is. Nothing, in a sound one.
+///
+/// # Errors
+/// Outside: `Io`. Inside: why no repair would make it a header.
+pub(crate) fn repairs(from: &(impl ReadAt + ?Sized)) -> Result<Option<Result<Vec<String>>>> {
+    let Some(bytes) = read(from)? else { return Ok(None) };
+    Ok(Some(repaired(&bytes).map(|(_, done)| done)))
+}
+
+/// Makes good what can be; what was done.
+///
+/// # Errors
+/// `NoHeader` when it is no LUKS1 header; `BadHeader`, `Unsupported` when no repair would make it one; `Busy`, `Io`.
+pub(crate) fn repair(on: &(impl Target + ?Sized)) -> Result<Vec<String>> {
+    let _lock = on.lock(LockTo::Change)?;
+    let Some(bytes) = read(on)? else {
+        return Err(crate::Error::new(ErrorKind::NoHeader, "no LUKS1 header"));
+    };
+    let (new, done) = repaired(&bytes)?;
+    // The second sector first: the first one says what is in use.
+    for range in [512..LEN, 0..512] {
+        if new[range.clone()] != bytes[range.clone()] {
+            storage::write(on, range.start as u64, &new[range])?;
+            storage::sync(on)?;
+        }
+    }
+    Ok(done)
+}
+
+fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<[u8; LEN]>> {
+    let mut bytes = [0; LEN];
+    match storage::read_into(from, 0, &mut bytes) {
+        Ok(()) => Ok(Some(bytes).filter(|bytes| bytes.starts_with(&MAGIC))),
+        Err(e) if e.kind() == ErrorKind::TooSmall => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The header as it should be, and what is different. Keyslots in use are never touched.
+fn repaired(bytes: &[u8; LEN]) -> Result<([u8; LEN], Vec<String>)> {
+    let (mut new, mut done) = (*bytes, Vec::new());
+    if let Some(mode) = bytes.get(40..72).filter(|mode| mode.starts_with(b"ecb-")) {
+        done.push(format!("its mode {} is \"ecb\"", shown(mode)));
+        new[43..72].fill(0);
+    }
+    let name_end = bytes[72..104].iter().position(|&b| b == 0).unwrap_or(0);
+    let name = 72..72 + name_end;
+    if bytes[name.clone()].iter().any(u8::is_ascii_uppercase) {
+        done.push(format!("its hash {} is written in small letters", shown(&bytes[name.clone()])));
+        new[name].make_ascii_lowercase();
+    }
+    if KEY_SIZES.contains(&word(bytes, 108)) && word(bytes, FIRST_SLOT + 40) >= 8 {
+        (0..SLOTS).for_each(|number| done.extend(free_slot(&mut new, number)));
+    }
+    Phdr::parse(&new)?;
+    Ok((new, done))
+}
+
+/// Makes a keyslot that is not in use what it is in a new header, if it is not.
+fn free_slot(bytes: &mut [u8; LEN], number: usize) -> Option<String> {
+    let at = FIRST_SLOT + number * SLOT_LEN;
+    let state = word(bytes, at);
+    if state == ACTIVE {
+        return None;
+    }
+    let len = af::split_len(word(bytes, 108) as usize) as u64;
+    let place = u64::from(word(bytes, at + 40)) * 512;
+    let marked = number == 6 && bytes[510..512] == PARTITION_MARK;
+    let lost = word(bytes, at + 44) != STRIPES || place < FIRST_PLACE || past_payload(bytes, place + len);
+    // One with an unknown state and iterations may have been in use.
+    let unknown = state != INACTIVE && (word(bytes, at + 4) == 0 || lost || marked);
+    if !(marked || lost || unknown) {
+        return None;
+    }
+    let fresh = FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * number as u64;
+    let mut put = |at: usize, field: [u8; 4]| bytes[at..at + 4].copy_from_slice(&field);
+    put(at, INACTIVE.to_be_bytes());
+    // Below 8 MiB: of keys of at most 64 bytes.
+    put(at + 40, u32::try_from(fresh / 512).unwrap_or(0).to_be_bytes());
+    put(at + 44, STRIPES.to_be_bytes());
+    if number == 6 {
+        bytes[at + 4..at + 40].fill(0);
+    }
+    let why = if marked { "a partition table's mark lies in it" } else { "it says nonsense" };
+    Some(format!("keyslot {number} is not in use, and {why}"))
+}
+
+fn past_payload(bytes: &[u8; LEN], end: u64) -> bool {
+    let payload = u64::from(word(bytes, 104)) * 512;
+    payload != 0 && end > payload
+}
+
+fn shown(text: &[u8]) -> String {
+    let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+    crate::printable(&String::from_utf8_lossy(&text[..end]))
+}

@@ -1,0 +1,101 @@
+//! What a header says besides keys and data: names, and flags for whoever opens the volume.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+use crate::{Error, ErrorKind, Header, Result, Target};
+
+/// Changes to a header's names and flags; what is not named stays.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// LUKS2: a name for people, up to 47 bytes.
+    pub label: Option<String>,
+    /// LUKS2: a second name, up to 47 bytes.
+    pub subsystem: Option<String>,
+    /// The UUID.
+    pub uuid: Option<Uuid>,
+    /// LUKS2: flags that are on from now on.
+    pub on: Vec<PersistentFlag>,
+    /// LUKS2: flags that are off from now on.
+    pub off: Vec<PersistentFlag>,
+}
+
+/// What LUKS2 says to whoever opens the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are dm-crypt's options, by their names there")]
+pub enum PersistentFlag {
+    AllowDiscards,
+    SameCpuCrypt,
+    SubmitFromCryptCpus,
+    NoReadWorkqueue,
+    NoWriteWorkqueue,
+}
+
+impl PersistentFlag {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::AllowDiscards,
+        Self::SameCpuCrypt,
+        Self::SubmitFromCryptCpus,
+        Self::NoReadWorkqueue,
+        Self::NoWriteWorkqueue,
+    ];
+
+    /// The name that goes on disk: `allow-discards`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllowDiscards => "allow-discards",
+            Self::SameCpuCrypt => "same-cpu-crypt",
+            Self::SubmitFromCryptCpus => "submit-from-crypt-cpus",
+            Self::NoReadWorkqueue => "no-read-workqueue",
+            Self::NoWriteWorkqueue => "no-write-workqueue",
+        }
+    }
+}
+
+impl FromStr for PersistentFlag {
+    type Err = Error;
+
+    /// # Errors
+    /// `BadOption` for any other name.
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|flag| flag.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            Error::new(ErrorKind::BadOption, format!("flag {} is none of {known}", crate::printable(name)))
+        })
+    }
+}
+
+impl fmt::Display for PersistentFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Header {
+    /// Changes names and flags.
+    ///
+    /// # Errors
+    /// `BadOption` for a name that does not fit, or that LUKS1 has not; `Unsupported` when the header requires what this build does not know;
+    /// `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.
+    pub fn set(&mut self, on: &(impl Target + ?Sized), settings: &Settings) -> Result<()> {
+        match self {
+            Self::Luks1(header) => header.set(on, settings),
+            Self::Luks2(header) => header.set(on, settings),
+        }
+    }
+
+    /// Removes all keyslots and wipes their places: nobody opens the volume again, but with its volume key or a backup of this header. The areas
+    /// are wiped first: after a crash in between the rest can be erased again. Gives the numbers of the keyslots that were in use.
+    ///
+    /// # Errors
+    /// `Busy`, `Ambiguous` when the header cannot be changed now; `Io`.
+    pub fn erase(&mut self, on: &(impl Target + ?Sized)) -> Result<Vec<u32>> {
+        match self {
+            Self::Luks1(header) => header.erase(on),
+            Self::Luks2(header) => header.erase(on),
+        }
+    }
+}
