@@ -11,8 +11,7 @@ fn image(options: FormatOptions) -> Vec<u8> {
     let pbkdf = Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() };
     let options = FormatOptions { pbkdf, data_offset: Some(2 << 20), ..options };
     NewHeader::prepare(SIZE as u64, &Key::new(b"old").unwrap(), options).unwrap().write(&disk).unwrap();
-    let bytes = disk.bytes().clone();
-    bytes
+    disk.bytes().clone()
 }
 
 fn damages(bytes: &[u8]) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lacks;
-use crate::backup::restore::free_place;
+use crate::backup::restore::{apart, free_place};
 use crate::lock::LockTo;
 use crate::luks1::LEN as PHDR_LEN;
 use crate::luks1::phdr::{Phdr, SLOTS, Slot};
@@ -20,6 +20,10 @@ const FIRST_PLACE: u64 = 4096;
 const NAME_LEN: usize = 32;
 
 pub(super) fn convert(mut header: Header, on: &(impl Target + ?Sized)) -> Result<()> {
+    match translate(&header) {
+        Err(e) if e.kind() != ErrorKind::NoRoom => return Err(e),
+        _ => arrange(&mut header, on)?,
+    }
     let new = translate(&header)?.encode();
     // From here on the second copy counts alone for a moment.
     header.repair(on)?;
@@ -35,6 +39,30 @@ pub(super) fn convert(mut header: Header, on: &(impl Target + ?Sized)) -> Result
     let rest = usize::try_from(header.keyslots_begin()).unwrap_or(2 * SECTOR) - 2 * SECTOR;
     storage::write(on, 2 * SECTOR as u64, &vec![0; rest])?;
     storage::sync(on)
+}
+
+/// Moves key material, while the header is still LUKS2's, to where a new LUKS1 header would have it, as far as there is room: cryptsetup
+/// converts back what it finds there.
+fn arrange(header: &mut Header, on: &(impl Target + ?Sized)) -> Result<()> {
+    let room = header.keyslots_begin()..header.keyslots_end();
+    for (number, area) in header.areas() {
+        let len = area.end - area.start;
+        let taken: Vec<Range<u64>> = header.areas().into_iter().map(|(_, area)| area).collect();
+        let is_free = |place: &u64| {
+            let own = *place..*place + len;
+            room.start <= own.start && own.end <= room.end && taken.iter().all(|other| apart(&own, other))
+        };
+        let is_usual = usual_places(len).any(|place| place == area.start);
+        if let Some(place) = usual_places(len).find(is_free).filter(|_| !is_usual) {
+            header.move_material(on, number, place)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where LUKS1's eight keyslots are in every header that cryptsetup makes.
+fn usual_places(len: u64) -> impl Iterator<Item = u64> {
+    (0..SLOTS as u64).map(move |number| FIRST_PLACE + number * len)
 }
 
 /// The same, in LUKS1's words.
@@ -160,14 +188,21 @@ fn places(slots: &[Option<Slot>; SLOTS], len: u64, data: u64, keyslots_end: u64)
     let end = if data == 0 { keyslots_end } else { data };
     let mut taken: Vec<Range<u64>> =
         slots.iter().flatten().map(|slot| slot.offset..slot.offset + len).collect();
+    let is_free = |taken: &[Range<u64>], place: u64| {
+        place + len <= end && taken.iter().all(|other| apart(&(place..place + len), other))
+    };
     let mut places = [0; SLOTS];
     for (place, slot) in places.iter_mut().zip(slots) {
         *place = match slot {
             Some(slot) => slot.offset,
-            None => free_place(&taken, len, FIRST_PLACE..end).ok_or_else(|| {
-                let context = format!("LUKS1 has eight keyslots, and byte {end} is too early for their end");
-                Error::new(ErrorKind::NoRoom, context)
-            })?,
+            None => usual_places(len)
+                .find(|place| is_free(&taken, *place))
+                .or_else(|| free_place(&taken, len, FIRST_PLACE..end))
+                .ok_or_else(|| {
+                    let context =
+                        format!("LUKS1 has eight keyslots, and byte {end} is too early for their end");
+                    Error::new(ErrorKind::NoRoom, context)
+                })?,
         };
         if slot.is_none() {
             taken.push(*place..*place + len);

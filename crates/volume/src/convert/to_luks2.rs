@@ -6,9 +6,9 @@ use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 
 use super::lacks;
-use crate::backup::restore::free_place;
+use crate::backup::restore::{apart, free_place};
 use crate::lock::LockTo;
-use crate::luks1::phdr::{Phdr, Slot};
+use crate::luks1::phdr::{Phdr, SLOTS, Slot};
 use crate::luks1::{self, unchanged};
 use crate::luks2::binary::{self, Binary, SIZES};
 use crate::luks2::keyslot::new::area_size;
@@ -71,18 +71,31 @@ fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64
     Ok(KEYSLOTS_BEGIN..end)
 }
 
-/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's.
+/// Moves key material out of the place of LUKS2's copies, while the header is still LUKS1's; where there is room, to places side by side
+/// behind them: cryptsetup converts back what leaves room for eight.
 fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &Range<u64>) -> Result<()> {
+    let len = area_size(header.phdr.key_bytes);
+    let step = usize::try_from(len).unwrap_or(usize::MAX);
     for (number, area) in header.areas() {
-        if area.start >= keyslots.start {
+        let is_out = area.start >= keyslots.start;
+        if is_out && (area.start - keyslots.start).is_multiple_of(len) {
             continue;
         }
         let taken: Vec<Range<u64>> = header.areas().into_iter().map(|(_, area)| area).collect();
-        let place = free_place(&taken, area_size(header.phdr.key_bytes), keyslots.clone());
-        let place = place.ok_or_else(|| {
-            let why = "where LUKS2 keeps its copies, and no other place is free; remove a keyslot and add it again later";
-            Error::new(ErrorKind::NoRoom, format!("the key material of keyslot {number} lies {why}"))
-        })?;
+        let is_free = |place: &u64| {
+            let own = *place..*place + len;
+            own.end <= keyslots.end && taken.iter().all(|other| apart(&own, other))
+        };
+        let place = keyslots.clone().step_by(step).take(SLOTS).find(is_free);
+        let place = match place.or_else(|| free_place(&taken, len, keyslots.clone()).filter(|_| !is_out)) {
+            Some(place) => place,
+            None if is_out => continue,
+            None => {
+                let why = "where LUKS2 keeps its copies, and no other place is free; remove a keyslot and add it again later";
+                let context = format!("the key material of keyslot {number} lies {why}");
+                return Err(Error::new(ErrorKind::NoRoom, context));
+            }
+        };
         header.move_material(on, number, place)?;
     }
     Ok(())

@@ -93,11 +93,13 @@ fn open(
     let Some((digest_number, digest)) = digest_of(metadata, number) else {
         return Err(Error::new(ErrorKind::BadHeader, "no digest tells whether its key is right"));
     };
-    crate::unlock::allow_null(&slot.cipher, options.allow_null)?;
-    let wrapping = budget.derive(&slot.kdf, passphrase.as_bytes(), slot.wrapping_size as usize)?;
+    crate::unlock::allow_null(&slot.cipher, options.allow_null).map_err(|e| e.within("area.encryption"))?;
+    let wrapping = budget.derive(&slot.kdf, passphrase.as_bytes(), slot.wrapping_size as usize);
+    let wrapping = wrapping.map_err(|e| e.within("kdf"))?;
     let area = KeyArea { spec: &slot.cipher, hash: slot.af_hash };
-    let key = area.read(from, keyslot.area.0, &wrapping, keyslot.key_size as usize)?;
-    if !matches(digest, &key, budget)? {
+    let key = area.read(from, keyslot.area.0, &wrapping, keyslot.key_size as usize);
+    let key = key.map_err(|e| e.within("area"))?;
+    if !matches(digest, &key, budget).map_err(|e| e.within(format_args!("digests.{digest_number}")))? {
         return Err(crate::unlock::wrong_passphrase());
     }
     Ok(VolumeKey { key, digest: digest_number })

@@ -1,8 +1,13 @@
 //! What a fuzzer does with bytes. Shared between `fuzz/` and the tests that replay its seeds and findings.
 
+use std::cell::RefCell;
+use std::io;
+
 use sha2::{Digest, Sha256};
 use underseal_cipher::Key;
-use underseal_volume::{ActivateOptions, Header, KdfLimits, UnlockOptions};
+use underseal_volume::{
+    ActivateOptions, Backup, Check, Header, KdfLimits, ReadAt, RestoreOptions, Target, UnlockOptions,
+};
 
 const COPY: usize = 16 << 10;
 const BINARY: usize = 4096;
@@ -35,21 +40,24 @@ pub(crate) fn luks2(bytes: &[u8]) -> bool {
             seal(&mut image, COPY);
             exercise(&image)
         }
-        _ => {
-            let mut image = vec![0; 2 * COPY];
-            let text = &bytes[..bytes.len().min(COPY - BINARY)];
-            for (at, magic) in [(0, b"LUKS\xba\xbe\0\x02"), (COPY, b"SKUL\xba\xbe\0\x02")] {
-                let copy = &mut image[at..at + COPY];
-                copy[..8].copy_from_slice(magic);
-                copy[8..16].copy_from_slice(&(COPY as u64).to_be_bytes());
-                copy[72..78].copy_from_slice(b"sha256");
-                copy[256..264].copy_from_slice(&(at as u64).to_be_bytes());
-                copy[BINARY..BINARY + text.len()].copy_from_slice(text);
-                seal(&mut image, at);
-            }
-            exercise(&image)
-        }
+        _ => exercise(&around(bytes)),
     }
+}
+
+/// A header around this metadata, with right checksums.
+fn around(text: &[u8]) -> Vec<u8> {
+    let mut image = vec![0; 2 * COPY];
+    let text = &text[..text.len().min(COPY - BINARY)];
+    for (at, magic) in [(0, b"LUKS\xba\xbe\0\x02"), (COPY, b"SKUL\xba\xbe\0\x02")] {
+        let copy = &mut image[at..at + COPY];
+        copy[..8].copy_from_slice(magic);
+        copy[8..16].copy_from_slice(&(COPY as u64).to_be_bytes());
+        copy[72..78].copy_from_slice(b"sha256");
+        copy[256..264].copy_from_slice(&(at as u64).to_be_bytes());
+        copy[BINARY..BINARY + text.len()].copy_from_slice(text);
+        seal(&mut image, at);
+    }
+    image
 }
 
 fn seal(image: &mut [u8], at: usize) {
@@ -63,7 +71,7 @@ fn exercise(bytes: &[u8]) -> bool {
     let Ok(header) = Header::read(bytes) else { return false };
     let info = header.info();
     assert!(!info.to_string().is_empty());
-    let limits = KdfLimits { memory_kib: 64, argon2_work_kib: 4096, lanes: 2, rounds: 10_000 };
+    let limits = KdfLimits { memory_kib: 64, argon2_work_kib: 4096, lanes: 2, rounds: 10_000, time: None };
     let options = UnlockOptions { limits, allow_null: true, ..UnlockOptions::default() };
     let passphrase = Key::new(b"x").unwrap();
     let _ = header.unlock(bytes, &passphrase, &options);
@@ -86,4 +94,108 @@ fn exercise(bytes: &[u8]) -> bool {
         }
     }
     opened
+}
+
+/// LUKS2's metadata after its checksum: what is wrong with it is said, and what is repaired is sound.
+pub(crate) fn luks2_json(text: &[u8]) -> bool {
+    let image = around(text);
+    look(&image);
+    exercise(&image)
+}
+
+/// The tokens of a header of which all else is sound.
+pub(crate) fn luks2_tokens(text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let metadata =
+        include_str!("exercise/metadata.json").trim().replace("\"tokens\":{}", &format!("\"tokens\":{text}"));
+    luks2_json(metadata.as_bytes())
+}
+
+/// A LUKS1 header that is repaired: it can be read then, nothing of a keyslot in use has changed, and a second repair does nothing.
+pub(crate) fn luks1_repair(bytes: &[u8]) -> bool {
+    let mut image = bytes.to_vec();
+    image.resize(image.len().clamp(4096, 1 << 20), 0);
+    look(&image);
+    let disk = Disk(image.clone().into());
+    if underseal_volume::repair(&disk, true).is_err() {
+        assert!(*disk.0.borrow() == image, "what cannot be repaired is left alone");
+        return false;
+    }
+    let repaired = disk.0.borrow().clone();
+    assert!(underseal_volume::repair(&disk, true).is_ok_and(|done| done.is_empty()));
+    for slot in (0..8).map(|number| 208 + 48 * number) {
+        if image[slot..slot + 4] == [0, 0xac, 0x71, 0xf3] {
+            assert!(image[slot..slot + 48] == repaired[slot..slot + 48], "a keyslot in use has changed");
+        }
+    }
+    exercise(&repaired)
+}
+
+/// A backup, whoever made it, that goes to an empty disk and over itself: as it is, with its checksums made right, or made around JSON.
+pub(crate) fn backup(bytes: &[u8]) -> bool {
+    const LEN: usize = 1 << 20;
+    let Some((how, bytes)) = bytes.split_first() else { return false };
+    let mut image = match how % 3 {
+        0 => bytes.to_vec(),
+        1 => {
+            let mut image = bytes.to_vec();
+            image.resize(LEN, 0);
+            seal(&mut image, 0);
+            seal(&mut image, COPY);
+            image
+        }
+        _ => around(bytes),
+    };
+    image.resize(LEN, 0x5a);
+    let Ok(backup) = Backup::read(&image[..]) else { return false };
+    let keyslots = |header: &Header| serde_json::to_value(header.info().keyslots).unwrap();
+    let mut restored = false;
+    image.resize(2 * LEN, 0x5a);
+    for disk in [vec![0; 2 * LEN], image] {
+        let disk = Disk(disk.into());
+        let Ok(found) = backup.found_on(&disk) else { continue };
+        let options = RestoreOptions { in_place: true, ..RestoreOptions::default() };
+        let Ok(header) = backup.restore(&disk, &found, &options) else { continue };
+        assert_eq!(keyslots(&header), keyslots(backup.header()));
+        assert_eq!(header.damage(), None);
+        assert!(Backup::take(&disk).is_ok());
+        restored = true;
+    }
+    restored
+}
+
+/// What is wrong with it is said; what is called sound can be read.
+fn look(image: &[u8]) {
+    let check = Check::of(image, Some(image.len() as u64)).unwrap();
+    assert_eq!(check.format.is_some(), Header::read(image).is_ok());
+    assert!(check.findings.iter().all(|finding| !finding.what.is_empty() && !finding.remedy.is_empty()));
+}
+
+/// A disk in memory.
+struct Disk(RefCell<Vec<u8>>);
+
+impl ReadAt for Disk {
+    fn size(&self) -> io::Result<u64> {
+        self.0.borrow()[..].size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.borrow()[..].read_exact_at(buf, offset)
+    }
+}
+
+impl Target for Disk {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }

@@ -3,11 +3,13 @@
 mod damaged;
 mod exercise;
 mod findings;
+mod headers;
 mod keyslots;
 mod ours_to_cryptsetup;
 mod plain;
 mod support;
 mod tampered;
 mod tampered_luks1;
+mod tampered_segments;
 mod theirs_to_ours;
 mod vectors;
