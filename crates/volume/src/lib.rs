@@ -75,7 +75,7 @@ pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use lock::{HeaderLock, LockTo};
 pub use recipe::Recipe;
-pub use rekey::Keyless;
+pub use rekey::{KeyCheck, Keyless};
 pub use storage::{ReadAt, Target};
 pub use unlock::{ActivateOptions, UnlockOptions, Unlocked, VolumeKey};
 pub use volume::{Segment, SegmentKind, Stored, Volume};
