@@ -14,7 +14,8 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 
 pub(crate) use control::{
-    CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
+    CloseArgs, Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs,
+    SuspendArgs, TopArgs,
 };
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
