@@ -10,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         Ok(Ok((request, key))) => {
             assert_eq!(Request::parse(&request.line()), Ok(request.clone()));
             match request {
-                Request::SetKey { size } => assert_eq!(key.map(|key| key.len()), Some(size)),
+                Request::SetKey { size, .. } => assert_eq!(key.map(|key| key.len()), Some(size)),
                 _ => assert!(key.is_none()),
             }
             assert!(input.len() - from.len() <= 4096 + (64 << 10));

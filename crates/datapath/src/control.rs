@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use underseal_volume::Volume;
 
 use crate::layout::Layout;
+use crate::mover::Turn;
 use crate::post::Post;
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
@@ -24,8 +25,8 @@ pub(crate) struct Control {
     /// That of the layout, to be looked at without the lock.
     size: AtomicU64,
     state: Mutex<State>,
-    /// A queue has settled, or is gone.
-    settled: Condvar,
+    /// A queue has settled or is gone, a mover has given its range back, something was set.
+    changed: Condvar,
     /// Held through a change of several steps.
     changing: Mutex<()>,
 }
@@ -34,11 +35,21 @@ struct State {
     settings: Settings,
     /// Sectors are written in part.
     modifies: bool,
-    /// Those that claim ranges for themselves.
-    movers: u32,
+    moving: Moving,
     queues: Vec<Arc<Post>>,
     /// What queues counted that are gone.
     past: Stats,
+}
+
+/// Who claims ranges for itself, and how far that is.
+#[derive(Default)]
+struct Moving {
+    /// A mover is there.
+    is_there: bool,
+    /// Ranges that it has.
+    held: u32,
+    /// It waits for these.
+    waiting: Vec<Arc<Turn>>,
 }
 
 /// A queue's copy of what is set.
@@ -65,11 +76,11 @@ impl Control {
             state: Mutex::new(State {
                 settings,
                 modifies: false,
-                movers: 0,
+                moving: Moving::default(),
                 queues: Vec::new(),
                 past: Stats::default(),
             }),
-            settled: Condvar::new(),
+            changed: Condvar::new(),
             changing: Mutex::new(()),
         }
     }
@@ -106,7 +117,7 @@ impl Control {
         state.queues.retain(|other| !Arc::ptr_eq(other, post));
         post.stats.add_to(&mut state.past);
         drop(state);
-        self.settled.notify_all();
+        self.changed.notify_all();
     }
 
     /// A queue has settled under this version.
@@ -114,7 +125,7 @@ impl Control {
         let state = self.state();
         post.set_quiet(version);
         drop(state);
-        self.settled.notify_all();
+        self.changed.notify_all();
     }
 
     pub(crate) fn set_policy(&self, policy: Policy) {
@@ -131,28 +142,41 @@ impl Control {
         if self.state().settings.suspended {
             return Ok(false);
         }
-        let version = self.change(|state| state.settings.suspended = true);
-        if !self.wait_until_settled(version, limit) {
+        let version = self.change(|state| {
+            state.settings.suspended = true;
+            // A range that is the mover's already it brings to an end; it takes no other.
+            state.moving.waiting.iter().for_each(|turn| turn.yields());
+        });
+        let settled = self.wait_until_settled(version, limit);
+        if settled.is_err() {
             self.change(|state| state.settings.suspended = false);
-            return Err(busy(limit));
         }
-        Ok(true)
+        settled.map(|()| true)
     }
 
-    /// Waits until every queue has settled under this version, which must not change meanwhile. False: that takes longer
-    /// than `limit`.
-    fn wait_until_settled(&self, version: u32, limit: Duration) -> bool {
+    /// Waits until no range is a mover's and every queue has settled under this version, or one that came after it: a mover
+    /// may have [relaid](Self::relay) its range meanwhile.
+    ///
+    /// # Errors
+    /// `Busy` when that takes longer than `limit`.
+    fn wait_until_settled(&self, version: u32, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         let mut state = self.state();
-        while state.queues.iter().any(|post| post.quiet_at() != version) {
+        loop {
+            let moves = state.moving.held > 0;
+            let earlier = |at: u32| at.wrapping_sub(version) > u32::MAX / 2;
+            if !moves && !state.queues.iter().any(|post| earlier(post.quiet_at())) {
+                return Ok(());
+            }
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return false;
+                let who =
+                    if moves { "a range that is being rewritten was" } else { "requests in flight were" };
+                return Err(busy(format!("{who} not finished within {limit:?}")));
             }
-            let waited = self.settled.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
     }
 
     pub(crate) fn resume(&self) -> Result<()> {
@@ -173,80 +197,122 @@ impl Control {
     /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
     ///
     /// What is set does not change between `check`, which gives the volume, and the change; so it is with all that follow.
+    ///
+    /// # Errors
+    /// `Busy` while there is a mover: it has keys of its own, and would bring the old ones back.
     pub(crate) fn replace(&self, check: impl FnOnce() -> Result<Option<Arc<Volume>>>) -> Result<()> {
         let _changing = self.changing();
+        self.nobody_moves()?;
         let volume = check()?;
         if !self.state().settings.suspended {
             return Err(Error::new(ErrorKind::NotSuspended, "not suspended during key manipulation"));
         }
         let version = self.change(|state| state.settings.volume = volume);
-        if !self.wait_until_settled(version, LET_GO) {
-            let context =
-                format!("a queue did not let go of the old key within {LET_GO:?}; it will when it is used");
-            return Err(Error::new(ErrorKind::Busy, context));
-        }
-        Ok(())
+        self.wait_until_settled(version, LET_GO).map_err(|_| {
+            busy(format!("a queue did not let go of the old key within {LET_GO:?}; it will when it is used"))
+        })
     }
 
-    /// Gives a volume that runs another size. One that shrinks: waits for the requests that may lie beyond its new end.
+    /// Gives a volume that runs another size: what `resized` makes of it. One that shrinks waits for the requests that may lie
+    /// beyond its new end. The size that it has then.
     ///
     /// # Errors
-    /// `NoKey` while it has none; `Busy` when the requests do not end in time: it keeps its size then.
+    /// `NoKey` while it has none; `Busy` while there is a mover, or when the requests do not end in time: it keeps its size then.
     pub(crate) fn resize(
         &self,
-        check: impl FnOnce() -> Result<Layout>,
-        volume: Arc<Volume>,
+        resized: impl FnOnce(&Volume) -> Result<(Volume, Layout)>,
         limit: Duration,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let _changing = self.changing();
-        let layout = check()?;
+        self.nobody_moves()?;
         let Settings { volume: Some(old_volume), layout: old, .. } = self.settings() else {
             return Err(no_key());
         };
-        let shrinks = layout.size < old.size;
-        let version = self.put(Arc::new(layout), volume);
-        if shrinks && !self.wait_until_settled(version, limit) {
-            self.put(old, old_volume);
-            return Err(busy(limit));
+        let (volume, layout) = resized(&old_volume)?;
+        let (size, shrinks) = (layout.size, layout.size < old.size);
+        if size == old.size {
+            return Ok(size);
         }
-        Ok(())
+        let put = |layout: Arc<Layout>, volume: Arc<Volume>| self.change(|state| state.put(layout, volume));
+        let version = put(Arc::new(layout), Arc::new(volume));
+        if shrinks && let Err(busy) = self.wait_until_settled(version, limit) {
+            put(old, old_volume);
+            return Err(busy);
+        }
+        Ok(size)
     }
 
-    /// Puts another volume in the place of one that runs. Requests in flight end under the old one.
+    /// Puts another volume in the place of one that runs, for its mover. Requests in flight end under the old one. It waits for
+    /// nobody, also not for who suspends the volume and waits for the mover.
     ///
     /// # Errors
-    /// `NoKey` while it has none.
-    pub(crate) fn relay(&self, check: impl FnOnce() -> Result<Layout>, volume: Arc<Volume>) -> Result<()> {
-        let _changing = self.changing();
-        let layout = check()?;
-        if self.state().settings.volume.is_none() {
-            return Err(no_key());
-        }
-        self.put(Arc::new(layout), volume);
+    /// `NoKey` while it has none; those of `check`, which sees what it takes the place of.
+    pub(crate) fn relay(
+        &self,
+        volume: Arc<Volume>,
+        check: impl FnOnce(&Layout, &Volume) -> Result<Layout>,
+    ) -> Result<()> {
+        let mut state = self.state();
+        let now = state.settings.volume.as_ref().ok_or_else(no_key)?;
+        let layout = Arc::new(check(&state.settings.layout, now)?);
+        state.put(layout, volume);
+        self.make_known(&mut state);
         Ok(())
-    }
-
-    fn put(&self, layout: Arc<Layout>, volume: Arc<Volume>) -> u32 {
-        self.change(|state| (state.settings.layout, state.settings.volume) = (layout, Some(volume)))
     }
 
     /// Lets every request take the sectors' lock, and waits until those are over that began without.
     ///
     /// # Errors
-    /// `Busy` when they do not end in time.
+    /// `Busy` when they do not end in time, while there is another mover, and while the volume is suspended.
     pub(crate) fn mover_comes(&self, limit: Duration) -> Result<()> {
         let _changing = self.changing();
-        let version = self.change(|state| state.movers += 1);
-        if !self.wait_until_settled(version, limit) {
-            self.change(|state| state.movers -= 1);
-            return Err(busy(limit));
+        self.nobody_moves()?;
+        if self.state().settings.suspended {
+            return Err(busy("the volume is suspended"));
         }
-        Ok(())
+        let version = self.change(|state| state.moving.is_there = true);
+        self.wait_until_settled(version, limit).inspect_err(|_| self.mover_goes())
     }
 
     pub(crate) fn mover_goes(&self) {
-        let _changing = self.changing();
-        self.change(|state| state.movers -= 1);
+        self.change(|state| state.moving.is_there = false);
+    }
+
+    fn nobody_moves(&self) -> Result<()> {
+        match self.state().moving.is_there {
+            true => Err(busy("the volume is being rewritten; that has to end first")),
+            false => Ok(()),
+        }
+    }
+
+    /// A mover's place in the line, once the volume is not suspended. None at the end of its time.
+    pub(crate) fn line_up(&self, end: Instant) -> Option<Arc<Turn>> {
+        let mut state = self.state();
+        while state.settings.suspended {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let turn = Arc::<Turn>::default();
+        state.moving.waiting.push(turn.clone());
+        Some(turn)
+    }
+
+    /// The mover waits no more; if its turn `came`, it has its range, unless somebody suspends the volume. Whether it has.
+    pub(crate) fn enters(&self, turn: &Arc<Turn>, came: bool) -> bool {
+        let mut state = self.state();
+        state.moving.waiting.retain(|other| !Arc::ptr_eq(other, turn));
+        let enters = came && !state.settings.suspended;
+        state.moving.held += u32::from(enters);
+        enters
+    }
+
+    /// The mover has done what it wanted with a range.
+    pub(crate) fn leaves(&self) {
+        self.state().moving.held -= 1;
+        self.changed.notify_all();
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -263,9 +329,13 @@ impl Control {
     fn change(&self, change: impl FnOnce(&mut State)) -> u32 {
         let mut state = self.state();
         change(&mut state);
-        let (modifies, movers) = (state.modifies, state.movers);
+        self.make_known(&mut state)
+    }
+
+    fn make_known(&self, state: &mut State) -> u32 {
+        let (modifies, moves) = (state.modifies, state.moving.is_there);
         let settings = &mut state.settings;
-        settings.locks = settings.layout.spreads || modifies || movers > 0;
+        settings.locks = settings.layout.spreads || modifies || moves;
         settings.version = settings.version.wrapping_add(1);
         let version = settings.version;
         let size = settings.layout.size;
@@ -273,6 +343,7 @@ impl Control {
         // Who sees the size and then submits is not refused by a queue that does not know it.
         self.size.store(size, Ordering::Release);
         state.queues.iter().for_each(|post| post.rouse());
+        self.changed.notify_all();
         version
     }
 
@@ -285,10 +356,16 @@ impl Control {
     }
 }
 
-fn busy(limit: Duration) -> Error {
-    Error::new(ErrorKind::Busy, format!("requests in flight did not end within {limit:?}"))
+impl State {
+    fn put(&mut self, layout: Arc<Layout>, volume: Arc<Volume>) {
+        (self.settings.layout, self.settings.volume) = (layout, Some(volume));
+    }
 }
 
-fn no_key() -> Error {
+fn busy(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Busy, why)
+}
+
+pub(crate) fn no_key() -> Error {
     Error::new(ErrorKind::NoKey, "the key is wiped: set one first")
 }

@@ -1,8 +1,9 @@
 //! Where a volume's bytes lie: what of it is set, and can be set otherwise while it runs.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use underseal_cipher::SectorSize;
+use underseal_cipher::{SectorCipher, SectorSize};
 use underseal_device::Device;
 use underseal_volume::{Segment, SegmentKind, Stored, Volume};
 
@@ -72,6 +73,21 @@ impl Layout {
         }
         Some(lies)
     }
+}
+
+/// True when every byte that both volumes have, outside of a range, is under the very same cipher, and the same number of its
+/// sector: a key can be compared in no other way.
+pub(crate) fn share_keys(now: &Volume, next: &Volume, outside: &Range<u64>) -> bool {
+    let end = now.size().min(next.size());
+    let starts = [now, next].into_iter().flat_map(Volume::segments).map(|segment| segment.start);
+    let compared = starts.chain([outside.end]).filter(|at| *at < end && !outside.contains(at));
+    fn cipher(volume: &Volume, at: u64) -> Option<(&Arc<dyn SectorCipher>, u64)> {
+        volume.segments()[volume.segment_index(at)?].cipher(at)
+    }
+    compared.into_iter().all(|at| match (cipher(now, at), cipher(next, at)) {
+        (Some((a, first)), Some((b, second))) => Arc::ptr_eq(a, b) && first == second,
+        (a, b) => a.is_none() && b.is_none(),
+    })
 }
 
 /// Whether a volume fits on its devices.

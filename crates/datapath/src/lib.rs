@@ -43,6 +43,7 @@ pub use queue::{Full, Queue, QueueOptions, Rest};
 pub use request::{Completion, Request};
 pub use stats::{Backlog, Count, Dispatched, Histogram, Stages, Stats};
 pub use underseal_device::{Buffer, Zone, ZoneAction, ZoneLimits, Zones};
+pub use workers::may_run_first;
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

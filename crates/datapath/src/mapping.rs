@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_device::{Blocking, Device, Extent, Geometry};
-use underseal_volume::{SegmentKind, Volume};
+use underseal_volume::{Segment, SegmentKind, Volume};
 
-use crate::control::{Control, Settings};
+use crate::control::{Control, Settings, no_key};
 use crate::engine::Accelerator;
 use crate::layout::{self, Layout};
 use crate::locks::RangeLock;
@@ -231,45 +231,84 @@ impl Mapping {
     /// Puts the same volume under another key.
     ///
     /// # Errors
-    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` when the thread of a queue
-    /// does not come to see it.
+    /// `NotSuspended`; `Layout` when its segments lie elsewhere or have other sectors; `Busy` while there is a
+    /// [mover](crate::Mover), or when the thread of a queue does not come to see it.
     pub fn replace_volume(&self, volume: Volume) -> Result<()> {
         let volume = Arc::new(volume);
-        let check = || self.check(&volume, Some(self.size()), &(0..0)).map(|_| Some(volume.clone()));
+        let check =
+            || self.check(&volume, &self.control.settings().layout, &(0..0)).map(|_| Some(volume.clone()));
         self.control.replace(check)
     }
 
-    /// Gives the volume another size: what `volume` has beyond the end of the present one, or has not. It is under the same
-    /// keys, which are not compared, and lies where it lay.
+    /// Gives the volume another size, or all that the device has now that its last segment lies on: nothing else of it
+    /// changes. The device is [asked](Device::refresh) unless it is known to be large enough. The size that the volume has then.
     ///
     /// It may run. A volume that grows has its new size at once, and nobody waits. One that shrinks refuses what lies beyond
     /// its new end from now on, and waits for what was begun before, for so long; then nothing is there any more. That is
     /// not for a thread that has a queue.
     ///
     /// # Errors
-    /// `Layout` when it does not fit on the devices, or lies elsewhere; `NoKey` while the key is wiped; `Busy` when requests
-    /// do not end within `limit`: the volume keeps its size then.
-    pub fn resize(&self, volume: Volume, limit: Duration) -> Result<()> {
-        let volume = Arc::new(volume);
-        self.control.resize(|| self.check(&volume, None, &(0..0)), volume.clone(), limit)
+    /// `Layout` when it does not fit on the device, is no whole number of sectors, or nothing would be left of the last segment;
+    /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::Mover), or
+    /// when requests do not end within `limit`: the volume keeps its size then.
+    pub fn resize(&self, size: Option<u64>, limit: Duration) -> Result<u64> {
+        let is_known = self.last(|last, device| size.is_some_and(|size| size <= end_on(last, device)))?;
+        if let Some(false) = is_known {
+            self.refresh()?;
+        }
+        let resized = |now: &Volume| {
+            let bad = |why: String| Error::new(ErrorKind::Layout, why);
+            let last = now.segments().last().and_then(|last| Some((last, last.as_stored()?.device)));
+            let size = match (size, last) {
+                (Some(size), _) => size,
+                (None, Some((last, device))) => end_on(last, &*self.devices[device]),
+                (None, None) => return Err(bad("its last segment lies on no device that has a size".into())),
+            };
+            let volume = now.resized(size).map_err(|e| bad(e.to_string()))?;
+            layout::check(&volume, |number| Some(&**self.devices.get(number)?))?;
+            let layout = self.shape.layout_of(&volume);
+            Ok((volume, layout))
+        };
+        self.control.resize(resized, limit)
+    }
+
+    /// Asks the device that the last segment lies on how large it is now.
+    fn refresh(&self) -> Result<()> {
+        // Not for longer than it takes: whoever wipes the key waits for all that have the volume.
+        let number = self.last(|last, _| last.as_stored().map(|stored| stored.device))?.flatten();
+        let Some(device) = number.and_then(|number| self.devices.get(number)) else { return Ok(()) };
+        device.refresh().map(drop).map_err(|e| Error::lower(device.name(), e))
+    }
+
+    /// Something of the last segment, and of the device that it lies on; none where it lies on none.
+    fn last<T>(&self, of: impl FnOnce(&Segment, &dyn Device) -> T) -> Result<Option<T>> {
+        let volume = self.volume().ok_or_else(no_key)?;
+        let last = volume.segments().last().and_then(|last| Some((last, last.as_stored()?.device)));
+        Ok(last.map(|(last, device)| of(last, &*self.devices[device])))
     }
 
     /// Puts another volume in the place of this one, which may lie elsewhere within a range that nobody uses.
     ///
     /// # Errors
-    /// As [`resize`](Mapping::resize); `Layout` also when its size differs.
+    /// `NoKey`; `Layout` when it does not fit on the devices, has another size, or differs elsewhere.
     pub(crate) fn relay(&self, volume: Volume, within: &Range<u64>) -> Result<()> {
         let volume = Arc::new(volume);
-        self.control.relay(|| self.check(&volume, Some(self.size()), within), volume.clone())
+        self.control.relay(volume.clone(), |layout, now| {
+            if !layout::share_keys(now, &volume, within) {
+                let context =
+                    "the volume has other keys elsewhere: it was made of one that is not there any more";
+                return Err(Error::new(ErrorKind::Layout, context));
+            }
+            self.check(&volume, layout, within)
+        })
     }
 
-    /// Whether a volume can take this one's place, which nobody else changes meanwhile. Its layout.
-    fn check(&self, volume: &Volume, size: Option<u64>, outside: &Range<u64>) -> Result<Layout> {
+    /// Whether a volume can take the place of one that lies like this. Its layout.
+    fn check(&self, volume: &Volume, now: &Layout, outside: &Range<u64>) -> Result<Layout> {
         layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
         let (shape, layout) = (Shape::of(volume, &self.devices), self.shape.layout_of(volume));
         let same = shape.sector == self.shape.sector && shape.discards == self.shape.discards;
-        let sized = size.is_none_or(|size| size == layout.size);
-        if !same || !sized || !self.control.settings().layout.agrees(&layout, outside) {
+        if !same || layout.size != now.size || !now.agrees(&layout, outside) {
             return Err(Error::new(ErrorKind::Layout, "the volume lies elsewhere, or has other sectors"));
         }
         Ok(layout)
@@ -280,7 +319,7 @@ impl Mapping {
     /// No queue has it afterwards. A job that an engine has never given back still does.
     ///
     /// # Errors
-    /// `NotSuspended`; `Busy` when the thread of a queue does not come to see it.
+    /// `NotSuspended`; `Busy` while there is a [mover](crate::Mover), or when the thread of a queue does not come to see it.
     pub fn wipe_key(&self) -> Result<()> {
         self.control.replace(|| Ok(None))
     }
@@ -396,6 +435,12 @@ impl Shape {
         let layout = Layout::of(volume);
         Layout { spreads: layout.spreads && !self.read_only, ..layout }
     }
+}
+
+/// Where a volume ends whose last segment takes all of its device, as a block device would show it: whole sectors of 512 bytes.
+fn end_on(last: &Segment, device: &dyn Device) -> u64 {
+    let lower = last.as_stored().map_or(0, |stored| stored.lower);
+    last.start.saturating_add(device.geometry().size.saturating_sub(lower) & !511)
 }
 
 /// Flushes a device past all queues.

@@ -7,6 +7,9 @@
 //!     drop        the range is everybody's again
 //!   drop          requests take no lock any more, where the cipher wants none
 //! ```
+//!
+//! While a mover is there nobody else changes size, place or key of the volume. Who suspends the volume comes first: the mover
+//! brings the range that it has to an end, and gets no other until the volume goes on.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -27,27 +30,39 @@ impl Mover {
     /// Comes to a volume: what runs there takes locks from now on.
     ///
     /// # Errors
-    /// `Busy` when requests that began before do not end within `limit`.
+    /// `Busy` when requests that began before do not end within `limit`, while there is another mover, and while the volume is
+    /// suspended.
     pub fn new(mapping: Arc<Mapping>, limit: Duration) -> Result<Self> {
         mapping.control().mover_comes(limit)?;
         Ok(Self { mapping })
     }
 
     /// Claims a range of bytes for itself: no request reads or writes there until it is dropped. However long it is, it costs
-    /// the same.
+    /// the same. While the volume is suspended this waits, and is in nobody's way.
     ///
     /// # Errors
-    /// `Busy` when the requests that are in it, or came before, do not end within `limit`.
+    /// `Busy` when the requests that are in it, or came before, do not end within `limit`, or the volume stays suspended.
     pub fn claim(&self, range: Range<u64>, limit: Duration) -> Result<Exclusive<'_>> {
-        let turn = Arc::new(Turn::default());
-        let locks = self.mapping.locks();
-        let claimed = locks.claim(range.clone(), false, || Waiting::Mover(turn.clone()));
-        let claim = Exclusive { mover: self, range, claimed, turn };
-        if claimed == Claimed::Waits && !claim.turn.comes_within(limit) {
-            let context = format!("requests in the range did not end within {limit:?}");
-            return Err(Error::new(ErrorKind::Busy, context));
+        let (control, locks) = (self.mapping.control(), self.mapping.locks());
+        let end = Instant::now() + limit;
+        loop {
+            let Some(turn) = control.line_up(end) else {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("the volume is suspended, for {limit:?} now"),
+                ));
+            };
+            let claimed = locks.claim(range.clone(), false, || Waiting::Mover(turn.clone()));
+            let place = Place { mapping: &self.mapping, range: range.clone(), claimed, turn };
+            let came = claimed != Claimed::Waits || place.turn.comes_by(end);
+            if control.enters(&place.turn, came) {
+                return Ok(Exclusive(place));
+            }
+            if Instant::now() >= end {
+                let context = format!("requests in the range did not end within {limit:?}");
+                return Err(Error::new(ErrorKind::Busy, context));
+            }
         }
-        Ok(claim)
     }
 }
 
@@ -58,33 +73,43 @@ impl Drop for Mover {
 }
 
 /// A range that is a mover's alone.
-pub struct Exclusive<'m> {
-    mover: &'m Mover,
-    range: Range<u64>,
-    claimed: Claimed,
-    turn: Arc<Turn>,
-}
+pub struct Exclusive<'m>(Place<'m>);
 
 impl Exclusive<'_> {
     /// The range, in bytes of the volume.
     pub fn range(&self) -> Range<u64> {
-        self.range.clone()
+        self.0.range.clone()
     }
 
     /// Sets what the range is made of: `volume` may lie elsewhere there, and under other ciphers and keys; everywhere else it
-    /// is as it was, which its keys are not asked about. The data is moved already, and is on stable storage if it has to be.
-    /// Requests elsewhere that are in flight end under the volume that they began under; nobody waits.
+    /// is as it was, under the very ciphers of the [volume](Mapping::volume) that it was made of. The data is moved already, and
+    /// is on stable storage if it has to be. Requests elsewhere that are in flight end under the volume that they began under;
+    /// nobody waits.
     ///
     /// # Errors
     /// `Layout` when it differs elsewhere; `NoKey` while the volume's key is wiped.
     pub fn relay(&self, volume: Volume) -> Result<()> {
-        self.mover.mapping.relay(volume, &self.range)
+        self.0.mapping.relay(volume, &self.0.range)
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        let locks = self.mover.mapping.locks();
+        self.0.mapping.control().leaves();
+    }
+}
+
+/// A range that is a mover's, or its place in the line for it.
+struct Place<'m> {
+    mapping: &'m Mapping,
+    range: Range<u64>,
+    claimed: Claimed,
+    turn: Arc<Turn>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let locks = self.mapping.locks();
         match self.claimed {
             Claimed::Taken => locks.give_back(self.range.clone(), false),
             _ => locks.leave(self.range.clone(), Waiting::Mover(self.turn.clone())),
@@ -122,26 +147,43 @@ impl Claimant for Waiting {
 /// What a mover waits for.
 #[derive(Default)]
 pub(crate) struct Turn {
-    has_come: Mutex<bool>,
-    came: Condvar,
+    told: Mutex<Option<Told>>,
+    is_told: Condvar,
+}
+
+/// What ends its waiting.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Come,
+    /// Somebody suspends the volume.
+    Yield,
 }
 
 impl Turn {
     fn comes(&self) {
-        *self.has_come.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.came.notify_one();
+        self.tell(Told::Come);
     }
 
-    fn comes_within(&self, limit: Duration) -> bool {
-        let end = Instant::now() + limit;
-        let mut has_come = self.has_come.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*has_come {
+    /// Ends the waiting without the range.
+    pub(crate) fn yields(&self) {
+        self.tell(Told::Yield);
+    }
+
+    /// What is said first holds.
+    fn tell(&self, what: Told) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+        self.is_told.notify_one();
+    }
+
+    fn comes_by(&self, end: Instant) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        while told.is_none() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            has_come = self.came.wait_timeout(has_come, left).unwrap_or_else(PoisonError::into_inner).0;
+            told = self.is_told.wait_timeout(told, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
+        *told == Some(Told::Come)
     }
 }

@@ -175,9 +175,23 @@ fn bind(cpu: usize) {
     }
 }
 
-/// As the kernel runs its high-priority work queues: at nice -20.
+/// Whether threads of this process can run before others, as the policy `high-priority` wants its workers to. The calling
+/// thread finds out for all of them.
+///
+/// # Errors
+/// Why not: a user without that right, or a server that has given it up.
+pub fn may_run_first() -> std::io::Result<()> {
+    let own = rustix::process::getpriority_process(Some(gettid()))?;
+    rustix::process::setpriority_process(Some(gettid()), HIGHEST)?;
+    Ok(rustix::process::setpriority_process(Some(gettid()), own)?)
+}
+
+/// The nice value of the kernel's high-priority work queues.
+const HIGHEST: i32 = -20;
+
+/// As the kernel runs its high-priority work queues.
 fn prioritise(high: bool) {
-    let nice = if high { -20 } else { 0 };
+    let nice = if high { HIGHEST } else { 0 };
     // On Linux a thread is a process to this call.
     if let Err(e) = rustix::process::setpriority_process(Some(gettid()), nice) {
         log::warn!("cannot run a worker at nice {nice}: {e}");

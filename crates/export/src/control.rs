@@ -14,6 +14,7 @@
 
 mod client;
 mod directory;
+mod keys;
 mod name;
 pub mod protocol;
 mod server;
@@ -26,4 +27,4 @@ pub use name::Name;
 pub use protocol::{Refusal, RefusalKind, Reply, Request};
 pub use server::ControlServer;
 pub use status::Status;
-pub use volume::{Controlled, Described};
+pub use volume::{Controlled, Described, Known};

@@ -29,5 +29,9 @@ pub mod vhost_user;
 
 pub use error::{Error, ErrorKind};
 
+/// Tells those who have a volume through one door of its size, which was the first and is the second. What the operator should
+/// know, where they could not be told.
+pub type TellSize = std::sync::Arc<dyn Fn(u64, u64) -> Option<String> + Send + Sync>;
+
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -7,6 +7,7 @@
 //!   server -> session: `vhost` reads messages          worker, one for each ring: Ring -> request -> Queue
 //!                |  Device: what they make of it          ^
 //!                +------ starts, tells, ends -------------+
+//!                |- back: what the front end is told without having asked
 //! ```
 //!
 //! The crate vhost-user-backend is not used: its threads wait in an epoll of their own, where ours wait in their queue's ring
@@ -18,6 +19,7 @@
 //! they are encrypted, a read's are copied in after they were decrypted. A ring that makes no sense is stopped and says so; a
 //! message that makes none ends the connection.
 
+mod back;
 pub mod chain;
 mod config;
 mod device;

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, readv, writev};
 use rustix::ioctl::{Updater, ioctl, opcode};
 
-use crate::wire::reply_header;
+use crate::wire::{Body, notify, reply_header};
 
 /// One thread's way to the kernel. A request is answered on the descriptor that it came from.
 #[derive(Debug)]
@@ -78,6 +78,24 @@ impl Channel {
         match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]) {
             // Nobody waits for it any more: interrupted, or the mount is gone, as the next request will tell.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Makes the kernel forget what it remembers of a file: its attributes, and what it has of its bytes from an offset on, if
+    /// there is one. It waits for requests that are under way in those bytes: not for a thread that answers them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn forget(&self, node: u64, from: Option<u64>) -> io::Result<()> {
+        let mut body = Vec::with_capacity(24);
+        // A negative offset stands for the attributes alone, no length for all that follows.
+        let from = from.map_or(u64::MAX, |from| from & i64::MAX as u64);
+        Body(&mut body).u64(node).u64(from).u64(0);
+        let header = reply_header(0, notify::INVAL_INODE, body.len());
+        match writev(&self.device, &[IoSlice::new(&header), IoSlice::new(&body)]) {
+            // It remembers nothing of the file, or the mount is gone.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }

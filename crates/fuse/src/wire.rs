@@ -71,6 +71,13 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// What the kernel is told without having asked (`FUSE_NOTIFY_..`).
+pub mod notify {
+    #![expect(missing_docs, reason = "as linux/fuse.h names them")]
+
+    pub const INVAL_INODE: i32 = 2;
+}
+
 /// An OPEN or CREATE that cuts the file: its set-user-id and set-group-id bits go.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// The same of a WRITE.

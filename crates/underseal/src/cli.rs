@@ -16,7 +16,8 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 
 pub(crate) use control::{
-    Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, StatusArgs, SuspendArgs, TopArgs,
+    Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
+    TopArgs,
 };
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::manner::manner;
 
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
-pub(crate) use terminal::{ask as ask_hidden, confirm, tell};
+pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
 /// Where a passphrase comes from.
 #[derive(Debug)]

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use underseal_cipher::SectorSize;
+use underseal_cipher::{Key, SectorSize};
 use underseal_datapath::Mapping;
-use underseal_volume::plain::{self, PlainOptions};
+use underseal_export::control::Known;
+use underseal_export::control::status::{self, Format};
+use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
 
 use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{DeviceBytes, Lower, open_header};
+use crate::lower::{DeviceBytes, Lower, is_remote, open_header};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::Secret;
 
@@ -26,6 +28,10 @@ pub(crate) struct Opened {
     pub(crate) mapping: Mapping,
     /// What its bytes lie on: paths, and URIs of servers.
     pub(crate) lower: Vec<PathBuf>,
+    /// How it was opened, for its operator.
+    pub(crate) opened: status::Opened,
+    /// What a key or size is compared with later.
+    pub(crate) known: Known,
 }
 
 /// Locks the image, gets the secret and unlocks the volume.
@@ -37,8 +43,11 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let secret = Secret::new(&args.secret, &args.image);
     let size = device.geometry().size;
     let luks = |on: &dyn Target| luks_volume(args, access, size, on, &secret);
-    let volume = match (args.kind, &args.header, &device) {
-        (VolumeType::Plain, ..) => plain_volume(args, access, size, &secret)?,
+    let (volume, format, known) = match (args.kind, &args.header, &device) {
+        (VolumeType::Plain, ..) => {
+            let volume = plain_volume(args, access, size, &secret)?;
+            (volume, Format::Plain, Known::default())
+        }
         (_, Some(header), _) => luks(&*open_header(header, access.read_only)?)?,
         // Headers lie on no blocks of direct I/O.
         (_, None, Lower::File(_)) if args.lower.direct => {
@@ -48,7 +57,22 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         (_, None, Lower::Nbd(device)) => luks(&DeviceBytes::new(device)?)?,
     };
     let lower = vec![args.image.clone()];
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower })
+    let absolute = |path: &PathBuf| match std::path::absolute(path) {
+        Ok(whole) if !is_remote(path) => whole.display().to_string(),
+        _ => path.display().to_string(),
+    };
+    let opened = status::Opened {
+        format,
+        header: args.header.as_ref().filter(|_| format != Format::Plain).map(absolute),
+        key_size: key_size(&volume),
+        hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
+    };
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower, opened, known })
+}
+
+/// The length of a volume's key, where it has exactly one.
+pub(crate) fn key_size(volume: &Volume) -> Option<usize> {
+    volume.without_key().ok().map(|keyless| keyless.recipe().key_size)
 }
 
 fn luks_volume(
@@ -57,7 +81,7 @@ fn luks_volume(
     data_size: u64,
     on: &dyn Target,
     secret: &Secret<'_>,
-) -> Result<Volume> {
+) -> Result<(Volume, Format, Known)> {
     let name = args.header.as_ref().unwrap_or(&args.image);
     let mut header = Header::read(on).map_err(|e| e.in_file(name))?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
@@ -78,9 +102,12 @@ fn luks_volume(
     };
     let volume = header.activate(&unlocked.key, data_size, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
+    let check = header.key_check(&unlocked.key).map_err(|e| e.in_file(name))?;
+    let known = Known { check: Some(check), size: header.data_size() };
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
-    Ok(volume)
+    let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
+    Ok((volume, format, known))
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {
@@ -104,16 +131,25 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
         allow_discards: access.allow_discards,
         allow_null: args.allow_null,
     };
+    let key = plain_key(secret, &of.hash, key_size)?;
+    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+}
+
+/// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key file.
+///
+/// # Errors
+/// Those of getting it; `Usage` when the file is too short.
+pub(crate) fn plain_key(secret: &Secret<'_>, hash: &PassphraseHash, key_size: usize) -> Result<Key> {
     let mut key = secret.get()?;
     if !secret.is_raw_key() {
-        key = plain::key_from_passphrase(&key, &of.hash, key_size)?;
-    } else if key.len() < key_size {
+        return Ok(plain::key_from_passphrase(&key, hash, key_size)?);
+    }
+    if key.len() < key_size {
         let context = format!("the key file holds {} bytes, the key has {key_size}", key.len());
         return Err(Error::usage(context).with_remedy(format!("--key-size {}", key.len() * 8)));
-    } else {
-        key.truncate(key_size);
     }
-    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+    key.truncate(key_size);
+    Ok(key)
 }
 
 /// Tells of a damaged copy of the header, and writes it again where that is allowed.

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::lock::LockTo;
 use crate::{
-    ActivateOptions, Error, ErrorKind, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,
-    VolumeKey, luks1, luks2,
+    ActivateOptions, Error, ErrorKind, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,
+    Volume, VolumeKey, luks1, luks2,
 };
 
 /// A LUKS header as read from disk.
@@ -70,6 +70,25 @@ impl Header {
         match self {
             Self::Luks1(header) => header.volume_key(key, options),
             Self::Luks2(header) => header.volume_key(key, options),
+        }
+    }
+
+    /// What confirms the same key later, when the header is not at hand any more.
+    ///
+    /// # Errors
+    /// `WrongKey` when the key is another header's.
+    pub fn key_check(&self, key: &VolumeKey) -> Result<KeyCheck> {
+        match self {
+            Self::Luks1(header) => Ok(header.key_check(key)),
+            Self::Luks2(header) => header.key_check(key),
+        }
+    }
+
+    /// The size of the data in bytes, where the header says it; where not, the data takes all of its device.
+    pub fn data_size(&self) -> Option<u64> {
+        match self {
+            Self::Luks1(_) => None,
+            Self::Luks2(header) => header.data_size(),
         }
     }
 

@@ -84,7 +84,7 @@ pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use lock::{HeaderLock, LockTo};
 pub use recipe::Recipe;
-pub use rekey::Keyless;
+pub use rekey::{KeyCheck, Keyless};
 pub use repair::repair;
 pub use settings::{PersistentFlag, Settings};
 pub use storage::{ReadAt, Target};

@@ -25,8 +25,8 @@ pub(crate) use repair::{repair, repairs};
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::{
-    ActivateOptions, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, ReadAt, Recipe, Result, Segment,
-    UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
+    ActivateOptions, Error, ErrorKind, HeaderDigest, Info, Kdf, Key, KeyCheck, ReadAt, Recipe, Result,
+    Segment, UnlockOptions, Unlocked, Volume, VolumeKey, af, kdf, storage, unlock, volume,
 };
 use phdr::Phdr;
 
@@ -111,6 +111,11 @@ impl Header {
         let phdr = &self.phdr;
         let found = budget.derive(&phdr.digest_kdf(), key.as_bytes(), phdr.digest.len())?;
         Ok(kdf::to_key(&phdr.digest)? == found)
+    }
+
+    /// What confirms the same key later; see [`crate::Header::key_check`].
+    pub fn key_check(&self, key: &VolumeKey) -> KeyCheck {
+        KeyCheck { kdf: self.phdr.digest_kdf(), digest: self.phdr.digest.to_vec(), len: key.key.len() }
     }
 
     /// The volume; see [`crate::Header::activate`].

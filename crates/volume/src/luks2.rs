@@ -34,8 +34,8 @@ pub(crate) use store::Copies;
 pub use update::keyslots::NewKeyslot;
 
 use crate::{
-    ActivateOptions, HeaderDigest, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,
-    VolumeKey,
+    ActivateOptions, HeaderDigest, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,
+    Volume, VolumeKey,
 };
 
 /// A LUKS2 header as read from disk.
@@ -103,6 +103,11 @@ impl Header {
         keyslot::verify(&self.stored.metadata, key, options)
     }
 
+    /// What confirms the same key later; see [`crate::Header::key_check`].
+    pub fn key_check(&self, key: &VolumeKey) -> Result<KeyCheck> {
+        keyslot::key_check(&self.stored.metadata, key)
+    }
+
     /// The volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)
@@ -150,6 +155,11 @@ impl Header {
 
     pub(crate) fn digest(&self) -> HeaderDigest {
         self.stored.digest
+    }
+
+    /// The size of the data, where all segments say theirs.
+    pub fn data_size(&self) -> Option<u64> {
+        self.stored.metadata.data_size()
     }
 
     /// The metadata as it stands on disk.

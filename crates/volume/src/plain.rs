@@ -56,6 +56,14 @@ impl Default for PassphraseHash {
     }
 }
 
+/// As it is parsed.
+impl std::fmt::Display for PassphraseHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.hash.map_or("plain", Hash::name))?;
+        self.len.map_or(Ok(()), |len| write!(f, ":{len}"))
+    }
+}
+
 impl std::str::FromStr for PassphraseHash {
     type Err = Error;
 

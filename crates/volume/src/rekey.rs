@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Volume --without_key()--> Keyless --with_key(key)--> Volume     the same bytes, the same cipher, another key
+//!   Header --key_check()----> KeyCheck --confirm(key)               is it the right one? only a header knows
 //! ```
 
 use std::fmt;
@@ -9,7 +10,34 @@ use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorCipher};
 
-use crate::{Error, ErrorKind, Recipe, Result, SegmentKind, Volume, recipe};
+use crate::kdf::Budget;
+use crate::{Error, ErrorKind, Kdf, KdfLimits, Recipe, Result, SegmentKind, Volume, kdf, recipe};
+
+/// Tells a volume's key from others without having it: by its header's digest.
+#[derive(Debug, Clone)]
+pub struct KeyCheck {
+    pub(crate) kdf: Kdf,
+    pub(crate) digest: Vec<u8>,
+    /// The key's length: a key and the same key with zeros behind it have one digest.
+    pub(crate) len: usize,
+}
+
+impl KeyCheck {
+    /// Whether this is the volume's key. It takes as long as the header's digest asks for, within [`KdfLimits`].
+    ///
+    /// # Errors
+    /// `WrongKey` when it is not; `TooCostly`, `Memory`.
+    pub fn confirm(&self, key: &Key) -> Result<()> {
+        let budget = Budget::new(KdfLimits::default());
+        // Comparing keys takes constant time.
+        if key.len() == self.len
+            && kdf::to_key(&self.digest)? == budget.derive(&self.kdf, key.as_bytes(), self.digest.len())?
+        {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
+    }
+}
 
 /// A volume whose key is gone: it knows where everything lies and which cipher is to be made, and can do nothing else.
 pub struct Keyless {

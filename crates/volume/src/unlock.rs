@@ -39,6 +39,11 @@ impl VolumeKey {
     pub fn key(&self) -> &Key {
         &self.key
     }
+
+    /// The key itself, to be handed on.
+    pub fn into_key(self) -> Key {
+        self.key
+    }
 }
 
 /// What a passphrase opened.

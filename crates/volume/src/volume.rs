@@ -182,6 +182,43 @@ impl Volume {
         self.dispatch
     }
 
+    /// The same volume of another size: its last segment is longer, or shorter.
+    ///
+    /// # Errors
+    /// `BadLayout` when nothing of that segment would be left, when the size is no whole number of the volume's sectors, and when
+    /// the segment would come to lie on another one's bytes.
+    pub fn resized(&self, size: u64) -> Result<Self> {
+        let bad = |why: String| Err(Error::new(ErrorKind::BadLayout, why));
+        let sector = self.sector_size.bytes();
+        if !size.is_multiple_of(sector as u64) {
+            return bad(format!("{size} bytes are no whole number of {sector}-byte sectors"));
+        }
+        let mut segments = self.segments.clone();
+        let Some(last) = segments.pop() else { return Ok(self.clone()) };
+        let Some(len) = size.checked_sub(last.start).filter(|len| *len > 0) else {
+            return bad(format!("only its last segment can change, which begins at byte {}", last.start));
+        };
+        let last = Segment { len, ..last };
+        let place = |segment: &Segment| {
+            let stored = segment.as_stored()?;
+            Some((stored.device, stored.lower, stored.lower.saturating_add(segment.len)))
+        };
+        let old_end = |stored: &Stored| stored.lower.saturating_add(self.size() - last.start);
+        if let (Some((device, _, end)), Some(from)) = (place(&last), last.as_stored().map(old_end))
+            && let Some((_, other, _)) = segments
+                .iter()
+                .filter_map(place)
+                .find(|(of, begins, ends)| *of == device && from < end && *begins < end && *ends > from)
+        {
+            return bad(format!(
+                "it would come to lie on another segment, which begins at byte {other} of the device"
+            ));
+        }
+        segments.push(last);
+        let volume = Self::new(segments)?.with_discards(self.allow_discards);
+        Ok(volume.with_dispatch(self.dispatch))
+    }
+
     /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end)
@@ -259,6 +296,28 @@ mod tests {
             ("wraps", vec![segment(0, 512, !511, 512)]),
         ] {
             assert_eq!(Volume::new(segments).unwrap_err().kind(), ErrorKind::BadLayout, "{why}");
+        }
+    }
+
+    #[test]
+    fn only_the_last_segment_gets_another_size() {
+        let volume = Volume::new(vec![segment(0, 4096, 1 << 20, 512), segment(4096, 8192, 0, 4096)]).unwrap();
+        let volume = volume.with_discards(true);
+        for size in [8192, 12288, 1 << 20] {
+            let resized = volume.resized(size).unwrap();
+            assert_eq!((resized.size(), resized.segments()[0].len), (size, 4096));
+            assert!(resized.allow_discards());
+        }
+        for (size, why) in [
+            (0, "last segment"),
+            (4096, "last segment"),
+            (8192 + 512, "4096-byte sectors"),
+            (4096 + (1 << 20) + 4096, "lie on another segment"),
+            (u64::MAX / 4096 * 4096, "lie on another segment"),
+        ] {
+            let error = volume.resized(size).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BadLayout);
+            assert!(error.to_string().contains(why), "{size}: {error}");
         }
     }
 

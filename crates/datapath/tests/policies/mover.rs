@@ -24,6 +24,24 @@ fn cipher(spec: &str, key: u8, fill: u8) -> Arc<dyn SectorCipher> {
     build(&spec.parse().unwrap(), &key, SectorSize::S4096).unwrap()
 }
 
+/// The cipher of a volume of one segment.
+fn present(mapping: &Mapping) -> Arc<dyn SectorCipher> {
+    mapping.volume().unwrap().segments()[0].as_stored().unwrap().cipher.clone()
+}
+
+/// The volume of [`mapping`] with a part of it at another place, under another key.
+fn with_part(
+    now: &Arc<dyn SectorCipher>,
+    part: std::ops::Range<u64>,
+    lower: u64,
+    cipher: Arc<dyn SectorCipher>,
+) -> Volume {
+    let rest = |from: u64, to: u64| Segment::stored(from, to - from, from, from >> 9, now.clone());
+    let moved = Segment::stored(part.start, part.end - part.start, lower, part.start >> 9, cipher);
+    let segments = [rest(0, part.start), moved, rest(part.end, SIZE)];
+    Volume::new(segments.into_iter().filter(|segment| segment.len > 0).collect()).unwrap()
+}
+
 /// Another key than that of [`xts`].
 fn other() -> Arc<dyn SectorCipher> {
     cipher("aes-xts-plain64", 64, 0x55)
@@ -127,8 +145,8 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
 #[test]
 fn a_request_ends_under_the_volume_that_it_began_under() {
     for text in POLICIES {
-        let (device, gate) = Halves::new(SIZE);
-        let mapping = mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap()));
+        let (device, gate) = Halves::new(2 * SIZE);
+        let mapping = mapping(device.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         // Before there is a queue that it would wait for.
@@ -142,12 +160,12 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         while gate.halfway() < 1 {
             turns(&mut queue, &mut over);
         }
-        // Where the keys are others is the mover's word.
-        let claim = mover.claim(8 << 20..9 << 20, LONG).unwrap();
-        claim.relay(volume(other())).unwrap();
+        let (now, range) = (present(&mapping), 8 << 20..9 << 20);
+        let claim = mover.claim(range.clone(), LONG).unwrap();
+        claim.relay(with_part(&now, range, SIZE, other())).unwrap();
         drop(claim);
         // What begins from now on is under the new one.
-        submit_write(&mut queue, 2, 4 << 20, 4096, 2);
+        submit_write(&mut queue, 2, 8 << 20, 4096, 2);
         turns(&mut queue, &mut over);
         gate.open();
         while over.len() < 2 {
@@ -156,59 +174,156 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         over.sort_by_key(|completion| completion.tag);
         assert!(over.iter().all(|completion| completion.result.is_ok()), "{text}");
         assert_eq!(over[0].buffer.as_deref().unwrap(), [1; 16384], "{text}");
-        assert_eq!(read(&mut queue, 4 << 20, 4096), [2; 4096], "{text}");
-        assert_ne!(read(&mut queue, 0, 4096), [1; 4096], "{text}");
+        assert_eq!(read(&mut queue, 8 << 20, 4096), [2; 4096], "{text}");
+        assert_eq!(read(&mut queue, 0, 4096), [1; 4096], "{text}");
+        let there = Volume::new(vec![Segment::stored(0, 1 << 20, SIZE, 8 << 11, other())]).unwrap();
+        let mut queue = open(&Arc::new(Mapping::new(there, device).unwrap()));
+        assert_eq!(read(&mut queue, 0, 4096), [2; 4096], "{text}");
     }
 }
 
 #[test]
-fn only_the_claimed_range_may_lie_elsewhere() {
-    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
-    let mover = Mover::new(Arc::new(mapping), LONG).unwrap();
-    let moved = |from: u64, to: u64| {
-        Volume::new(vec![
-            Segment::stored(0, from, 0, 0, xts(SectorSize::S4096)),
-            Segment::stored(from, to - from, SIZE + from, from >> 9, other()),
-            Segment::stored(to, SIZE - to, to, to >> 9, xts(SectorSize::S4096)),
-        ])
-    };
-    let claim = mover.claim(1 << 20..2 << 20, LONG).unwrap();
-    for (from, to) in [((1 << 20) - SECTOR, 2 << 20), (1 << 20, (2 << 20) + SECTOR), (3 << 20, 4 << 20)] {
-        let refused = claim.relay(moved(from, to).unwrap()).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Layout, "{from} {to}");
-    }
-    claim.relay(moved((1 << 20) + SECTOR, 2 << 20).unwrap()).unwrap();
-    claim.relay(moved(1 << 20, 2 << 20).unwrap()).unwrap();
-}
-
-#[test]
-fn what_was_moved_does_not_come_back_with_a_size_that_was_looked_at_before() {
+fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
     let mapping = Arc::new(mapping);
     let mover = Mover::new(mapping.clone(), LONG).unwrap();
-    let claim = mover.claim(0..SIZE, LONG).unwrap();
-    let stop = AtomicBool::new(false);
-    let at = |lower| Volume::new(vec![Segment::stored(0, SIZE, lower, 0, xts(SectorSize::S4096))]).unwrap();
-    let lies = || mapping.volume().unwrap().segments()[0].as_stored().unwrap().lower;
-    let came_back = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(SeqCst) {
-                let refused = mapping.resize(at(0), LONG).err();
-                assert!(refused.is_none_or(|e| e.kind() == ErrorKind::Layout));
+    let now = present(&mapping);
+    let claim = mover.claim(1 << 20..2 << 20, LONG).unwrap();
+    for range in [(1 << 20) - SECTOR..2 << 20, 1 << 20..(2 << 20) + SECTOR, 3 << 20..4 << 20] {
+        for lower in [range.start, SIZE] {
+            let refused = claim.relay(with_part(&now, range.clone(), lower, other())).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Layout, "{range:?} at {lower}");
+        }
+    }
+    // Nobody can tell whether another cipher has the same key.
+    let strange =
+        claim.relay(with_part(&xts(SectorSize::S4096), 1 << 20..2 << 20, SIZE, other())).unwrap_err();
+    assert_eq!(strange.kind(), ErrorKind::Layout);
+    claim.relay(with_part(&now, (1 << 20) + SECTOR..2 << 20, SIZE, other())).unwrap();
+    claim.relay(with_part(&now, 1 << 20..2 << 20, SIZE, other())).unwrap();
+    claim.relay(with_part(&now, 1 << 20..2 << 20, 1 << 20, other())).unwrap();
+}
+
+#[test]
+fn nobody_changes_size_or_key_under_a_mover() {
+    let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
+    let mapping = Arc::new(mapping);
+    let before = present(&mapping);
+    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    // Only keys differ: the layout does not show it.
+    let claim = mover.claim(0..SIZE / 2, LONG).unwrap();
+    claim.relay(with_part(&before, 0..SIZE / 2, 0, other())).unwrap();
+    drop(claim);
+    mapping.suspend(LONG).unwrap();
+    let changes: [&dyn Fn() -> underseal_datapath::Result<()>; 3] = [
+        &|| mapping.replace_volume(with_part(&before, 0..SIZE / 2, 0, before.clone())),
+        &|| mapping.wipe_key(),
+        &|| mapping.resize(Some(SIZE / 2), LONG).map(drop),
+    ];
+    for change in changes {
+        assert_eq!(change().unwrap_err().kind(), ErrorKind::Busy);
+    }
+    mapping.resume().unwrap();
+    assert!(!Arc::ptr_eq(&present(&mapping), &before), "what was rewritten came back");
+    drop(mover);
+    // A mover that comes later with what it saw earlier would bring back what the first one has rewritten.
+    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let claim = mover.claim(SIZE / 2..SIZE, LONG).unwrap();
+    let stale = claim.relay(with_part(&before, SIZE / 2..SIZE, SIZE / 2, other())).unwrap_err();
+    assert_eq!(stale.kind(), ErrorKind::Layout);
+    drop(claim);
+    drop(mover);
+    mapping.resize(Some(SIZE * 3 / 4), LONG).unwrap();
+    assert!(!Arc::ptr_eq(&present(&mapping), &before));
+    mapping.suspend(LONG).unwrap();
+    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    mapping.wipe_key().unwrap();
+}
+
+#[test]
+fn who_suspends_comes_before_a_mover_that_waits() {
+    for text in POLICIES {
+        let (device, gate) = Halves::new(SIZE);
+        let mapping = Arc::new(mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap())));
+        mapping.set_policy(policy(text)).unwrap();
+        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let (mut queue, mut over) = (open(&mapping), Vec::new());
+        gate.hold(Kind::Write);
+        submit_write(&mut queue, 0, 0, 4096, 1);
+        while gate.halfway() < 1 {
+            turns(&mut queue, &mut over);
+        }
+        thread::scope(|scope| {
+            let claiming = scope.spawn(|| mover.claim(0..1 << 20, LONG).unwrap());
+            turns(&mut queue, &mut over);
+            // Behind the mover.
+            submit_read(&mut queue, 1, SECTOR);
+            turns(&mut queue, &mut over);
+            assert!(over.is_empty() && !claiming.is_finished(), "{text}");
+            let suspending = scope.spawn(|| mapping.suspend(LONG));
+            while !mapping.is_suspended() {
                 thread::yield_now();
             }
+            gate.open();
+            while !suspending.is_finished() {
+                turns(&mut queue, &mut over);
+            }
+            suspending.join().unwrap().unwrap();
+            assert_eq!(tags(&mut over), [0, 1], "{text}: they end, and the mover has not begun");
+            turns(&mut queue, &mut over);
+            assert!(!claiming.is_finished(), "{text}: it moves while the volume is suspended");
+            let busy = mover.claim(2 << 20..3 << 20, Duration::from_millis(1)).err();
+            assert_eq!(busy.map(|e| e.kind()), Some(ErrorKind::Busy));
+            mapping.resume().unwrap();
+            while !claiming.is_finished() {
+                turns(&mut queue, &mut over);
+            }
+            let claim = claiming.join().unwrap();
+            submit_read(&mut queue, 2, 0);
+            turns(&mut queue, &mut over);
+            assert!(over.is_empty(), "{text}: the range is the mover's");
+            drop(claim);
+            succeed(&mut queue);
         });
-        let came_back = (0..5000).any(|_| {
-            claim.relay(at(0)).unwrap();
+    }
+}
+
+#[test]
+fn a_mover_ends_its_range_while_somebody_suspends() {
+    let mapping =
+        Arc::new(mapping(Arc::new(RamDevice::new(SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap())));
+    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let (mut queue, mut over) = (open(&mapping), Vec::new());
+    let now = present(&mapping);
+    thread::scope(|scope| {
+        let claim = mover.claim(0..1 << 20, LONG).unwrap();
+        // With nothing in flight, too, a range that is being rewritten is waited for.
+        let busy = mapping.suspend(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        assert!(busy.to_string().contains("rewritten"), "{busy}");
+        assert!(!mapping.is_suspended());
+        submit_read(&mut queue, 0, 0);
+        turns(&mut queue, &mut over);
+        let suspending = scope.spawn(|| mapping.suspend(LONG));
+        while !mapping.is_suspended() {
             thread::yield_now();
-            claim.relay(at(SIZE)).unwrap();
-            thread::yield_now();
-            lies() != SIZE
-        });
-        stop.store(true, SeqCst);
-        came_back
+        }
+        turns(&mut queue, &mut over);
+        assert!(over.is_empty() && !suspending.is_finished());
+        let begun = std::time::Instant::now();
+        claim.relay(with_part(&now, 0..1 << 20, 0, other())).unwrap();
+        assert!(begun.elapsed() < LONG / 2, "it waited for who waits for it");
+        turns(&mut queue, &mut over);
+        assert!(!suspending.is_finished(), "the range is still the mover's");
+        drop(claim);
+        while !suspending.is_finished() {
+            turns(&mut queue, &mut over);
+        }
+        suspending.join().unwrap().unwrap();
+        assert_eq!(tags(&mut over), [0]);
     });
-    assert!(!came_back, "where nothing lies any more");
+    mapping.resume().unwrap();
 }
 
 /// Writes sectors of its own, reads them back, and looks that they stay as they are.
@@ -243,7 +358,7 @@ fn a_volume_is_encrypted_anew_under_load() {
         let device = Arc::new(RamDevice::new(SIZE));
         let mapping = mapping(device.clone(), Arc::new(SoftwarePool::new(1, 2).unwrap()));
         let mapping = Arc::new(mapping);
-        let (old, new) = (xts(SectorSize::S4096), cipher(spec, key, 0x77));
+        let (old, new) = (present(&mapping), cipher(spec, key, 0x77));
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         let fills = thread::scope(|scope| {
             let loads: Vec<_> = (0..3)

@@ -1,7 +1,6 @@
 //! A volume that gets another size while it runs.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, Request};
-use underseal_device::{Channel, Device, FileDevice, Geometry, Kind, OpenOptions, RamDevice};
+use underseal_device::{FileDevice, Kind, OpenOptions, RamDevice};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use super::halves::Halves;
@@ -30,23 +29,6 @@ fn submit_read(queue: &mut Queue, tag: u64, offset: u64) {
 
 fn kinds(over: Vec<Completion>) -> Vec<Option<ErrorKind>> {
     over.into_iter().map(|completion| completion.result.err().map(|e| e.kind())).collect()
-}
-
-/// A file that is as long as it is.
-struct Grows(FileDevice, PathBuf);
-
-impl Device for Grows {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: self.1.metadata().unwrap().len(), ..self.0.geometry() }
-    }
-
-    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
-        self.0.channel(depth)
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
 }
 
 /// Writes to any sector that there is, reads it back, and looks beyond the end.
@@ -73,7 +55,7 @@ fn a_volume_grows_under_load_on_a_file_that_grew() {
     let path = folder.path().join("image");
     let file = File::create(&path).unwrap();
     file.set_len(1 << 20).unwrap();
-    let device = Grows(FileDevice::open(&path, OpenOptions::default()).unwrap(), path);
+    let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
     let mapping = Mapping::new(sized(1 << 20), Arc::new(device)).unwrap();
     let mapping = Arc::new(mapping.with_accelerator(Arc::new(SoftwarePool::new(1, 2).unwrap())));
     let (stop, furthest) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -84,10 +66,12 @@ fn a_volume_grows_under_load_on_a_file_that_grew() {
         }
         for (n, size) in [2 << 20, 3 << 20, 8 << 20, SIZE].into_iter().enumerate() {
             let before = mapping.size();
-            let short = mapping.resize(sized(size), LONG).unwrap_err();
+            let short = mapping.resize(Some(size), LONG).unwrap_err();
             assert_eq!((short.kind(), mapping.size()), (ErrorKind::Layout, before), "the file has not grown");
             file.set_len(size).unwrap();
-            mapping.resize(sized(size), LONG).unwrap();
+            // As much as it is told, or all that there is now.
+            let wanted = (n % 2 == 0).then_some(size);
+            assert_eq!(mapping.resize(wanted, LONG).unwrap(), size);
             assert_eq!(mapping.size(), size);
             mapping.set_policy(policy(POLICIES[n * 3])).unwrap();
             // Somebody has used what is new.
@@ -105,7 +89,7 @@ fn a_queue_that_has_seen_nothing_of_it_takes_requests_for_what_is_new_and_refuse
     let mut queue = open(&mapping);
     submit_read(&mut queue, 0, HALF);
     assert_eq!(kinds(finish(&mut queue)), [Some(ErrorKind::OutOfRange)]);
-    mapping.resize(sized(SIZE - SECTOR), LONG).unwrap();
+    mapping.resize(Some(SIZE - SECTOR), LONG).unwrap();
     queue.write_in_place(0, HALF, &mut [7; 4096], false).unwrap();
     submit_read(&mut queue, 1, SIZE - SECTOR);
     assert_eq!(kinds(finish(&mut queue)), [None, Some(ErrorKind::OutOfRange)]);
@@ -129,7 +113,7 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
             assert!(queue.next_completion().is_none());
         }
         let over = thread::scope(|scope| {
-            let busy = scope.spawn(|| mapping.resize(sized(HALF), Duration::from_millis(1)));
+            let busy = scope.spawn(|| mapping.resize(Some(HALF), Duration::from_millis(1)));
             while !busy.is_finished() {
                 queue.poll().unwrap();
             }
@@ -137,7 +121,7 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
             assert_eq!(mapping.size(), SIZE);
             submit_read(&mut queue, 2, SIZE - SECTOR);
 
-            let shrinking = scope.spawn(|| mapping.resize(sized(HALF), LONG));
+            let shrinking = scope.spawn(|| mapping.resize(Some(HALF), LONG));
             while mapping.size() != HALF {
                 thread::yield_now();
             }
@@ -165,28 +149,76 @@ fn a_volume_that_shrinks_waits_for_what_lies_beyond_its_end() {
 }
 
 #[test]
-fn only_the_same_volume_of_another_size_takes_its_place() {
-    let mapping = Mapping::new(sized(HALF), Arc::new(RamDevice::new(SIZE))).unwrap();
-    let xts = || xts(SectorSize::S4096);
-    let grown = |last: Segment| Volume::new(vec![Segment::stored(0, HALF, 0, 0, xts()), last]).unwrap();
-    let elsewhere = Volume::new(vec![Segment::stored(0, SIZE - SECTOR, SECTOR, 0, xts())]).unwrap();
-    let sectors = Volume::new(vec![Segment::stored(0, SIZE, 0, 0, super::xts(SectorSize::S512))]).unwrap();
-    let beyond = grown(Segment::stored(HALF, SIZE, HALF, 0, xts()));
-    let begins = Segment { kind: SegmentKind::Zero, ..Segment::stored(0, SECTOR, 0, 0, xts()) };
-    let rest = Segment::stored(SECTOR, SIZE - SECTOR, SECTOR, 8, xts());
-    let begins_otherwise = Volume::new(vec![begins, rest]).unwrap();
-    for volume in [elsewhere, sectors, beyond, begins_otherwise] {
-        assert_eq!(mapping.resize(volume, LONG).unwrap_err().kind(), ErrorKind::Layout);
-        assert_eq!(mapping.size(), HALF);
+fn a_volume_takes_all_that_its_device_has_now_and_only_whole_sectors() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("image");
+    let file = File::create(&path).unwrap();
+    file.set_len(SIZE).unwrap();
+    let device = Arc::new(FileDevice::open(&path, OpenOptions::default()).unwrap());
+    // From its second half on.
+    let volume = Volume::new(vec![
+        Segment::stored(0, HALF / 2, 0, 0, xts(SectorSize::S4096)),
+        Segment::stored(HALF / 2, HALF / 4, HALF, 0, xts(SectorSize::S4096)),
+    ]);
+    let mapping = Mapping::new(volume.unwrap(), device).unwrap();
+    assert_eq!(mapping.resize(None, LONG).unwrap(), HALF / 2 + HALF);
+    file.set_len(SIZE + 3 * SECTOR + 511).unwrap();
+    assert_eq!(mapping.resize(None, LONG).unwrap(), HALF / 2 + HALF + 3 * SECTOR);
+    for (len, why) in [(SIZE + 2560, "4096-byte sectors"), (HALF, "last segment"), (SECTOR, "last segment")] {
+        file.set_len(len).unwrap();
+        let refused = mapping.resize(None, LONG).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Layout);
+        assert!(refused.to_string().contains(why), "{len}: {refused}");
+        assert_eq!(mapping.size(), HALF / 2 + HALF + 3 * SECTOR);
     }
-    // What comes may lie anywhere.
-    mapping.resize(grown(Segment::stored(HALF, SECTOR, SIZE - SECTOR, 0, xts())), LONG).unwrap();
-    assert_eq!(mapping.size(), HALF + SECTOR);
+    // A device that lost its end does not keep the volume from becoming as small.
+    file.set_len(HALF + SECTOR).unwrap();
+    assert_eq!(mapping.resize(None, LONG).unwrap(), HALF / 2 + SECTOR);
+}
+
+#[test]
+fn what_is_left_when_a_volume_shrinks_or_grows_is_where_it_was() {
+    let mapping = Arc::new(Mapping::new(sized(SIZE), Arc::new(RamDevice::new(SIZE))).unwrap());
+    let mut queue = open(&mapping);
+    for offset in [0, HALF - SECTOR, HALF] {
+        queue.write_in_place(0, offset, &mut [offset.to_le_bytes()[2] + 1; 4096], false).unwrap();
+    }
+    succeed(&mut queue);
+    let shrink = thread::scope(|scope| {
+        let shrinking = scope.spawn(|| mapping.resize(Some(HALF), LONG));
+        while !shrinking.is_finished() {
+            queue.poll().unwrap();
+        }
+        shrinking.join().unwrap()
+    });
+    assert_eq!(shrink.unwrap(), HALF);
+    assert_eq!(read(&mut queue, HALF - SECTOR, 4096), [(HALF - SECTOR).to_le_bytes()[2] + 1; 4096]);
+    assert_eq!(mapping.resize(None, LONG).unwrap(), SIZE);
+    assert_eq!(read(&mut queue, HALF, 4096), [HALF.to_le_bytes()[2] + 1; 4096]);
+    for (size, kind) in
+        [(SIZE + SECTOR, ErrorKind::Layout), (HALF + 512, ErrorKind::Layout), (0, ErrorKind::Layout)]
+    {
+        assert_eq!(mapping.resize(Some(size), LONG).unwrap_err().kind(), kind, "{size}");
+        assert_eq!(mapping.size(), SIZE);
+    }
+    drop(queue);
     mapping.suspend(LONG).unwrap();
-    mapping.resize(sized(HALF), LONG).unwrap();
+    mapping.resize(Some(HALF), LONG).unwrap();
     mapping.wipe_key().unwrap();
-    assert_eq!(mapping.resize(sized(SIZE), LONG).unwrap_err().kind(), ErrorKind::NoKey);
+    assert_eq!(mapping.resize(None, LONG).unwrap_err().kind(), ErrorKind::NoKey);
     assert_eq!(mapping.replace_volume(sized(SIZE)).unwrap_err().kind(), ErrorKind::Layout);
     mapping.replace_volume(sized(HALF)).unwrap();
     assert_eq!(mapping.size(), HALF);
+}
+
+#[test]
+fn a_volume_that_ends_in_no_device_grows_only_as_it_is_told() {
+    let segments = [SegmentKind::Zero, SegmentKind::Error];
+    for kind in segments {
+        let stored = Segment::stored(0, HALF, 0, 0, xts(SectorSize::S4096));
+        let volume = Volume::new(vec![stored, Segment { start: HALF, len: SECTOR, kind }]).unwrap();
+        let mapping = Mapping::new(volume, Arc::new(RamDevice::new(HALF))).unwrap();
+        assert_eq!(mapping.resize(None, LONG).unwrap_err().kind(), ErrorKind::Layout);
+        assert_eq!(mapping.resize(Some(4 * SIZE), LONG).unwrap(), 4 * SIZE);
+    }
 }

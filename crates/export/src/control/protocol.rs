@@ -3,13 +3,16 @@
 //! ```text
 //!   {"version":1,"request":"status"}                                 \n    at most 4096 bytes
 //!   {"version":1,"request":{"set-policy":"inline"}}                  \n
-//!   {"version":1,"request":{"suspend":{"seconds":60}}}               \n
+//!   {"version":1,"request":{"suspend":{"seconds":60}}}               \n    also "wipe":true
 //!   {"version":1,"request":"resume"}                                 \n
 //!   {"version":1,"request":{"message":"key wipe"}}                   \n
-//!   {"version":1,"request":{"set-key":{"size":64}}}                  \n    and the 64 bytes of the key
+//!   {"version":1,"request":{"set-key":{"size":64}}}                  \n    and the 64 bytes of the key; also "resume":true
+//!   {"version":1,"request":{"resize":{"size":1048576,"seconds":60}}} \n    without a size: all that there is
 //!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
 //!
 //!   {"version":1,"reply":"done"}                                     \n
+//!   {"version":1,"reply":{"noted":["..."]}}                          \n    done, and this should be known
+//!   {"version":1,"reply":{"resized":{"size":1048576,"notes":[]}}}    \n
 //!   {"version":1,"reply":{"status":{...}}}                           \n
 //!   {"version":1,"reply":{"refused":{"kind":"policy","message":"...","remedy":"..."}}} \n
 //! ```
@@ -42,6 +45,9 @@ pub enum Request {
     Suspend {
         /// How long they may take.
         seconds: u32,
+        /// Then forget the key: `Resume` is not enough any more.
+        #[serde(default, skip_serializing_if = "is_false")]
+        wipe: bool,
     },
     /// Go on.
     Resume,
@@ -51,6 +57,17 @@ pub enum Request {
     SetKey {
         /// How many.
         size: usize,
+        /// Go on under it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        resume: bool,
+    },
+    /// Have another size.
+    Resize {
+        /// In bytes; none takes all that the lower device has now, or what a header says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
+        /// How long requests beyond a smaller end may take.
+        seconds: u32,
     },
     /// Stop serving, as SIGTERM does.
     Close,
@@ -62,6 +79,15 @@ pub enum Request {
 pub enum Reply {
     /// It is done. For `Close`: it has begun, and then, it is over.
     Done,
+    /// It is done, and the operator should know this.
+    Noted(Vec<String>),
+    /// The volume has its new size.
+    Resized {
+        /// In bytes.
+        size: u64,
+        /// Clients that could not be told, and when they will see it.
+        notes: Vec<String>,
+    },
     /// What was asked for.
     Status(Box<Status>),
     /// Nothing was changed.
@@ -96,6 +122,10 @@ pub enum RefusalKind {
     NoKey,
     /// The key does not fit the volume.
     Key,
+    /// It could be the volume's key, and is not: the header's digest says so.
+    WrongKey,
+    /// The volume cannot have this size.
+    Size,
     /// The volume can never do this.
     Unsupported,
     /// Not now, or not in time.
@@ -169,7 +199,7 @@ impl Request {
             Ok(request) => request,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Self::SetKey { size } = request else { return Ok(Ok((request, None))) };
+        let Self::SetKey { size, .. } = request else { return Ok(Ok((request, None))) };
         if size > MAX_KEY {
             let message = format!("a volume's key has at most {MAX_KEY} bytes, not {size}");
             return Ok(Err(Refusal::new(RefusalKind::Key, message, "")));
@@ -203,6 +233,11 @@ impl Reply {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 fn line(value: &impl Serialize) -> Vec<u8> {
     // Only maps with keys that are no strings, or a failing Serialize, could fail; there are none here.
     let mut line = serde_json::to_vec(value).expect("these types have a JSON form");
@@ -223,14 +258,17 @@ mod tests {
         for request in [
             Request::Status,
             Request::SetPolicy("workers,order=sorted".into()),
-            Request::Suspend { seconds: 7 },
+            Request::Suspend { seconds: 7, wipe: false },
+            Request::Suspend { seconds: 7, wipe: true },
+            Request::Resize { size: None, seconds: 7 },
+            Request::Resize { size: Some(4096), seconds: 7 },
             Request::Resume,
             Request::Message("key wipe".into()),
             Request::Close,
         ] {
             assert_eq!(read(&request.line()).unwrap().unwrap().0, request);
         }
-        let text = String::from_utf8(Request::Suspend { seconds: 60 }.line()).unwrap();
+        let text = String::from_utf8(Request::Suspend { seconds: 60, wipe: false }.line()).unwrap();
         assert_eq!(text, "{\"version\":1,\"request\":{\"suspend\":{\"seconds\":60}}}\n");
         let reply = Reply::Refused(Refusal::new(RefusalKind::NotSuspended, "no", "try"));
         let Reply::Refused(found) = Reply::parse(&reply.line()).unwrap() else { panic!("{reply:?}") };
@@ -239,11 +277,11 @@ mod tests {
 
     #[test]
     fn a_key_is_the_bytes_that_follow_and_no_more() {
-        let mut bytes = Request::SetKey { size: 4 }.line();
+        let mut bytes = Request::SetKey { size: 4, resume: true }.line();
         bytes.extend(b"\0\nab rest");
         let mut from = &bytes[..];
         let (request, key) = Request::read(&mut from).unwrap().unwrap();
-        assert_eq!(request, Request::SetKey { size: 4 });
+        assert_eq!(request, Request::SetKey { size: 4, resume: true });
         assert_eq!(key.unwrap().as_bytes(), b"\0\nab");
         assert_eq!(from, b" rest");
     }

@@ -75,6 +75,14 @@ impl Attend for Shared {
                 log::info!("control: {peer}: {}", told(&request));
                 Reply::Done
             }
+            Reply::Resized { size, notes } => {
+                log::info!("control: {peer}: resize: {size} bytes");
+                Reply::Resized { size, notes }
+            }
+            Reply::Noted(notes) => {
+                log::info!("control: {peer}: {}: {}", told(&request), notes.join("; "));
+                Reply::Noted(notes)
+            }
             status @ Reply::Status(_) => status,
         };
         answer(&client, &peer, &reply);
@@ -151,10 +159,13 @@ fn told(request: &Request) -> String {
     match request {
         Request::Status => "status".into(),
         Request::SetPolicy(policy) => format!("policy {}", Printable(policy.as_bytes())),
-        Request::Suspend { .. } => "suspend".into(),
+        Request::Suspend { wipe: false, .. } => "suspend".into(),
+        Request::Suspend { wipe: true, .. } => "suspend, and wipe the key".into(),
+        Request::Resize { .. } => "resize".into(),
         Request::Resume => "resume".into(),
         Request::Message(_) => "a message".into(),
-        Request::SetKey { .. } => "message key set".into(),
+        Request::SetKey { resume: false, .. } => "message key set".into(),
+        Request::SetKey { resume: true, .. } => "resume with a key".into(),
         Request::Close => "close".into(),
     }
 }

@@ -13,6 +13,9 @@ pub struct Status {
     pub name: String,
     /// What it was opened from.
     pub image: String,
+    /// How it was opened: nothing where its server is of a version that did not tell.
+    #[serde(default)]
+    pub opened: Option<Opened>,
     /// Where it is served: URIs, and the path of a mount.
     pub addresses: Vec<String>,
     /// The process that serves it.
@@ -46,6 +49,30 @@ pub struct Status {
     pub dispatched: Dispatched,
     /// Latency by stage.
     pub latency: Latencies,
+}
+
+/// How a volume was opened: what there is to know of its key without having it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// What says how it lies.
+    pub format: Format,
+    /// The path or URI of a header that is in another file than the data.
+    pub header: Option<String>,
+    /// The key's length in bytes, where there is exactly one key.
+    pub key_size: Option<usize>,
+    /// How a plain volume's passphrase became its key, in cryptsetup's words; nothing where a key file was.
+    pub hash: Option<String>,
+}
+
+/// What says how a volume lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the words say it")]
+pub enum Format {
+    Luks1,
+    Luks2,
+    Plain,
+    Table,
 }
 
 /// Whether a volume has its key.

@@ -1,16 +1,18 @@
 //! A volume as its control socket sees it: requests in, replies out. No socket here.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use underseal_cipher::Key;
 use underseal_datapath::{self as datapath, Mapping, Policy};
-use underseal_volume::{self as volume, Keyless};
+use underseal_volume::KeyCheck;
 
 use super::Name;
+use super::keys::Keys;
 use super::protocol::{Refusal, RefusalKind, Reply, Request};
-use super::status::{KeyState, Sandbox, Status, nanos};
+use super::status::{KeyState, Opened, Sandbox, Status, nanos};
+use crate::TellSize;
 
 /// What a volume tells of itself besides what it does.
 #[derive(Debug, Clone)]
@@ -19,43 +21,65 @@ pub struct Described {
     pub name: Name,
     /// What it was opened from.
     pub image: PathBuf,
+    /// How it was opened.
+    pub opened: Opened,
     /// Where it is served: URIs, and the path of a mount.
     pub addresses: Vec<String>,
     /// What its process has given up, as soon as it has.
     pub sandbox: Arc<OnceLock<Sandbox>>,
 }
 
+/// What is kept of how a volume was opened, and not told.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Tells its key from others, where a header does.
+    pub check: Option<KeyCheck>,
+    /// The size in bytes that a header says.
+    pub size: Option<u64>,
+}
+
 /// An open volume, for its control socket and its metrics.
 pub struct Controlled {
     described: Described,
+    size: Option<u64>,
     mapping: Arc<Mapping>,
     since: Instant,
-    /// What another key is put into.
-    keyless: Option<volume::Result<Keyless>>,
+    /// Held through whatever suspends the volume, lets it go on, or changes its key or size.
+    keys: Mutex<Keys>,
+    tell_size: Vec<TellSize>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
-/// How long threads may take to notice that the key is gone.
-const FORGETTING: Duration = Duration::from_secs(10);
-
-type Answer<T = ()> = std::result::Result<T, Refusal>;
+pub(super) type Answer<T = ()> = std::result::Result<T, Refusal>;
 
 impl Controlled {
-    /// `stop` makes the server end as SIGTERM does, and returns at once.
-    pub fn new(described: Described, mapping: Arc<Mapping>, stop: impl Fn() + Send + Sync + 'static) -> Self {
-        let keyless = mapping.volume().map(|volume| volume.without_key());
-        Self { described, mapping, since: Instant::now(), keyless, stop: Box::new(stop) }
+    /// `tell_size` are the doors that clients have the volume through; `stop` makes the server end as SIGTERM does, and returns
+    /// at once.
+    pub fn new(
+        described: Described,
+        known: Known,
+        mapping: Arc<Mapping>,
+        tell_size: Vec<TellSize>,
+        stop: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let Known { check, size } = known;
+        let keys = Mutex::new(Keys::new(mapping.clone(), check));
+        Self { described, size, mapping, since: Instant::now(), keys, tell_size, stop: Box::new(stop) }
     }
 
     /// Does what is asked. `Close` only asks the server to stop.
     pub fn answer(&self, request: &Request, key: Option<&Key>) -> Reply {
+        let seconds = |seconds: &u32| Duration::from_secs((*seconds).into());
         let done = match (request, key) {
             (Request::Status, _) => return Reply::Status(Box::new(self.status())),
-            (Request::SetPolicy(policy), _) => self.set_policy(policy),
-            (Request::Suspend { seconds }, _) => self.suspend(Duration::from_secs((*seconds).into())),
+            (Request::SetPolicy(policy), _) => return self.set_policy(policy).unwrap_or_else(Reply::Refused),
+            (Request::Resize { size, seconds: limit }, _) => {
+                return self.resize(*size, seconds(limit)).unwrap_or_else(Reply::Refused);
+            }
+            (Request::Suspend { seconds: limit, wipe }, _) => self.suspend(seconds(limit), *wipe),
             (Request::Resume, _) => self.resume(),
             (Request::Message(words), _) => self.message(words),
-            (Request::SetKey { .. }, Some(key)) => self.set_key(key),
+            (Request::SetKey { resume, .. }, Some(key)) => self.set_key(key, *resume),
             (Request::SetKey { .. }, None) => Err(unrecognised("there is no key")),
             (Request::Close, _) => {
                 (self.stop)();
@@ -67,12 +91,13 @@ impl Controlled {
 
     /// How it is.
     pub fn status(&self) -> Status {
-        let Described { name, image, addresses, sandbox } = &self.described;
+        let Described { name, image, opened, addresses, sandbox } = &self.described;
         let mapping = &*self.mapping;
         let stats = mapping.stats();
         Status {
             name: name.to_string(),
             image: image.display().to_string(),
+            opened: Some(opened.clone()),
             addresses: addresses.clone(),
             pid: std::process::id(),
             uptime_ns: nanos(self.since.elapsed()),
@@ -97,16 +122,35 @@ impl Controlled {
         }
     }
 
-    fn set_policy(&self, text: &str) -> Answer {
+    fn set_policy(&self, text: &str) -> Answer<Reply> {
         let policy: Policy = text.parse().map_err(|e: datapath::Error| self.refused(&e))?;
-        self.mapping.set_policy(policy).map_err(|e| self.refused(&e))
+        self.mapping.set_policy(policy).map_err(|e| self.refused(&e))?;
+        Ok(match policy.high_priority.then(datapath::may_run_first) {
+            Some(Err(e)) => Reply::Noted(vec![format!(
+                "high-priority has no effect, workers run like others: this server may not let them run first ({e}); it may \
+                 where root opens the volume with --policy {policy}"
+            )]),
+            _ => Reply::Done,
+        })
     }
 
-    fn suspend(&self, limit: Duration) -> Answer {
-        self.mapping.suspend(limit).map_err(|e| self.refused(&e))
+    fn suspend(&self, limit: Duration, wipe: bool) -> Answer {
+        let mut keys = self.keys();
+        if wipe {
+            // What could not be undone is not begun.
+            keys.can_be_wiped()?;
+        }
+        let was_suspended = self.mapping.is_suspended();
+        self.mapping.suspend(limit).map_err(|e| self.refused(&e))?;
+        let wiped = if wipe { keys.wipe(|e| self.refused(e)) } else { Ok(()) };
+        if wiped.is_err() && !was_suspended && self.mapping.volume().is_some() {
+            self.mapping.resume().map_err(|e| self.refused(&e))?;
+        }
+        wiped
     }
 
     fn resume(&self) -> Answer {
+        let _keys = self.keys();
         self.mapping.resume().map_err(|e| self.refused(&e))
     }
 
@@ -114,49 +158,33 @@ impl Controlled {
         if words.split_ascii_whitespace().ne(["key", "wipe"]) {
             return Err(unrecognised("`key wipe`, or `key set` with the key on stdin"));
         }
-        // A volume that could never get a key again would be lost to its clients.
-        self.keyless()?;
-        let ciphers: Vec<_> = self.mapping.volume().map_or_else(Vec::new, |volume| {
-            let stored = volume.segments().iter().filter_map(|segment| segment.as_stored());
-            let keyed = stored.filter(|stored| stored.recipe.is_some());
-            keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect()
-        });
-        self.mapping.wipe_key().map_err(|e| self.refused(&e))?;
-        // Each thread that serves the volume drops the key as it learns of it.
-        let deadline = Instant::now() + FORGETTING;
-        while ciphers.iter().any(|cipher| cipher.strong_count() > 0) {
-            if Instant::now() > deadline {
-                let message =
-                    "the key is wiped for all requests to come, but a thread still holds it in memory";
-                return Err(Refusal::new(RefusalKind::Failed, message, "`underseal close`"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let mut keys = self.keys();
+        keys.can_be_wiped()?;
+        keys.wipe(|e| self.refused(e))
     }
 
-    fn set_key(&self, key: &Key) -> Answer {
-        let keyless = self.keyless()?;
+    fn set_key(&self, key: &Key, resume: bool) -> Answer {
+        let mut keys = self.keys();
         if !self.mapping.is_suspended() {
+            keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
-        let volume = keyless.with_key(key).map_err(|e| {
-            let bits = keyless.recipe().key_size * 8;
-            Refusal::new(
-                RefusalKind::Key,
-                e.to_string(),
-                format!("a key of {bits} bits, as {} digits", bits / 4),
-            )
-        })?;
-        self.mapping.replace_volume(volume).map_err(|e| self.refused(&e))
+        keys.set(key, |e| self.refused(e))?;
+        if resume { self.mapping.resume().map_err(|e| self.refused(&e)) } else { Ok(()) }
     }
 
-    fn keyless(&self) -> Answer<&Keyless> {
-        match &self.keyless {
-            Some(Ok(keyless)) => Ok(keyless),
-            Some(Err(e)) => Err(Refusal::new(RefusalKind::Unsupported, e.to_string(), "")),
-            None => Err(Refusal::new(RefusalKind::Unsupported, "it had no key when it was opened", "")),
-        }
+    fn resize(&self, size: Option<u64>, limit: Duration) -> Answer<Reply> {
+        let _keys = self.keys();
+        let before = self.mapping.size();
+        let size = self.mapping.resize(size.or(self.size), limit).map_err(|e| self.refused(&e))?;
+        // Also where nothing changed: somebody may not have heard of the last time.
+        let notes: Vec<_> = self.tell_size.iter().filter_map(|tell| tell(before, size)).collect();
+        notes.iter().for_each(|note| log::warn!("resize: {note}"));
+        Ok(Reply::Resized { size, notes })
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_suspended(&self) -> Refusal {
@@ -174,11 +202,12 @@ impl Controlled {
             Kind::NoKey => Refusal::new(
                 RefusalKind::NoKey,
                 "aborting resume - crypt key is not set.",
-                format!("underseal message {name} key set --key-file FILE"),
+                format!("underseal resume {name} with its passphrase, or underseal message {name} key set"),
             ),
             Kind::Policy => {
                 Refusal::new(RefusalKind::Policy, error.to_string(), "`underseal help policy` lists them")
             }
+            Kind::Layout => Refusal::new(RefusalKind::Size, error.to_string(), ""),
             Kind::Busy => {
                 Refusal::new(RefusalKind::Busy, error.to_string(), "again, with a longer --timeout")
             }

@@ -1,6 +1,7 @@
-//! What is found under the mount: one file, or a folder of them. It never changes.
+//! What is found under the mount: one file, or a folder of them. Only the size of the volume changes, and with it the last file's.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use underseal_datapath::Mapping;
@@ -18,56 +19,75 @@ const FOLDER: u32 = 0o040_000;
 
 /// The files and who owns them.
 pub(super) struct Files {
+    mapping: Arc<Mapping>,
     root: Root,
     uid: u32,
     gid: u32,
     read_only: bool,
     block: u32,
     since: u64,
-    size: u64,
 }
 
 enum Root {
     /// The whole volume.
     File,
-    /// A file for each segment: the part of the volume that it shows.
-    Folder(Vec<(String, Range<u64>)>),
+    /// A file for each segment, and where that begins in the volume; it ends where the next one begins.
+    Folder(Vec<(String, u64)>),
 }
 
 impl Files {
     /// The volume as one file.
-    pub(super) fn one(mapping: &Mapping) -> Self {
+    pub(super) fn one(mapping: &Arc<Mapping>) -> Self {
         Self::new(mapping, Root::File)
     }
 
     /// Its segments as files: `segment0`, `segment1`, ..
-    pub(super) fn folder(mapping: &Mapping) -> Self {
+    pub(super) fn folder(mapping: &Arc<Mapping>) -> Self {
         // Without its key the volume cannot be asked, nor read.
         let volume = mapping.volume();
         let segments = volume.iter().flat_map(|volume| volume.segments());
-        let files = segments.enumerate().map(|(i, s)| (format!("segment{i}"), s.start..s.end()));
+        let files = segments.enumerate().map(|(i, s)| (format!("segment{i}"), s.start));
         Self::new(mapping, Root::Folder(files.collect()))
     }
 
-    fn new(mapping: &Mapping, root: Root) -> Self {
+    fn new(mapping: &Arc<Mapping>, root: Root) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Self {
+            mapping: mapping.clone(),
             root,
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
             read_only: mapping.read_only(),
             block: mapping.preferred_block(),
             since,
-            size: mapping.size(),
         }
     }
 
     /// The part of the volume that a file shows.
     pub(super) fn range(&self, node: u64) -> Option<Range<u64>> {
         match &self.root {
-            Root::File => (node == ROOT).then_some(0..self.size),
-            Root::Folder(files) => Some(files.get(index(node)?)?.1.clone()),
+            Root::File => (node == ROOT).then_some(0..self.size()),
+            Root::Folder(files) => {
+                let number = index(node)?;
+                let end = files.get(number + 1).map_or_else(|| self.size(), |next| next.1);
+                Some(files.get(number)?.1..end)
+            }
         }
+    }
+
+    /// The file that changes with the volume's size, and where that file begins in the volume.
+    pub(super) fn last(&self) -> (u64, u64) {
+        match &self.root {
+            Root::File => (ROOT, 0),
+            Root::Folder(files) => {
+                let number = files.len().saturating_sub(1);
+                (FIRST + number as u64, files.last().map_or(0, |last| last.1))
+            }
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.mapping.size()
     }
 
     pub(super) fn attr(&self, node: u64) -> Option<Attr> {
@@ -112,7 +132,7 @@ impl Files {
         StatVfs {
             f_bsize: block,
             f_frsize: block,
-            f_blocks: self.size / block,
+            f_blocks: self.size() / block,
             f_bfree: 0,
             f_bavail: 0,
             f_files: files as u64,

@@ -14,10 +14,13 @@ use super::files::Files;
 use super::mount::{MountPoint, mount};
 use super::turns::Turns;
 use super::worker::Worker;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, TellSize};
 
 /// The largest block: the kernel writes pages of this size, several threads at once.
 const LARGEST_BLOCK: u32 = 4096;
+
+/// What the kernel keeps of a file in one piece.
+const PAGE: u64 = 4096;
 
 /// How long a thread has to end its last requests once it is too late for more.
 const CUT_OFF: Duration = Duration::from_secs(5);
@@ -44,6 +47,8 @@ impl Default for FuseConfig {
 /// A mounted volume that is being served.
 pub struct FuseServer {
     shared: Arc<Shared>,
+    /// For what the kernel did not ask: nothing comes in here.
+    teller: Arc<Channel>,
     session: Session,
     drain_timeout: Duration,
 }
@@ -126,13 +131,29 @@ impl FuseServer {
         }
         drop(ready);
         begun.iter().collect::<Result<()>>()?;
+        let teller = Arc::new(session.channel(false).map_err(no_thread)?);
         log::info!("serving {} through FUSE", shared.path.display());
-        Ok(Self { shared, session, drain_timeout: config.drain_timeout })
+        Ok(Self { shared, teller, session, drain_timeout: config.drain_timeout })
     }
 
     /// What stops this server.
     pub fn stopper(&self) -> FuseStopper {
         FuseStopper(self.shared.clone())
+    }
+
+    /// Makes the kernel see another size of the volume: it asks for the file's attributes again, and forgets what it has of its
+    /// pages beyond the smaller end. While the volume is suspended pages may wait for it to go on, and are left: the kernel
+    /// drops them itself when it learns of the size.
+    pub fn size_teller(&self) -> TellSize {
+        let (shared, teller) = (self.shared.clone(), self.teller.clone());
+        Arc::new(move |from, to| {
+            let (node, begins) = shared.files.last();
+            let page = from.min(to).saturating_sub(begins) / PAGE * PAGE;
+            let pages = (!shared.mapping.is_suspended()).then_some(page);
+            let path = shared.path.display();
+            let told = teller.forget(node, pages);
+            told.err().map(|e| format!("{path} has its new size in a second: the kernel was not told: {e}"))
+        })
     }
 
     /// Waits until the volume is unmounted, by the stopper or by anybody else, and nobody has it open.

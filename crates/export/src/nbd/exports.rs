@@ -53,6 +53,15 @@ impl Exports {
         Ok(Self(exports))
     }
 
+    /// The same exports, each with the size that it has now, where that is known.
+    pub(super) fn sized(&self, size: impl Fn(usize) -> Option<u64>) -> Self {
+        let mut exports = self.0.clone();
+        for (number, export) in exports.iter_mut().enumerate() {
+            export.size = size(number).unwrap_or(export.size);
+        }
+        Self(exports)
+    }
+
     /// The export of that name; no name means the first one, unless one is really named "".
     pub fn find(&self, name: &[u8]) -> Option<usize> {
         let exact = self.0.iter().position(|export| export.name.as_bytes() == name);
@@ -122,6 +131,14 @@ mod tests {
             (Some(0), Some(1), None, None)
         );
         assert_eq!(Exports::new(vec![export("a"), export("")]).unwrap().find(b""), Some(1));
+    }
+
+    #[test]
+    fn only_sizes_that_are_known_change() {
+        let exports = Exports::new(vec![export("a"), export("b")]).unwrap();
+        let sized = exports.sized(|number| (number == 1).then_some(1 << 30));
+        assert_eq!((sized[0].clone(), sized[1].size), (export("a"), 1 << 30));
+        assert_eq!(sized[1].name, "b");
     }
 
     #[test]

@@ -71,6 +71,10 @@ impl VolumeHandler {
 }
 
 impl ConnectionHandler for VolumeHandler {
+    fn size(&self, export: usize) -> Option<u64> {
+        self.mappings.get(export).map(|mapping| mapping.size())
+    }
+
     fn serve(&self, connection: Connection) -> Result<()> {
         let Connection { transport, negotiated, peer, stop, .. } = connection;
         let mapping = self.mappings.get(negotiated.export).ok_or_else(|| {

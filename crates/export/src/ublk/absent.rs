@@ -45,6 +45,11 @@ impl UblkServer {
         match self.0 {}
     }
 
+    /// As where there is ublk.
+    pub fn size_teller(&self) -> crate::TellSize {
+        match self.0 {}
+    }
+
     /// What stops this server.
     pub fn stopper(&self) -> UblkStopper {
         match self.0 {}

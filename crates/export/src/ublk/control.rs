@@ -113,6 +113,14 @@ impl ControlDevice {
         Ok(params)
     }
 
+    /// Gives a disk that is started another size, in sectors of 512 bytes, where the driver [can](Self::features) do that.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn update_size(&mut self, id: u32, sectors: u64) -> io::Result<()> {
+        self.exchange::<u64>(sys::UBLK_U_CMD_UPDATE_SIZE, id, sectors, None, true, &|| false)
+    }
+
     /// Makes the disk appear, once every queue fetches requests; unless the caller gives up.
     ///
     /// # Errors

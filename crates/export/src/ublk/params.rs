@@ -53,6 +53,12 @@ pub(super) fn of(mapping: &Mapping) -> Result<sys::ublk_params> {
     })
 }
 
+/// The size in the kernel's sectors. What is left beyond whole blocks nobody could reach.
+pub(super) fn sectors(mapping: &Mapping) -> u64 {
+    let block = u64::from(mapping.block()).max(SECTOR);
+    mapping.size() / block * (block / SECTOR)
+}
+
 fn basic(mapping: &Mapping, block: u64, preferred: u64, attrs: u32) -> sys::ublk_param_basic {
     let shift = |bytes: u64| u8::try_from(bytes.ilog2()).unwrap_or(u8::MAX);
     sys::ublk_param_basic {
@@ -62,8 +68,7 @@ fn basic(mapping: &Mapping, block: u64, preferred: u64, attrs: u32) -> sys::ublk
         io_opt_shift: shift(preferred),
         io_min_shift: shift(preferred),
         max_sectors: LONGEST >> 9,
-        // What is left beyond whole blocks nobody could reach.
-        dev_sectors: mapping.size() / block * (block / SECTOR),
+        dev_sectors: sectors(mapping),
         ..Default::default()
     }
 }

@@ -20,7 +20,7 @@ use super::control::ControlDevice;
 use super::link::Link;
 use super::worker::{Part, Worker};
 use super::{UblkConfig, character, params};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, TellSize};
 
 /// How often it is looked whether a device that is in use still is.
 const LOOK: Duration = Duration::from_millis(100);
@@ -43,6 +43,8 @@ pub struct UblkStopper(Arc<Mutex<Sender<Message>>>);
 /// What the device's thread is told.
 enum Message {
     Stop,
+    /// The volume has another size. What became of it is sent back.
+    Size(Sender<io::Result<()>>),
     /// A queue's thread has ended, well or not.
     Ended(Result<()>),
 }
@@ -116,6 +118,26 @@ impl UblkServer {
         self.stopper.clone()
     }
 
+    /// Gives the device the volume's size, where the driver can do that (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
+    pub fn size_teller(&self) -> TellSize {
+        let (messages, device) = (self.stopper.0.clone(), self.device.clone());
+        Arc::new(move |_, _| {
+            let (answer, answered) = mpsc::channel();
+            let _ = messages.lock().unwrap_or_else(PoisonError::into_inner).send(Message::Size(answer));
+            // The answer never comes where the device is being stopped, or gone: then nobody needs it.
+            let told = answered.recv_timeout(CLOSED).unwrap_or(Ok(()));
+            let why = told.err().map(|e| match Errno::from_io_error(&e) {
+                Some(Errno::OPNOTSUPP) => {
+                    "this kernel changes the size of no ublk device (Linux 6.16 does)".into()
+                }
+                _ => e.to_string(),
+            });
+            why.map(|why| {
+                format!("{} has its new size when the volume is opened again: {why}", device.display())
+            })
+        })
+    }
+
     /// Waits until the device is gone: by the stopper, or by anybody who deletes it.
     ///
     /// # Errors
@@ -136,6 +158,7 @@ impl UblkStopper {
 
 /// A device that runs.
 struct Device {
+    mapping: Arc<Mapping>,
     control: ControlDevice,
     id: u32,
     config: UblkConfig,
@@ -166,7 +189,8 @@ impl Device {
                 return Err(refused(format!("{} cannot be opened", character::path(id)), e));
             }
         };
-        let mut this = Self { control, id, config, queues: Vec::new(), file, link: None };
+        let mut this =
+            Self { mapping: mapping.clone(), control, id, config, queues: Vec::new(), file, link: None };
         let begun = this.begin(mapping, &info, recovered, sender, messages);
         match begun {
             Ok(()) => {
@@ -255,15 +279,21 @@ impl Device {
 
     /// Waits for the end.
     fn serve(mut self, messages: &Receiver<Message>) -> Result<()> {
-        match messages.recv() {
-            Ok(Message::Ended(result)) => {
-                match &result {
-                    Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
-                    Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
+        loop {
+            match messages.recv() {
+                Ok(Message::Ended(result)) => {
+                    match &result {
+                        Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
+                        Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
+                    }
+                    return result.and(self.delete(None));
                 }
-                return result.and(self.delete(None));
+                Ok(Message::Size(answer)) => {
+                    // Who asked has gone if it took too long.
+                    let _ = answer.send(self.update_size());
+                }
+                Ok(Message::Stop) | Err(_) => break,
             }
-            Ok(Message::Stop) | Err(_) => {}
         }
         let claim = match self.drained(messages) {
             Ok(claim) => claim,
@@ -279,6 +309,13 @@ impl Device {
             }
         };
         self.delete(claim)
+    }
+
+    fn update_size(&mut self) -> io::Result<()> {
+        if self.control.features()? & u64::from(sys::UBLK_F_UPDATE_SIZE) == 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.control.update_size(self.id, params::sectors(&self.mapping))
     }
 
     /// Waits until nobody has the device mounted or otherwise for itself.
@@ -306,7 +343,7 @@ impl Device {
             }
             match messages.recv_timeout(left.min(LOOK)) {
                 Ok(Message::Ended(_)) => return Ok(None),
-                Ok(Message::Stop) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Stop | Message::Size(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),
             }
         }

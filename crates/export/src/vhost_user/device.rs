@@ -30,6 +30,7 @@ pub(super) struct Device {
     mapping: Arc<Mapping>,
     serial: [u8; SERIAL],
     features: u64,
+    protocol: VhostUserProtocolFeatures,
     memory: Arc<Memory>,
     inflight: Option<Inflight>,
     queues: Box<[Virtqueue]>,
@@ -55,7 +56,13 @@ impl Device {
     pub(super) fn new(mapping: Arc<Mapping>, queues: u16, serial: [u8; SERIAL]) -> Self {
         let queues = (0..queues).map(|_| Virtqueue::default()).collect();
         let (features, memory) = (0, Arc::default());
-        Self { mapping, serial, features, memory, inflight: None, queues, closing: false }
+        let protocol = VhostUserProtocolFeatures::empty();
+        Self { mapping, serial, features, protocol, memory, inflight: None, queues, closing: false }
+    }
+
+    /// Whether the front end has negotiated this.
+    pub(super) fn has(&self, feature: VhostUserProtocolFeatures) -> bool {
+        self.protocol.contains(feature)
     }
 
     /// Ends all rings; what they have is answered. `gone`: the front end is not there any more.
@@ -296,6 +303,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Features::CONFIG
             | Features::INFLIGHT_SHMFD
             | Features::RESET_DEVICE
+            | Features::BACKEND_REQ
             | Features::CONFIGURE_MEM_SLOTS)
     }
 
@@ -304,6 +312,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if unknown != 0 {
             return Err(broken(format!("protocol features {unknown:#x}, which were not offered")));
         }
+        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
         Ok(())
     }
 

@@ -10,12 +10,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use underseal_datapath::Mapping;
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost::vhost_user::{BackendReqHandler, Error as ProtocolError};
 
+use super::back;
 use super::device::Device;
 use super::request::SERIAL;
 use crate::net::{Attend, Attendant, Endpoint, Found, Socket, SocketAccess};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, TellSize};
 
 /// Front ends that may be at the door: the one that is served, and those that are told so.
 const CALLERS: usize = 16;
@@ -70,6 +72,8 @@ struct State {
 struct Session {
     device: Arc<Mutex<Device>>,
     socket: Arc<UnixStream>,
+    /// For what the front end is told without having asked, if it wants to be.
+    back: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl VhostUserServer {
@@ -107,6 +111,12 @@ impl VhostUserServer {
         VhostUserStopper(self.shared.clone())
     }
 
+    /// Makes the front end, and by it the driver, see another size of the volume, where it takes messages of this device.
+    pub fn size_teller(&self) -> TellSize {
+        let shared = self.shared.clone();
+        Arc::new(move |_, _| shared.tell_of_change())
+    }
+
     /// Waits until the stopper is used and the front end's requests are answered.
     ///
     /// # Errors
@@ -116,7 +126,7 @@ impl VhostUserServer {
         let state = self.shared.lock();
         let waiting = self.shared.changed.wait_while(state, |state| !state.stopping);
         let session = waiting.unwrap_or_else(PoisonError::into_inner).session.clone();
-        let Some(Session { device, socket }) = session else { return Ok(()) };
+        let Some(Session { device, socket, .. }) = session else { return Ok(()) };
         let hang_up = {
             let socket = socket.clone();
             move || {
@@ -177,9 +187,21 @@ impl Shared {
             return None;
         }
         let device = Device::new(self.mapping.clone(), self.queues, self.serial);
-        let session = Session { device: Arc::new(Mutex::new(device)), socket: socket.clone() };
+        let device = Arc::new(Mutex::new(device));
+        let session = Session { device, socket: socket.clone(), back: Arc::default() };
         state.session = Some(session.clone());
         Some(session)
+    }
+
+    /// Tells the front end that the configuration, which has the size, is another one.
+    fn tell_of_change(&self) -> Option<String> {
+        let session = self.lock().session.clone()?;
+        let told = match &*lock(&session.back) {
+            Some(back) => back::tell_of_change(back).map_err(|e| e.to_string()),
+            None => Err("it takes no messages (BACKEND_REQ)".into()),
+        };
+        let why = told.err()?;
+        Some(format!("{}: the front end has the new size when it connects again: {why}", self.name))
     }
 
     fn leave(&self) {
@@ -198,6 +220,11 @@ impl Shared {
         log::info!("{name}: a front end has come");
         let mut handler = BackendReqHandler::from_stream(for_handler, session.device.clone());
         let end = loop {
+            match session.take_back_channel() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(end) => break ProtocolError::ReqHandlerError(end),
+            }
             if let Err(end) = handler.handle_request() {
                 break end;
             }
@@ -210,6 +237,24 @@ impl Shared {
         }
         lock(&session.device).end(true);
         Ok(())
+    }
+}
+
+impl Session {
+    /// Waits for a message, and takes the one that the handler does not. Whether it was that.
+    fn take_back_channel(&self) -> std::io::Result<bool> {
+        type Features = VhostUserProtocolFeatures;
+        // What is not negotiated the handler refuses.
+        let (wanted, acknowledges) = {
+            let device = lock(&self.device);
+            (device.has(Features::BACKEND_REQ), device.has(Features::REPLY_ACK))
+        };
+        let taken = if wanted { back::take(&self.socket, acknowledges)? } else { None };
+        let is_it = taken.is_some();
+        if is_it {
+            *lock(&self.back) = taken;
+        }
+        Ok(is_it)
     }
 }
 

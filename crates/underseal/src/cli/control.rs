@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use underseal_export::control::Name;
 
+use super::SecretArgs;
+use crate::size;
+
 /// Lists the volumes that are open.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -54,31 +57,72 @@ pub(crate) struct PolicyArgs {
 
 /// Makes a volume finish what is in flight, flush it, and take up nothing more until `underseal resume`.
 ///
-/// Clients wait. The image can be copied, or the key changed, while nothing moves.
+/// Clients wait. The image can be copied, or the key changed, while nothing moves. With --wipe the key is nowhere in memory
+/// afterwards, as with cryptsetup luksSuspend, and `underseal resume` asks for it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  underseal suspend disk.img && cp --reflink disk.img snapshot.img; underseal resume disk.img")]
+  underseal suspend disk.img && cp --reflink disk.img snapshot.img; underseal resume disk.img
+  underseal suspend disk.img --wipe && systemctl suspend; underseal resume disk.img")]
 pub(crate) struct SuspendArgs {
     #[command(flatten)]
     pub(crate) volume: NameArg,
     /// Give up, and go on as before, when requests in flight take longer than this
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
     pub(crate) timeout: u32,
+    /// Then wipe the volume's key
+    #[arg(long)]
+    pub(crate) wipe: bool,
 }
 
-/// Lets a suspended volume go on.
+/// Lets a suspended volume go on; asks for its passphrase where its key is wiped.
+///
+/// The header is read again, where the volume was opened from: a passphrase that was added since is good. A plain volume takes its
+/// passphrase or key file as it was opened, a table's its key as the table says it (hex digits, or :SIZE:TYPE:NAME). Whether
+/// that is the right one nothing can tell for those two: wrong keys read noise.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  underseal resume disk.img")]
+  underseal resume disk.img
+  underseal resume disk.img --passphrase-file passphrase
+  underseal resume disk.img --header backup.hdr")]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub(crate) volume: NameArg,
+    /// Read the LUKS header from this file; by default from where the volume was opened
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+    /// Try this keyslot only
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+}
+
+/// Gives a volume another size while it is open, until it is closed.
+///
+/// Without --size it takes all that its image or device has now, or what its LUKS2 header says where that has a size. Nothing is
+/// written to the header, and nothing that lies beyond a smaller end is lost: make the filesystem smaller before. Of a
+/// table with several lines the last one changes. Users of a mount, a ublk device (Linux 6.16) and a virtual machine see the new
+/// size at once, NBD clients when they connect again.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  truncate -s 20G disk.img && underseal resize disk.img
+  underseal resize disk.img --size 8G")]
+pub(crate) struct ResizeArgs {
+    #[command(flatten)]
+    pub(crate) volume: NameArg,
+    /// The new size
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Give up, and keep the old size, when requests beyond a smaller end take longer than this
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) timeout: u32,
 }
 
 /// Sends a suspended volume one of dm-crypt's messages: `key wipe` or `key set`.
 ///
 /// After `key wipe` the volume's key is nowhere in memory, and the volume cannot be resumed before `key set`. A key that
-/// is set must have the size of the old one. Whether it is the right one is not checked: wrong keys read noise.
+/// is set must have the size of the old one, and of a LUKS volume be the right one. Of plain volumes and tables nothing can
+/// tell that: wrong keys read noise.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal suspend disk.img
@@ -146,6 +190,7 @@ pub(crate) enum Control {
     Policy(PolicyArgs),
     Suspend(SuspendArgs),
     Resume(ResumeArgs),
+    Resize(ResizeArgs),
     Message(MessageArgs),
     Close(CloseArgs),
     Top(TopArgs),

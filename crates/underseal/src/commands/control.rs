@@ -1,6 +1,7 @@
-//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `message`, `close`, `top`.
+//! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`, `close`, `top`.
 
 mod message;
+mod resume;
 mod show;
 mod top;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
-use crate::cli::{Control, ListArgs, PolicyArgs, StatusArgs, SuspendArgs};
+use crate::cli::{Control, ListArgs, PolicyArgs, ResizeArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Versioned, json, print, print_json, printable};
@@ -23,7 +24,8 @@ pub(super) fn run(command: Control) -> Result<()> {
         Control::Status(args) => status(&args),
         Control::Policy(args) => policy(args),
         Control::Suspend(args) => suspend(&args),
-        Control::Resume(args) => done(&args.volume.name, &Request::Resume),
+        Control::Resume(args) => resume::run(&args),
+        Control::Resize(args) => resize(&args),
         Control::Message(args) => message::run(&args),
         Control::Close(args) => end(&args.volume.name),
         Control::Top(args) => top::run(&args),
@@ -58,9 +60,23 @@ fn policy(args: PolicyArgs) -> Result<()> {
 }
 
 fn suspend(args: &SuspendArgs) -> Result<()> {
-    let request = Request::Suspend { seconds: args.timeout };
+    let request = Request::Suspend { seconds: args.timeout, wipe: args.wipe };
     let limit = PATIENCE + Duration::from_secs(args.timeout.into());
     finished(&args.volume.name, ask(&args.volume.name, &request, None, limit)?)
+}
+
+/// Says the size that the volume has then, and who does not see it yet.
+fn resize(args: &ResizeArgs) -> Result<()> {
+    let name = &args.volume.name;
+    let request = Request::Resize { size: args.size, seconds: args.timeout };
+    let limit = PATIENCE + Duration::from_secs(args.timeout.into());
+    match ask(name, &request, None, limit)? {
+        Reply::Resized { size, notes } => {
+            notes.iter().for_each(|note| log::warn!("{name}: {}", printable(note)));
+            print(&format!("{name} has {size} bytes now\n"))
+        }
+        other => finished(name, other),
+    }
 }
 
 /// Ends a volume's server, and waits until it has ended; it may be about to end already.
@@ -126,7 +142,7 @@ fn status_of(name: &Name, mut client: Client) -> Result<Status> {
     match client.ask(&Request::Status, None, PATIENCE).map_err(|e| failed(name, e))? {
         Reply::Status(status) => Ok(*status),
         Reply::Refused(refusal) => Err(refused(name, refusal)),
-        Reply::Done => Err(Error::new(Exit::Failed, format!("{name}: no status in the answer"))),
+        _ => Err(Error::new(Exit::Failed, format!("{name}: no status in the answer"))),
     }
 }
 
@@ -142,7 +158,11 @@ fn ask(name: &Name, request: &Request, key: Option<&Key>, limit: Duration) -> Re
 fn finished(name: &Name, reply: Reply) -> Result<()> {
     match reply {
         Reply::Refused(refusal) => Err(refused(name, refusal)),
-        Reply::Done | Reply::Status(_) => Ok(()),
+        Reply::Noted(notes) => {
+            notes.iter().for_each(|note| log::warn!("{name}: {}", printable(note)));
+            Ok(())
+        }
+        Reply::Done | Reply::Resized { .. } | Reply::Status(_) => Ok(()),
     }
 }
 
@@ -162,10 +182,12 @@ fn failed(name: &Name, e: underseal_export::Error) -> Error {
 
 fn refused(name: &Name, refusal: Refusal) -> Error {
     let exit = match refusal.kind {
-        RefusalKind::Request | RefusalKind::Policy | RefusalKind::NotSuspended | RefusalKind::Key => {
-            Exit::Usage
-        }
-        RefusalKind::NoKey => Exit::NoKey,
+        RefusalKind::Request
+        | RefusalKind::Policy
+        | RefusalKind::NotSuspended
+        | RefusalKind::Key
+        | RefusalKind::Size => Exit::Usage,
+        RefusalKind::NoKey | RefusalKind::WrongKey => Exit::NoKey,
         RefusalKind::Unsupported => Exit::Unsupported,
         RefusalKind::Forbidden | RefusalKind::Busy | RefusalKind::Failed => Exit::Failed,
     };

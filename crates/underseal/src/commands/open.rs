@@ -57,7 +57,7 @@ pub(super) fn serve(
     }
     sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, lower } = open()?;
+    let Opened { mapping, lower, opened, known } = open()?;
     let mapping = Arc::new(for_kernels(args, mapping)?);
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
@@ -84,6 +84,7 @@ pub(super) fn serve(
     let ready = uri::ready_text(name, &addresses, &paths);
     addresses.extend(paths);
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
+    let described = control::Opening { image: name, opened, known, addresses };
     let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping);
@@ -93,7 +94,8 @@ pub(super) fn serve(
         move || stoppers.stop()
     };
     let in_force = Arc::new(OnceLock::new());
-    let sides = control::start(&args.control, metrics, name, addresses, &in_force, &mapping, stop)?;
+    let tell_size = ways.iter().filter_map(Way::tells_size).collect();
+    let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // All is open, and nobody has been told yet.
     if let Some(state) = sandbox::enter(args, &lower, disk, &mapping)? {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
+use underseal_export::control::Known;
+use underseal_export::control::status::{Format, Opened as Described};
 use underseal_volume::table::Table;
 use underseal_volume::{ErrorKind, ReadAt};
 
@@ -17,7 +19,7 @@ use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::output::print;
 use crate::passphrase::secret_file;
-use crate::volume::Opened;
+use crate::volume::{Opened, key_size};
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -28,7 +30,10 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
             let options = args.lower.options(args.read_only);
             let table = parse(&args.file)?;
             let lower = devices(&table);
-            Ok(Opened { mapping: activate(&table, options)?, lower })
+            let mapping = activate(&table, options)?;
+            let key_size = mapping.volume().and_then(|volume| key_size(&volume));
+            let opened = Described { format: Format::Table, header: None, key_size, hash: None };
+            Ok(Opened { mapping, lower, opened, known: Known::default() })
         }),
     }
 }

@@ -38,6 +38,11 @@ pub(crate) fn ask(question: &str) -> Result<Key> {
     }
 }
 
+/// Whether there is one.
+pub(crate) fn is_there() -> bool {
+    open().is_ok()
+}
+
 /// Asks before something that cannot be undone; false where nobody can be asked.
 ///
 /// # Errors

@@ -178,7 +178,7 @@ fn a_wiped_key_is_nowhere_in_memory_and_a_set_one_on_locked_pages_only() {
 }
 
 /// The flags of a process's mappings that hold these bytes.
-fn pages_with(pid: u64, bytes: &[u8]) -> Vec<String> {
+pub(crate) fn pages_with(pid: u64, bytes: &[u8]) -> Vec<String> {
     use std::os::unix::fs::FileExt;
     let mut smaps = String::new();
     std::fs::File::open(format!("/proc/{pid}/smaps")).unwrap().read_to_string(&mut smaps).unwrap();

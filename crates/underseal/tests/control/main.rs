@@ -7,6 +7,8 @@
 //!   policy.rs   another policy while fio verifies
 //!   suspend.rs  requests wait, and go on
 //!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
+//!   life.rs     wiped, and resumed with a passphrase; headers that others change meanwhile
+//!   resize.rs   grown and shrunk while it is served
 //!   others.rs   another user; nonsense and slowness on the socket
 //!   metrics.rs  what Prometheus scrapes
 //!   top.rs      the live view, on a pipe and on a terminal
@@ -17,11 +19,13 @@
 mod support;
 
 mod keys;
+mod life;
 mod metrics;
 mod names;
 mod operator;
 mod others;
 mod policy;
+mod resize;
 mod sandbox;
 mod status;
 mod suspend;

@@ -95,3 +95,26 @@ fn flags_of_a_table_set_the_policy() {
         server.stop();
     }
 }
+
+#[test]
+fn who_asks_for_priority_that_the_server_has_given_up_is_told() {
+    let operator = Operator::new();
+    let (_, server) = operator.open(&[]);
+    let ran = operator.run("policy image workers,high-priority");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("no effect"), "{ran:?}");
+    assert_eq!(operator.does("policy image"), "workers,high-priority\n");
+    let ran = operator.run("policy image workers");
+    assert!(ran.err.is_empty(), "{ran:?}");
+    let log = server.stop();
+    assert!(log.contains("no effect") && !log.contains("sandbox"), "{log}");
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Where it was asked for from the start it is kept.
+    let operator = Operator::new();
+    let (_, server) = operator.open(&["--policy", "workers,high-priority"]);
+    let ran = operator.run("policy image adaptive,high-priority");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
+    server.stop();
+}

@@ -7,6 +7,7 @@
 //!   filesystems.rs loop devices with ext4, xfs and btrfs
 //!   ending.rs      unmounted, stopped, stopped while in use, killed
 //!   control.rs     under an operator's hands: status, suspended, closed
+//!   resize.rs      grown and shrunk while it is mounted
 //!   user.rs        all of it by another user than root, through fusermount3
 //!   refusals.rs    paths and systems where nothing can be mounted
 //! ```
@@ -25,4 +26,5 @@ mod mounted;
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
 mod refusals;
+mod resize;
 mod user;

@@ -19,6 +19,7 @@ fn a_volume_is_a_disk_to_the_kernel() {
     guest.task("filesystem", &script(&volume, FILESYSTEM));
     guest.task("freed", &script(&volume, FREED));
     guest.task("operator", &script(&volume, OPERATOR));
+    guest.task("resize", &script(&volume, RESIZE));
     guest.task("user", &script(&volume, USER));
     guest.boot();
 }
@@ -141,6 +142,28 @@ mv /run/user/image /run/image
 chmod 600 /dev/ublk-control
 refused 'this user may not use' setpriv --reuid 1000 --regid 1000 --clear-groups \\
     /run/user/ours open /run/user/image --ublk --passphrase-file /run/user/pass
+";
+
+/// The size changes at once from Linux 6.16 on. Before, the operator is told, and the next server's disk has it.
+const RESIZE: &str = "
+serve /run/image disk
+size() { blockdev --getsize64 /dev/underseal/disk; }
+before=$(size)
+truncate -s +16M /run/image
+$OURS resize disk > said 2>&1
+after=$(size)
+if grep 'when the volume is opened again' said; then
+    [ $after = $before ]
+else
+    [ $after = $((before + (16 << 20))) ]
+    dd if=/dev/zero of=/dev/underseal/disk bs=4k count=1 seek=$((before / 4096)) oflag=direct status=none
+    $OURS resize disk --size $before
+    [ $(size) = $before ]
+fi
+stop
+serve /run/image disk
+[ $(size) = $((before + (16 << 20))) ]
+stop
 ";
 
 #[test]

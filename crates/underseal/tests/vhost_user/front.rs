@@ -243,7 +243,11 @@ fn negotiate(socket: &Path) -> Frontend {
     let wanted = VERSION_1 | PROTOCOL_FEATURES | EVENT_INDEX | INDIRECT_DESCRIPTORS | BLOCK_FLUSH;
     assert_eq!(offered & wanted, wanted, "{offered:#x}");
     let protocol = link.get_protocol_features().unwrap();
-    let wanted_of_it = Protocol::REPLY_ACK | Protocol::CONFIG | Protocol::INFLIGHT_SHMFD | Protocol::MQ;
+    let wanted_of_it = Protocol::REPLY_ACK
+        | Protocol::CONFIG
+        | Protocol::INFLIGHT_SHMFD
+        | Protocol::MQ
+        | Protocol::BACKEND_REQ;
     assert!(protocol.contains(wanted_of_it), "{protocol:?}");
     link.set_protocol_features(wanted_of_it).unwrap();
     link.set_hdr_flags(vhost::vhost_user::message::VhostUserHeaderFlag::NEED_REPLY);

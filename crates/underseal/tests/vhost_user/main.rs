@@ -8,6 +8,7 @@
 //!   messages.rs    messages and memory that break them
 //!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
 //!   recovery.rs    a server that is killed, and what was in flight
+//!   resize.rs      a disk that gets another size
 //!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
 //! ```
 
@@ -28,4 +29,5 @@ mod messages;
 mod operator;
 mod recovery;
 mod requests;
+mod resize;
 mod sessions;

@@ -8,7 +8,7 @@ use super::metadata::{Digest, Keyslot, Metadata};
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::storage::ReadAt;
-use crate::{Error, ErrorKind, KdfLimits, Result, UnlockOptions, Unlocked, VolumeKey};
+use crate::{Error, ErrorKind, KdfLimits, KeyCheck, Result, UnlockOptions, Unlocked, VolumeKey};
 
 /// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number.
 pub(super) fn unlock(
@@ -44,6 +44,13 @@ pub(super) fn confirm(metadata: &Metadata, key: &VolumeKey) -> Result<()> {
         Some(digest) if matches(digest, &key.key, &budget)? => Ok(()),
         _ => Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume")),
     }
+}
+
+/// What the digest of a key knows of it.
+pub(super) fn key_check(metadata: &Metadata, key: &VolumeKey) -> Result<KeyCheck> {
+    let check = metadata.digests.get(&key.digest).and_then(|digest| digest.check.as_ref().ok());
+    let check = check.ok_or_else(|| Error::new(ErrorKind::WrongKey, "the header does not know this key"))?;
+    Ok(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len: key.key.len() })
 }
 
 /// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one

@@ -140,6 +140,12 @@ impl Metadata {
     pub(crate) fn data_offset(&self) -> u64 {
         self.segments.values().filter(|s| !s.is_backup()).map(|s| s.offset).min().unwrap_or(0)
     }
+
+    /// The size of the data in bytes; none where a segment reaches to the end of its device.
+    pub(crate) fn data_size(&self) -> Option<u64> {
+        let mut segments = self.segments.values().filter(|segment| !segment.is_backup());
+        segments.try_fold(0, |sum: u64, segment| sum.checked_add(segment.size?))
+    }
 }
 
 fn numbered<T>(node: &Node<'_>, parse: impl Fn(&Node<'_>) -> Result<T>) -> Result<BTreeMap<u32, T>> {

@@ -49,8 +49,12 @@ fn what_cryptsetup_makes_opens_here_with_the_same_volume_key() {
         assert_eq!(hex(opened.key.key().as_bytes()), hex(volume_key), "{case}");
         activate(&image, PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{case}: {e}"));
         header.volume_key(key(volume_key), &UnlockOptions::default()).unwrap();
+        let check = header.key_check(&opened.key).unwrap();
+        check.confirm(&key(volume_key)).unwrap();
         let longer = [volume_key, &[0]].concat();
-        for wrong in [&volume_key[1..], &longer, &[][..]] {
+        let other = [&volume_key[..1], &volume_key[..volume_key.len() - 1]].concat();
+        for wrong in [&volume_key[1..], &longer, &[][..], &other] {
+            assert_eq!(check.confirm(&key(wrong)).unwrap_err().kind(), ErrorKind::WrongKey, "{case}");
             let refused = header.volume_key(key(wrong), &UnlockOptions::default()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::WrongKey, "{case}: {} bytes", wrong.len());
         }

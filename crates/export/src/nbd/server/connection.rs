@@ -36,6 +36,12 @@ pub trait ConnectionHandler: Send + Sync + 'static {
     /// # Errors
     /// Why the connection ended before its time: it becomes a line in the log.
     fn serve(&self, connection: Connection) -> Result<()>;
+
+    /// How large an export is now, where that changes: what a client that comes now is told.
+    fn size(&self, export: usize) -> Option<u64> {
+        let _ = export;
+        None
+    }
 }
 
 /// Tells a handler that the server is stopping: answer what is in flight, flush, and return.
@@ -120,8 +126,9 @@ fn negotiate(
     deadline: Instant,
 ) -> Result<Option<(Transport, Negotiated)>> {
     let config = &admitted.shared.config;
-    let mut handshake = Handshake::new(&config.exports, config.tls.policy(), admitted)
-        .with_simple_replies(config.simple_replies);
+    let exports = config.exports.sized(|number| admitted.shared.handler.size(number));
+    let mut handshake =
+        Handshake::new(&exports, config.tls.policy(), admitted).with_simple_replies(config.simple_replies);
     let step = handshake.run(&mut Deadlined { socket: &socket, deadline })?;
     match (step, config.tls.config()) {
         (Step::Ready(negotiated), _) => Ok(Some((Transport::Plain(socket), negotiated))),

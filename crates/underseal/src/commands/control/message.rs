@@ -22,7 +22,10 @@ pub(super) fn run(args: &MessageArgs) -> Result<()> {
             );
         }
         let key = key(&args.key)?;
-        return finished(name, ask(name, &Request::SetKey { size: key.len() }, Some(&key), PATIENCE)?);
+        return finished(
+            name,
+            ask(name, &Request::SetKey { size: key.len(), resume: false }, Some(&key), PATIENCE)?,
+        );
     }
     done(name, &Request::Message(words.join(" ")))
 }
@@ -34,10 +37,21 @@ fn key(args: &KeyArgs) -> Result<Key> {
     } else if let Some(number) = args.key_fd {
         first_line_of_descriptor(number)?
     } else if std::io::stdin().is_terminal() {
-        ask_hidden("Key in hex, or :SIZE:TYPE:NAME: ")?
+        ask_hidden(PROMPT)?
     } else {
         first_line_of_descriptor(0)?
     };
+    as_in_a_table(&word)
+}
+
+/// What is asked of somebody who types a key.
+pub(super) const PROMPT: &str = "Key in hex, or :SIZE:TYPE:NAME: ";
+
+/// The key that a table would have in these words.
+///
+/// # Errors
+/// `Usage` for what is no key; when the keyring has none of that name.
+pub(super) fn as_in_a_table(word: &Key) -> Result<Key> {
     let bytes = word.as_bytes();
     let text = std::str::from_utf8(bytes.trim_ascii()).map_err(|_| Error::usage("the key is no text"))?;
     Ok(TableKey::parse(text)?.bytes()?)

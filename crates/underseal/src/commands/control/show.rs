@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use underseal_export::control::Status;
-use underseal_export::control::status::{KeyState, Sandbox};
+use underseal_export::control::status::{Format, KeyState, Opened, Sandbox};
 
 use crate::output::printable;
 use crate::size;
@@ -30,6 +30,7 @@ pub(super) fn status(of: &Status) -> String {
     let by = &of.dispatched;
     for (what, value) in [
         ("image", of.image.clone()),
+        ("format", format(of.opened.as_ref())),
         ("served at", of.addresses.join(" ")),
         ("process", format!("{}, open for {open}", of.pid)),
         ("size", format!("{} in blocks of {}{read_only}", size::show(of.size), size::show(of.block.into()))),
@@ -92,6 +93,19 @@ pub(super) fn state(of: &Status) -> String {
         (_, KeyState::Wiped) => "suspended, key wiped",
     }
     .into()
+}
+
+/// What says how the volume lies, and where that is.
+fn format(of: Option<&Opened>) -> String {
+    let Some(of) = of else { return "not told".into() };
+    let name = match of.format {
+        Format::Luks1 => "LUKS1",
+        Format::Luks2 => "LUKS2",
+        Format::Plain => "plain",
+        Format::Table => "a table",
+    };
+    let header = of.header.as_ref().map(|header| format!(", its header in {header}"));
+    format!("{name}{}", header.unwrap_or_default())
 }
 
 /// What the process has given up, in a line.

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use underseal_datapath::{ErrorKind, Mapping, Policy};
-use underseal_export::control::status::Sandbox;
-use underseal_export::control::{ControlServer, Controlled, Described, Directory, Name};
+use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
+use underseal_export::TellSize;
+use underseal_export::control::status::{Opened, Sandbox};
+use underseal_export::control::{ControlServer, Controlled, Described, Directory, Known, Name};
 use underseal_export::metrics::Metrics;
 use underseal_export::net::{Endpoint, Found, Listener};
 
@@ -52,6 +53,13 @@ pub(super) fn plan_metrics(args: &ControlArgs) -> Result<Option<Found>> {
 /// # Errors
 /// `Usage` when the volume cannot have it.
 pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
+    if policy.high_priority
+        && let Err(e) = may_run_first()
+    {
+        log::warn!(
+            "high-priority has no effect, workers run like others: this user may not let them run first ({e})"
+        );
+    }
     mapping.set_policy(policy).map_err(|e| match e.kind() {
         ErrorKind::Policy => Error::usage(format!("--policy {e}")).with_remedy("--policy inline"),
         _ => e.into(),
@@ -63,6 +71,15 @@ pub(super) fn directory() -> PathBuf {
     Directory::of_user().path().to_owned()
 }
 
+/// What is told of a volume that is served, and what is kept of it.
+pub(super) struct Opening<'a> {
+    /// What users know it by.
+    pub(super) image: &'a Path,
+    pub(super) opened: Opened,
+    pub(super) known: Known,
+    pub(super) addresses: Vec<String>,
+}
+
 /// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
 /// are no reason to keep a volume from its users.
 ///
@@ -71,12 +88,13 @@ pub(super) fn directory() -> PathBuf {
 pub(super) fn start(
     args: &ControlArgs,
     metrics: Option<Found>,
-    image: &Path,
-    addresses: Vec<String>,
+    opening: Opening<'_>,
     sandbox: &Arc<OnceLock<Sandbox>>,
     mapping: &Arc<Mapping>,
+    tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
+    let Opening { image, opened, known, addresses } = opening;
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
@@ -86,8 +104,8 @@ pub(super) fn start(
         Ok(path) if !is_remote(image) => path,
         _ => image.into(),
     };
-    let described = Described { name, image, addresses, sandbox: sandbox.clone() };
-    let volume = Arc::new(Controlled::new(described, mapping.clone(), stop));
+    let described = Described { name, image, opened, addresses, sandbox: sandbox.clone() };
+    let volume = Arc::new(Controlled::new(described, known, mapping.clone(), tell_size, stop));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {

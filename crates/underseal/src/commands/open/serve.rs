@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
+use underseal_export::TellSize;
 use underseal_export::fuse::FuseServer;
 use underseal_export::nbd::Server;
 use underseal_export::ublk::UblkServer;
@@ -21,6 +22,8 @@ use crate::signals::{self, Taken, Woken};
 pub(super) struct Way {
     serve: Box<dyn FnOnce() -> Result<()> + Send>,
     stopper: Stopper,
+    /// Tells its clients of another size, where they can be told.
+    tell_size: Option<TellSize>,
     /// When it ends, the others are ended too.
     leads: bool,
 }
@@ -38,7 +41,11 @@ impl Way {
         stop: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let stopper = Stopper { stop: Arc::new(stop), abandon: None };
-        Self { serve: Box::new(|| Ok(serve()?)), stopper, leads: false }
+        Self { serve: Box::new(|| Ok(serve()?)), stopper, tell_size: None, leads: false }
+    }
+
+    pub(super) fn tells_size(&self) -> Option<TellSize> {
+        self.tell_size.clone()
     }
 }
 
@@ -57,7 +64,8 @@ impl From<FuseServer> for Way {
             let stopper = stopper.clone();
             aside("unmount", move || stopper.stop());
         };
-        let mut way = Self::new(|| server.run(), stop);
+        let tell_size = Some(server.size_teller());
+        let mut way = Self { tell_size, ..Self::new(|| server.run(), stop) };
         way.stopper.abandon = Some(Arc::new(move || last.abandon()));
         way
     }
@@ -65,15 +73,15 @@ impl From<FuseServer> for Way {
 
 impl From<UblkServer> for Way {
     fn from(server: UblkServer) -> Self {
-        let stopper = server.stopper();
-        Self::new(|| server.run(), move || stopper.stop())
+        let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
+        Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
     }
 }
 
 impl From<VhostUserServer> for Way {
     fn from(server: VhostUserServer) -> Self {
-        let stopper = server.stopper();
-        Self::new(|| server.run(), move || stopper.stop())
+        let (stopper, tell_size) = (server.stopper(), Some(server.size_teller()));
+        Self { tell_size, ..Self::new(|| server.run(), move || stopper.stop()) }
     }
 }
 

@@ -156,6 +156,7 @@ pub(super) mod tests {
             policy: "inline".into(),
             suspended: false,
             key: KeyState::Set,
+            opened: None,
             sandbox: None,
             queues: 1,
             in_flight: 3,

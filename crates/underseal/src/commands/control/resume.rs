@@ -1,0 +1,76 @@
+//! `underseal resume`: a volume whose key is wiped gets it again.
+
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::Key;
+use underseal_export::control::status::{Format, KeyState, Opened};
+use underseal_export::control::{Name, Request, Status};
+use underseal_volume::plain::PassphraseHash;
+use underseal_volume::{Header, UnlockOptions};
+
+use super::message::{PROMPT, as_in_a_table};
+use super::{PATIENCE, ask, ask_status, done, finished};
+use crate::cli::ResumeArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::{is_remote, open_header};
+use crate::passphrase::{Secret, ask_hidden, terminal_is_there};
+use crate::volume::plain_key;
+
+pub(super) fn run(args: &ResumeArgs) -> Result<()> {
+    let name = &args.volume.name;
+    let status = ask_status(name)?;
+    let secret = Secret::new(&args.secret, Path::new(&status.image));
+    // Where nobody can be asked, the server says what is missing.
+    if status.key == KeyState::Set || (secret.is_asked() && !terminal_is_there()) {
+        return done(name, &Request::Resume);
+    }
+    let Some(opened) = &status.opened else {
+        let what = format!("{name}: its server is of a version that does not tell how it was opened");
+        return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal message NAME key set`"));
+    };
+    let key = match opened.format {
+        Format::Luks1 | Format::Luks2 => of_header(args, &status, opened, &secret)?,
+        Format::Plain => plain(name, opened, &secret)?,
+        Format::Table if secret.is_asked() => as_in_a_table(&ask_hidden(PROMPT)?)?,
+        Format::Table => as_in_a_table(&secret.get()?)?,
+    };
+    let request = Request::SetKey { size: key.len(), resume: true };
+    finished(name, ask(name, &request, Some(&key), PATIENCE)?)?;
+    if matches!(opened.format, Format::Plain | Format::Table) {
+        log::warn!("{name}: it has no header, so only its data can tell whether this is its key");
+    }
+    Ok(())
+}
+
+/// The volume key that a passphrase opens in the header as it is now; the server looks whether it is its own.
+fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secret<'_>) -> Result<Key> {
+    let known = opened.header.as_ref().unwrap_or(&status.image);
+    let path = args.header.clone().unwrap_or_else(|| PathBuf::from(known));
+    if !is_remote(&path) && !path.exists() {
+        let what = format!(
+            "{}: the header that {} was opened with is not there any more",
+            path.display(),
+            args.volume.name
+        );
+        return Err(Error::new(Exit::Failed, what)
+            .with_remedy("--header with where it is now, or with a backup of it"));
+    }
+    let on = open_header(&path, true)?;
+    let header = Header::read(&*on).map_err(|e| e.in_file(&path))?;
+    let options = UnlockOptions { slot: args.key_slot, ..UnlockOptions::default() };
+    let unlocked =
+        secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(&path))?))?;
+    log::info!("{}: keyslot {} opens", path.display(), unlocked.slot);
+    Ok(unlocked.key.into_key())
+}
+
+fn plain(name: &Name, opened: &Opened, secret: &Secret<'_>) -> Result<Key> {
+    let no_size =
+        || Error::new(Exit::Unsupported, format!("{name}: its server does not tell its key's length"));
+    let hash = match &opened.hash {
+        Some(hash) => hash.parse()?,
+        None => PassphraseHash::default(),
+    };
+    plain_key(secret, &hash, opened.key_size.ok_or_else(no_size)?)
+}
