@@ -6,16 +6,20 @@
 //!   key material            passphrase -> key of its area -> volume key                       (here)
 //!   data
 //! ```
+//!
+//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
 
 mod describe;
 mod format;
 mod phdr;
+mod update;
 
 use underseal_cipher::SectorSize;
 use uuid::Uuid;
 
 pub(crate) use format::format;
 pub(crate) use phdr::LEN;
+pub(crate) use update::write_new;
 
 use crate::area::KeyArea;
 use crate::kdf::Budget;
@@ -38,17 +42,7 @@ impl Header {
     /// `BadHeader` when it says what its format forbids, `Unsupported` for a cipher or hash that this build cannot
     /// name, `TooSmall` when the file ends within it, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        let mut magic = [0; 8];
-        match storage::read_into(from, 0, &mut magic) {
-            Err(e) if e.kind() == ErrorKind::TooSmall => return Ok(None),
-            Err(e) => return Err(e),
-            Ok(()) if magic != phdr::MAGIC => return Ok(None),
-            Ok(()) => {}
-        }
-        let mut bytes = [0; phdr::LEN];
-        storage::read_into(from, 0, &mut bytes)?;
-        let phdr = Phdr::parse(&bytes).map_err(|e| e.within("LUKS1 header"))?;
-        Ok(Some(Self { phdr }))
+        Ok(read(from)?.map(|phdr| Self { phdr }))
     }
 
     /// The volume key that a passphrase opens; see [`crate::Header::unlock`].
@@ -64,7 +58,9 @@ impl Header {
             Some(chosen) => {
                 return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {chosen} is not in use")));
             }
-            None => (0u32..).take(phdr::SLOTS).filter(active).collect(),
+            None => (0u32..phdr::SLOT_COUNT)
+                .filter(|number| active(number) && options.except != Some(*number))
+                .collect(),
         };
         if slots.is_empty() {
             return Err(Error::new(
@@ -149,4 +145,17 @@ impl Header {
     pub fn info(&self) -> Info {
         describe::describe(&self.phdr)
     }
+}
+
+fn read(from: &(impl ReadAt + ?Sized)) -> Result<Option<Phdr>> {
+    let mut magic = [0; 8];
+    match storage::read_into(from, 0, &mut magic) {
+        Err(e) if e.kind() == ErrorKind::TooSmall => return Ok(None),
+        Err(e) => return Err(e),
+        Ok(()) if magic != phdr::MAGIC => return Ok(None),
+        Ok(()) => {}
+    }
+    let mut bytes = [0; phdr::LEN];
+    storage::read_into(from, 0, &mut bytes)?;
+    Phdr::parse(&bytes).map(Some).map_err(|e| e.within("LUKS1 header"))
 }

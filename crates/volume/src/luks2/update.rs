@@ -4,7 +4,8 @@
 //!   lock -> read again -> the same? -> edit the document -> parse it as a reader would -> what must be on disk before -> copy, copy
 //! ```
 
-pub(super) mod keyslots;
+mod keyslots;
+mod words;
 
 use serde_json::{Map, Value};
 
