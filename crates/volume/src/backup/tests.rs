@@ -3,7 +3,8 @@
 use super::*;
 use crate::storage::recorder::Recorder;
 use crate::{
-    Cost, ErrorKind, FormatOptions, Hash, Key, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, Version, luks2,
+    Cost, ErrorKind, FormatOptions, Key, NewHeader, NewKeyslot, Pbkdf, PbkdfKind, UnlockOptions, Version,
+    luks2,
 };
 
 const SIZE: usize = 3 << 20;
@@ -86,7 +87,7 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     // The keyslot's place is used again, by another passphrase's, and so is the one after it.
     let mut header = luks2(&disk);
     let opened = header.unlock(&disk, &key("old"), &UnlockOptions::default()).unwrap();
-    let new = |number| luks2::NewKeyslot { number: Some(number), hash: Hash::Sha256, pbkdf: pbkdf() };
+    let new = |number| NewKeyslot { number: Some(number), ..NewKeyslot::new(pbkdf()) };
     header.add_keyslot(&disk, &opened.key, &key("one"), &new(1)).unwrap();
     header.remove_keyslot(&disk, 0, false).unwrap();
     header.add_keyslot(&disk, &opened.key, &key("two"), &new(0)).unwrap();

@@ -10,7 +10,9 @@ pub(crate) const LEN: usize = 592;
 /// Magic and version.
 pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
 /// The number of keyslots.
-pub(crate) const SLOTS: usize = 8;
+pub(crate) const SLOTS: usize = SLOT_COUNT as usize;
+/// The same, as numbers of keyslots are.
+pub(super) const SLOT_COUNT: u32 = 8;
 
 pub(super) const ACTIVE: u32 = 0x00AC_71F3;
 pub(super) const INACTIVE: u32 = 0x0000_DEAD;
@@ -98,6 +100,7 @@ impl Phdr {
                     put(at + 4, &slot.iterations.to_be_bytes());
                     put(at + 8, &slot.salt);
                     put(at + 40, &sector(slot.offset));
+                    put(at + 44, &STRIPES.to_be_bytes());
                 }
                 None if word(&self.bytes, at) != INACTIVE => {
                     put(at, &INACTIVE.to_be_bytes());
@@ -140,15 +143,15 @@ impl Phdr {
         bytes
     }
 
+    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
+    pub(super) fn place(&self, number: usize) -> u64 {
+        u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
+    }
+
     /// How the digest of the volume key is made.
     pub(super) fn digest_kdf(&self) -> Kdf {
         let (hash, iterations) = (self.hash, self.digest_iterations);
         Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
-    }
-
-    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
-    pub(super) fn place(&self, number: usize) -> u64 {
-        u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
 
     /// Key material lies after the header, before the data, and nowhere twice.

@@ -68,14 +68,14 @@ impl Header {
         if self.phdr.slots[STRADDLER].is_some() && last.is_some() && self.phdr.slots[STRADDLER] != last {
             let mut without = new.clone();
             without.slots[STRADDLER] = None;
-            self.put(on, without, before)?;
+            self.change_to(on, without, before)?;
             new.bytes = self.phdr.bytes;
-            return self.put(on, new, || Ok(()));
+            return self.change_to(on, new, || Ok(()));
         }
-        self.put(on, new, before)
+        self.change_to(on, new, before)
     }
 
-    fn put(
+    fn change_to(
         &mut self,
         on: &(impl Target + ?Sized),
         new: Phdr,
