@@ -105,10 +105,13 @@ impl From<volume::Error> for Error {
                 Exit::BadHeader,
                 "name the header's file with --header, or say --type plain if there is none",
             ),
-            Kind::BadHeader => (Exit::BadHeader, "restore the header from its backup, if there is one"),
+            Kind::BadHeader => (
+                Exit::BadHeader,
+                "`underseal header check` says what is wrong, and `underseal header restore` puts a backup back",
+            ),
             Kind::Ambiguous => (
                 Exit::BadHeader,
-                "`cryptsetup repair` on a copy: it overwrites what is there now with the volume's header",
+                "`underseal header repair` on a copy: it overwrites what is there now with the volume's header",
             ),
             Kind::BadLayout | Kind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")

@@ -18,6 +18,10 @@ pub enum ErrorKind {
     WrongPassphrase,
     /// The keyslot that was asked for does not exist, or there is none at all.
     NoKeyslot,
+    /// No other keyslot holds the key of the data.
+    LastKeyslot,
+    /// There is no room for another keyslot, or none for both while one takes the place of the other.
+    NoRoom,
     /// The key is not the one of this volume.
     WrongKey,
     /// The header is sound, but asks for something that this build does not do.
@@ -26,8 +30,6 @@ pub enum ErrorKind {
     NullCipher,
     /// The header asks for more work or memory than the caller allows.
     TooCostly,
-    /// There is no room for another keyslot, or none for both while one takes the place of the other.
-    NoRoom,
     /// The header is not what the caller pinned.
     Untrusted,
     /// An option of the caller is out of range or does not fit the others.

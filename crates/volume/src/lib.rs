@@ -8,7 +8,7 @@
 //!   format                                            plain: a passphrase or key file, and no header at all
 //!                                                     table: device-mapper tables, the kernel's own way to say it
 //!
-//!   a header changes in one way only: luks2/update
+//!   a header changes in one way only: luks1/update, luks2/update; keyslots: what changes in both
 //!
 //!   below: kdf (PBKDF2, Argon2), af (anti-forensic splitter), area (a keyslot's encrypted area), recipe (a cipher
 //!          without its key), hash, random, storage (what has a header: its bytes, syncs and lock), lock (cryptsetup's),
@@ -55,12 +55,14 @@ mod header;
 mod header_digest;
 pub mod info;
 mod kdf;
+mod keyslots;
 mod lock;
 pub mod luks1;
 pub mod luks2;
 pub mod plain;
 mod random;
 mod recipe;
+mod recovery;
 mod rekey;
 mod repair;
 mod settings;
@@ -82,8 +84,11 @@ pub use header_digest::{HeaderDigest, Pinned};
 pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
+pub use keyslots::{NewKeyslot, Priority, Replace};
 pub use lock::{HeaderLock, LockTo};
+pub use random::key as random_key;
 pub use recipe::Recipe;
+pub use recovery::{is_recovery_key, recovery_key};
 pub use rekey::Keyless;
 pub use repair::repair;
 pub use settings::{PersistentFlag, Settings};

@@ -6,6 +6,8 @@
 //!   key material            passphrase -> key of its area -> volume key                       (here)
 //!   data
 //! ```
+//!
+//! `update` is the one way by which a header changes; what it changes it to is in `update/`.
 
 mod describe;
 mod format;
@@ -21,6 +23,7 @@ use uuid::Uuid;
 pub(crate) use format::format;
 pub(crate) use phdr::LEN;
 pub(crate) use repair::{repair, repairs};
+pub(crate) use update::write_new;
 
 use crate::area::KeyArea;
 use crate::kdf::Budget;
@@ -62,7 +65,9 @@ impl Header {
             Some(chosen) => {
                 return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {chosen} is not in use")));
             }
-            None => (0u32..).take(phdr::SLOTS).filter(active).collect(),
+            None => (0u32..phdr::SLOT_COUNT)
+                .filter(|number| active(number) && options.except != Some(*number))
+                .collect(),
         };
         if slots.is_empty() {
             return Err(Error::new(

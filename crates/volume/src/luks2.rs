@@ -31,7 +31,6 @@ use uuid::Uuid;
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
-pub use update::keyslots::NewKeyslot;
 
 use crate::{
     ActivateOptions, HeaderDigest, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume,

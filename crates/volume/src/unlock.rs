@@ -9,6 +9,8 @@ use crate::{Error, ErrorKind, KdfLimits, Result};
 pub struct UnlockOptions {
     /// This keyslot only; else all by priority and number.
     pub slot: Option<u32>,
+    /// Any keyslot but this one.
+    pub except: Option<u32>,
     /// What the header may ask of this machine, over all keyslots and digests together.
     pub limits: KdfLimits,
     /// Accepts keyslots that are not encrypted (`cipher_null`).

@@ -1,9 +1,10 @@
 //! Backups, and what a crash leaves while one comes back.
 
 use super::*;
-use crate::storage::recorder::Recorder;
+use crate::storage::recorder::{Recorder, once};
 use crate::{
-    Cost, ErrorKind, FormatOptions, Hash, Key, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, Version, luks2,
+    Cost, ErrorKind, FormatOptions, Key, NewHeader, NewKeyslot, Pbkdf, PbkdfKind, UnlockOptions, Version,
+    luks2,
 };
 
 const SIZE: usize = 3 << 20;
@@ -31,9 +32,11 @@ fn disk_with(options: FormatOptions, passphrase: &str) -> Recorder {
 }
 
 fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
-    let header = Header::read(disk).unwrap();
-    let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
-    opened.ok().map(|opened| opened.slot)
+    once(&[&disk[..disk.len().min(2 << 20)], passphrase.as_bytes()], || {
+        let header = Header::read(disk).unwrap();
+        let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
+        opened.ok().map(|opened| opened.slot)
+    })
 }
 
 fn luks2(disk: &Recorder) -> Box<luks2::Header> {
@@ -86,7 +89,7 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     // The keyslot's place is used again, by another passphrase's, and so is the one after it.
     let mut header = luks2(&disk);
     let opened = header.unlock(&disk, &key("old"), &UnlockOptions::default()).unwrap();
-    let new = |number| luks2::NewKeyslot { number: Some(number), hash: Hash::Sha256, pbkdf: pbkdf() };
+    let new = |number| NewKeyslot { number: Some(number), ..NewKeyslot::new(pbkdf()) };
     header.add_keyslot(&disk, &opened.key, &key("one"), &new(1)).unwrap();
     header.remove_keyslot(&disk, 0, false).unwrap();
     header.add_keyslot(&disk, &opened.key, &key("two"), &new(0)).unwrap();

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::storage::recorder::Recorder;
-use crate::{Cost, FormatOptions, Hash, Key, NewHeader, Pbkdf, UnlockOptions, luks2::NewKeyslot};
+use crate::storage::recorder::{Recorder, once};
+use crate::{Cost, FormatOptions, Hash, Key, NewHeader, NewKeyslot, Pbkdf, UnlockOptions};
 
 const SIZE: usize = 5 << 20;
 
@@ -35,8 +35,12 @@ fn luks2() -> FormatOptions {
 
 fn opened(disk: &[u8], passphrases: &[&str]) -> Vec<Option<u32>> {
     let header = Header::read(disk).unwrap();
-    let open = |text: &&str| header.unlock(disk, &key(text), &UnlockOptions::default()).ok();
-    passphrases.iter().map(|text| open(text).map(|opened| opened.slot)).collect()
+    let open = |text: &&str| {
+        once(&[&disk[..2 << 20], text.as_bytes()], || {
+            header.unlock(disk, &key(text), &UnlockOptions::default()).ok().map(|opened| opened.slot)
+        })
+    };
+    passphrases.iter().map(open).collect()
 }
 
 /// Converts, and looks at the disk after every crash on the way.
@@ -70,7 +74,7 @@ fn a_crash_while_a_header_is_converted_leaves_one_that_opens() {
     let Header::Luks2(mut header) = Header::read(&disk).unwrap() else { panic!("LUKS1") };
     let opened = header.unlock(&disk, &key("0"), &UnlockOptions::default()).unwrap();
     for (number, passphrase) in [(3, "3"), (6, "6"), (7, "7")] {
-        let new = NewKeyslot { number: Some(number), hash: Hash::Sha256, pbkdf: pbkdf() };
+        let new = NewKeyslot { number: Some(number), ..NewKeyslot::new(pbkdf()) };
         header.add_keyslot(&disk, &opened.key, &key(passphrase), &new).unwrap();
     }
     disk.forget_events();

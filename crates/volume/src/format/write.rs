@@ -10,6 +10,9 @@ use crate::lock::LockTo;
 use crate::storage::{self, Target};
 use crate::{Error, ErrorKind, Header, Result, VolumeKey, luks1, luks2};
 
+/// What a disk writes whole or not at all.
+const SECTOR: usize = 512;
+
 /// A new header that is ready to be written. It has been decided, derived and encrypted; from here on only reading and
 /// writing can fail, so nothing that stands on the disk is lost to an option that does not fit.
 pub struct NewHeader {
@@ -68,10 +71,7 @@ impl NewHeader {
         storage::write(to, *place, area.as_bytes())?;
         storage::sync(to)?;
         match copies {
-            Copies::Luks1(bytes) => {
-                storage::write(to, 0, &bytes[..])?;
-                storage::sync(to)?;
-            }
+            Copies::Luks1(bytes) => luks1::write_new(to, bytes)?,
             Copies::Luks2(copies) => copies.write(to, luks2::HeaderCopy::First)?,
         }
         Header::parse(to)
@@ -111,9 +111,13 @@ impl fmt::Debug for NewHeader {
 
 /// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
 pub(crate) fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
+    // The sector with the magic goes first: nobody takes what is left for a header that is damaged.
     let forget = |place| {
-        storage::write(target, place, &[0; luks2::BINARY_LEN])?;
-        storage::sync(target)
+        for range in [0..SECTOR, SECTOR..luks2::BINARY_LEN] {
+            storage::write(target, place + range.start as u64, &[0; luks2::BINARY_LEN][range])?;
+            storage::sync(target)?;
+        }
+        Ok(())
     };
     forget(0)?;
     let end = end.min(storage::size(target)?);

@@ -10,7 +10,9 @@ pub(crate) const LEN: usize = 592;
 /// Magic and version.
 pub(super) const MAGIC: [u8; 8] = *b"LUKS\xba\xbe\x00\x01";
 /// The number of keyslots.
-pub(crate) const SLOTS: usize = 8;
+pub(crate) const SLOTS: usize = SLOT_COUNT as usize;
+/// The same, as numbers of keyslots are.
+pub(super) const SLOT_COUNT: u32 = 8;
 
 pub(super) const ACTIVE: u32 = 0x00AC_71F3;
 pub(super) const INACTIVE: u32 = 0x0000_DEAD;
@@ -98,6 +100,7 @@ impl Phdr {
                     put(at + 4, &slot.iterations.to_be_bytes());
                     put(at + 8, &slot.salt);
                     put(at + 40, &sector(slot.offset));
+                    put(at + 44, &STRIPES.to_be_bytes());
                 }
                 None if word(&self.bytes, at) != INACTIVE => {
                     put(at, &INACTIVE.to_be_bytes());

@@ -9,6 +9,7 @@
 //! use; when it goes, that sector is on disk first. So no reader ever sees half of it.
 
 mod config;
+mod keyslots;
 mod places;
 mod restore;
 
@@ -52,6 +53,15 @@ impl Header {
     }
 }
 
+/// Writes a header where there is none: the sector with the magic last.
+pub(crate) fn write_new(to: &(impl Target + ?Sized), bytes: &[u8; LEN]) -> Result<()> {
+    for range in [SECTOR..LEN, 0..SECTOR] {
+        storage::write(to, range.start as u64, &bytes[range])?;
+        storage::sync(to)?;
+    }
+    Ok(())
+}
+
 /// Writes the sectors that differ, each on disk before the next: the first one first when it says that keyslot 6 is gone.
 fn write(on: &(impl Target + ?Sized), old: &[u8; LEN], new: &[u8; LEN], first_first: bool) -> Result<()> {
     let mut sectors = [0..SECTOR, SECTOR..LEN];
@@ -64,3 +74,6 @@ fn write(on: &(impl Target + ?Sized), old: &[u8; LEN], new: &[u8; LEN], first_fi
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

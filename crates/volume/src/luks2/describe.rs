@@ -61,7 +61,7 @@ fn keyslot(metadata: &Metadata, number: u32, slot: &Keyslot) -> KeyslotInfo {
         number,
         kind: slot.kind.clone(),
         key_bits: slot.key_size * 8,
-        priority: ["ignored", "normal", "preferred"][slot.priority.min(2) as usize],
+        priority: slot.priority().name(),
         cipher: own.map(|s| s.cipher.to_string()),
         cipher_key_bits: own.map(|s| s.wrapping_size * 8),
         kdf: own.map(|s| KdfInfo::new(&s.kdf)),

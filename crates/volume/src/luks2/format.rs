@@ -30,7 +30,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     leaves_data(data_size, layout.data_offset)?;
     let sector_size = sector_size(&options, &key, data_size - layout.data_offset)?;
     try_cipher(&options.cipher, &key, sector_size)?;
-    let slot = NewSlot::settle(&options.cipher, options.hash, &options.pbkdf)?;
+    let slot = NewSlot::settle_like_data(&options.cipher, options.hash, &options.pbkdf)?;
     let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
     let document = object(json!({
         "keyslots": { "0": slot.json(key.len(), layout.keyslots.start) },
@@ -117,7 +117,8 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
     }
 }
 
-fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
+/// The words of a digest that confirms the key of keyslot 0, under which segment 0 is.
+pub(super) fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
     let salt = crate::random::bytes::<32>()?;
     let mut digest = kdf::new_key(hash.output_len())?;
     hash.pbkdf2(key.as_bytes(), &salt, iterations, digest.as_mut_bytes());

@@ -17,7 +17,7 @@ pub(super) fn unlock(
     passphrase: &Key,
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
-    let candidates = candidates(metadata, options.slot)?;
+    let candidates = candidates(metadata, options)?;
     let budget = Budget::new(options.limits);
     crate::unlock::first_that_opens(candidates.into_iter(), |number| {
         let key = open(metadata, number, from, passphrase, options, &budget)?;
@@ -60,15 +60,16 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
 }
 
 /// The slots to try. One that opens no data (an unbound one) is tried only when asked for.
-fn candidates(metadata: &Metadata, chosen: Option<u32>) -> Result<Vec<u32>> {
-    if let Some(number) = chosen {
+fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> {
+    if let Some(number) = options.slot {
         return match metadata.keyslots.get(&number) {
             Some(_) => Ok(vec![number]),
             None => Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use"))),
         };
     }
     let opens_data = |number: &u32| {
-        digest_of(metadata, *number).is_some_and(|(_, digest)| protects_data(metadata, digest))
+        options.except != Some(*number)
+            && digest_of(metadata, *number).is_some_and(|(_, digest)| protects_data(metadata, digest))
     };
     let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();

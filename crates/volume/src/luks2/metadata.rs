@@ -7,7 +7,7 @@ use underseal_cipher::{CipherSpec, SectorSize};
 
 use super::node::Node;
 use crate::kdf::{Argon2Variant, Kdf};
-use crate::{Error, ErrorKind, Hash, PbkdfKind, Result};
+use crate::{Error, ErrorKind, Hash, PbkdfKind, Priority, Result};
 
 /// The most keyslots, tokens, digests and segments.
 pub(crate) const MAX_OBJECTS: u32 = 32;
@@ -44,6 +44,16 @@ pub(crate) struct Keyslot {
     /// Where its area lies: offset and length in bytes.
     pub(crate) area: (u64, u64),
     pub(crate) passphrase: Known<PassphraseSlot>,
+}
+
+impl Keyslot {
+    pub(crate) fn priority(&self) -> Priority {
+        match self.priority {
+            0 => Priority::Ignored,
+            1 => Priority::Normal,
+            _ => Priority::Preferred,
+        }
+    }
 }
 
 /// What a keyslot of type `luks2` is made of.

@@ -5,9 +5,10 @@
 //! ```
 
 mod config;
-pub(super) mod keyslots;
+mod keyslots;
 mod restore;
 mod tidy;
+mod words;
 
 use serde_json::{Map, Value};
 

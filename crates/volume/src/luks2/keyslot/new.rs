@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 
 use crate::area::KeyArea;
-use crate::format::try_cipher;
+use crate::format::{bad, try_cipher};
 use crate::kdf::Kdf;
 use crate::{Hash, KdfLimits, Pbkdf, Result, af};
 
@@ -18,16 +18,35 @@ pub(crate) struct NewSlot {
 }
 
 impl NewSlot {
-    /// Decides what it costs, which may take time. `data_cipher` is the data's: the area has the same where that does.
-    pub(crate) fn settle(data_cipher: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
-        // The area is never authenticated nor null; where the data's cipher does not do, AES-XTS does.
-        let own = !data_cipher.is_null() && !data_cipher.to_string().starts_with("capi:");
-        let default = || "aes-xts-plain64".parse().expect("a constant that parses");
-        let cipher: CipherSpec = if own { data_cipher.clone() } else { default() };
-        let sizes = underseal_cipher::key_sizes(&cipher);
-        let sizes = sizes.map_err(|e| crate::recipe::cipher_error(&cipher, e))?;
-        let wrapping_size = sizes.last().copied().unwrap_or(0);
-        Ok(Self { cipher, wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)? })
+    /// Decides what it costs, which may take time. Its area has the data's cipher where that does: it is never authenticated nor
+    /// null.
+    pub(crate) fn settle_like_data(data: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
+        match refused(data) {
+            None => Self::settle(data, None, hash, pbkdf),
+            Some(_) => {
+                let usual = "aes-xts-plain64".parse().expect("a constant that parses");
+                Self::settle(&usual, None, hash, pbkdf)
+            }
+        }
+    }
+
+    /// The same with a cipher for its area, and the length of its key; none takes the cipher's largest.
+    pub(crate) fn settle(
+        cipher: &CipherSpec,
+        key_size: Option<usize>,
+        hash: Hash,
+        pbkdf: &Pbkdf,
+    ) -> Result<Self> {
+        if let Some(why) = refused(cipher) {
+            return Err(bad(format!("{cipher} {why}: a keyslot's area cannot have it")));
+        }
+        let sizes = underseal_cipher::key_sizes(cipher);
+        let sizes = sizes.map_err(|e| crate::recipe::cipher_error(cipher, e))?;
+        let wrapping_size = key_size.or(sizes.last().copied()).unwrap_or(0);
+        if !sizes.contains(&wrapping_size) {
+            return Err(bad(format!("a key of {} bits does not fit {cipher}", wrapping_size * 8)));
+        }
+        Ok(Self { cipher: cipher.clone(), wrapping_size, hash, kdf: pbkdf.settle(hash, wrapping_size)? })
     }
 
     /// The bytes of its area.
@@ -68,6 +87,15 @@ fn kdf_json(kdf: &Kdf) -> Value {
             "cpus": lanes,
             "salt": salt,
         }),
+    }
+}
+
+/// Why no keyslot's area may have this cipher, if so.
+fn refused(cipher: &CipherSpec) -> Option<&'static str> {
+    match cipher.to_string() {
+        _ if cipher.is_null() => Some("encrypts nothing"),
+        name if name.starts_with("capi:") => Some("is in the kernel's own form"),
+        _ => None,
     }
 }
 

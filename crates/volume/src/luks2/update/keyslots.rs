@@ -1,79 +1,100 @@
-//! Keyslots that come and go: their areas, their words in the metadata, the digest that they are bound to.
+//! Keyslots that come, go and change: their areas, their words in the metadata, the digest that they are bound to.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
 use underseal_cipher::{CipherSpec, Key};
 
+use super::words;
+use crate::keyslots::{free_number, last_keyslot, no_room, not_in_use};
+use crate::luks2::format::digest;
 use crate::luks2::keyslot::{
     self,
     new::{NewSlot, area_size},
 };
-use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
+use crate::luks2::metadata::{Keyslot, MAX_KEY_SIZE, MAX_OBJECTS, Metadata};
 use crate::luks2::{Header, activate};
-use crate::{Error, ErrorKind, Hash, Pbkdf, Result, Target, VolumeKey, storage};
+use crate::{Hash, NewKeyslot, Priority, Replace, Result, Target, Unlocked, VolumeKey, format, storage};
 
-/// What a new keyslot is to be like.
-#[derive(Debug)]
-pub struct NewKeyslot {
-    /// Its number; none takes the first that is free.
-    pub number: Option<u32>,
-    /// The hash of its anti-forensic splitter.
-    pub hash: Hash,
-    /// How the passphrase becomes a key.
-    pub pbkdf: Pbkdf,
-}
+type Document = Map<String, Value>;
 
 impl Header {
-    /// Gives the volume key another keyslot, which this passphrase opens: its number.
-    ///
-    /// # Errors
-    /// `Unsupported` when the header requires what this build does not know, as while its data is reencrypted;
-    /// `WrongKey` when the key is not this header's; `BadOption` when the number is taken, or none is free; `TooSmall` when no room
-    /// for its area is left; `Busy`, `Ambiguous` when the header cannot be changed now; `Io`, `Memory`.
-    pub fn add_keyslot(
+    /// See [`crate::Header::add_keyslot`].
+    pub(crate) fn add_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
         key: &VolumeKey,
         passphrase: &Key,
         new: &NewKeyslot,
     ) -> Result<u32> {
-        // All that takes time, without the lock.
         keyslot::confirm(&self.stored.metadata, key)?;
-        let slot = NewSlot::settle(&data_cipher(&self.stored.metadata), new.hash, &new.pbkdf)?;
-        let sealed = slot.seal(passphrase, &key.key)?;
-        let len = key.key.len();
+        let made = Made::new(&self.stored.metadata, &key.key, passphrase, new, None)?;
+        self.put(on, &made, new, |document, _, number| words::bind(document, key.digest, number))
+    }
+
+    /// See [`crate::Header::add_unbound_keyslot`].
+    pub(crate) fn add_unbound_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        key: &Key,
+        passphrase: &Key,
+        new: &NewKeyslot,
+    ) -> Result<u32> {
+        if key.is_empty() || key.len() > MAX_KEY_SIZE as usize {
+            return Err(format::bad(format!("a key of {} bytes: from 1 to {MAX_KEY_SIZE}", key.len())));
+        }
+        let made = Made::new(&self.stored.metadata, key, passphrase, new, None)?;
+        let iterations = new.pbkdf.digest_iterations(made.hash, made.hash.output_len());
+        let mut digest = digest(key, made.hash, iterations)?;
+        digest["segments"] = json!([]);
+        self.put(on, &made, new, |document, metadata, number| {
+            digest["keyslots"] = json!([number.to_string()]);
+            let free =
+                free(&metadata.digests).ok_or_else(|| no_room("no room for another key's digest is left"))?;
+            words::insert(document, "digests", free, digest)
+        })
+    }
+
+    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether its key is right.
+    fn put(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        made: &Made,
+        new: &NewKeyslot,
+        bind: impl FnOnce(&mut Document, &Metadata, u32) -> Result<()>,
+    ) -> Result<u32> {
         let header_size = self.stored.binary.size;
-        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
+        let edit = |document: &mut Document, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
-            let number = free_number(metadata, new.number)?;
-            let offset = free_area(metadata, header_size, area_size(len))?;
-            insert(document, number, slot.json(len, offset))?;
-            bind(document, key.digest, number)?;
+            let number = number(metadata, new.number)?;
+            let offset = free_area(metadata, header_size, area_size(made.key_len))?;
+            words::insert(document, "keyslots", number, made.json(offset))?;
+            bind(document, metadata, number)?;
+            if new.recovery {
+                let token = free(&metadata.tokens).ok_or_else(|| no_room("all tokens are in use"))?;
+                let of = json!({ "type": "systemd-recovery", "keyslots": [number.to_string()] });
+                words::insert(document, "tokens", token, of)?;
+            }
             Ok((number, offset))
         };
-        let added = self.update(on, edit, |&(_, offset)| {
-            storage::write(on, offset, sealed.as_bytes())?;
-            storage::sync(on)
-        });
+        let added = self.update(on, edit, |&(_, offset)| made.write(on, offset));
         added.map(|(number, _)| number)
     }
 
-    /// Removes a keyslot. Its area is wiped first: after a crash in between it is still listed, and can be removed again.
-    ///
-    /// # Errors
-    /// `Unsupported` as for [`Header::add_keyslot`]; `NoKeyslot` when it is not there; `BadOption` when it is the last one of its key, unless `last` allows that; `Busy`,
-    /// `Ambiguous` when the header cannot be changed now; `Io`.
-    pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
-        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
-            activate::requirements(&metadata.config.requirements)?;
-            let Some(slot) = metadata.keyslots.get(&number) else {
-                return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use")));
-            };
+    /// See [`crate::Header::remove_keyslot`].
+    pub(crate) fn remove_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        number: u32,
+        last: bool,
+    ) -> Result<()> {
+        let edit = |document: &mut Document, metadata: &Metadata| {
+            let slot = usable(metadata, number)?;
             let mut digests = metadata.digests.values();
-            if !last && digests.any(|digest| digest.keyslots == [number]) {
-                let context = format!("keyslot {number} is the last one that holds its key");
-                return Err(Error::new(ErrorKind::BadOption, context));
+            if !last && digests.any(|digest| digest.keyslots == [number] && !digest.segments.is_empty()) {
+                return Err(last_keyslot(number));
             }
-            remove(document, number)?;
+            words::remove_keyslot(document, number)?;
             Ok(slot.area)
         };
         let removed = self.update(on, edit, |&(offset, size)| {
@@ -82,6 +103,147 @@ impl Header {
         });
         removed.map(|_| ())
     }
+
+    /// See [`crate::Header::change_keyslot`].
+    pub(crate) fn change_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        opened: &Unlocked,
+        passphrase: &Key,
+        new: &NewKeyslot,
+        how: Replace,
+    ) -> Result<u32> {
+        let metadata = &self.stored.metadata;
+        keyslot::confirm(metadata, &opened.key)?;
+        let old = usable(metadata, opened.slot)?;
+        let made = Made::new(metadata, &opened.key.key, passphrase, new, Some(old))?;
+        match how {
+            Replace::InPlace => self.overwrite(on, &made, opened),
+            Replace::Beside => {
+                let (number, leftover) = self.put_beside(on, &made, new.number, opened)?;
+                let removed = self.remove_keyslot(on, leftover, false);
+                let context =
+                    format_args!("keyslot {number} is new; the old one, now {leftover}, is still there");
+                removed.map_err(|e| e.within(context)).map(|()| number)
+            }
+        }
+    }
+
+    /// Puts a new keyslot beside the one that it replaces: its number and the one that the old one has then.
+    fn put_beside(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        made: &Made,
+        chosen: Option<u32>,
+        Unlocked { slot: old, key }: &Unlocked,
+    ) -> Result<(u32, u32)> {
+        let header_size = self.stored.binary.size;
+        let edit = |document: &mut Document, metadata: &Metadata| {
+            usable(metadata, *old)?;
+            let other = number(metadata, chosen.filter(|chosen| chosen != old))?;
+            let offset = free_area(metadata, header_size, area_size(made.key_len))?;
+            words::bind(document, key.digest, other)?;
+            let numbers = if chosen.is_some_and(|chosen| chosen != *old) {
+                words::name_in_tokens(document, *old, other)?;
+                (other, *old)
+            } else {
+                // It takes over the number, and with it what the tokens say.
+                words::rename_keyslot(document, *old, other)?;
+                (*old, other)
+            };
+            words::insert(document, "keyslots", numbers.0, made.json(offset))?;
+            Ok((numbers, offset))
+        };
+        let changed = self.update(on, edit, |&(_, offset)| made.write(on, offset));
+        changed.map(|(numbers, _)| numbers)
+    }
+
+    /// Writes a keyslot over the one that it replaces.
+    fn overwrite(&mut self, on: &(impl Target + ?Sized), made: &Made, opened: &Unlocked) -> Result<u32> {
+        let number = opened.slot;
+        let edit = |document: &mut Document, metadata: &Metadata| {
+            let (offset, size) = usable(metadata, number)?.area;
+            if size < area_size(made.key_len) {
+                return Err(no_room(format!(
+                    "keyslot {number} has {size} bytes, which do not hold a new one"
+                )));
+            }
+            words::insert(document, "keyslots", number, made.json(offset))?;
+            Ok((offset, size))
+        };
+        let changed = self.update(on, edit, |&(offset, size)| {
+            storage::scrub(on, offset..offset + size)?;
+            made.write(on, offset)
+        });
+        changed.map(|_| number)
+    }
+
+    /// See [`crate::Header::set_priority`].
+    pub(crate) fn set_priority(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        number: u32,
+        priority: Priority,
+    ) -> Result<()> {
+        let edit = |document: &mut Document, metadata: &Metadata| {
+            usable(metadata, number)?;
+            words::set_priority(words::keyslot(document, number)?, priority);
+            Ok(())
+        };
+        self.update(on, edit, |()| Ok(()))
+    }
+}
+
+/// A keyslot without a place: all that takes time.
+struct Made {
+    slot: NewSlot,
+    hash: Hash,
+    key_len: usize,
+    sealed: Key,
+    priority: Priority,
+}
+
+impl Made {
+    /// What is not said of the new one is as with the one that it replaces, if any.
+    fn new(
+        metadata: &Metadata,
+        key: &Key,
+        passphrase: &Key,
+        new: &NewKeyslot,
+        old: Option<&Keyslot>,
+    ) -> Result<Self> {
+        let like = old.and_then(|old| old.passphrase.as_ref().ok());
+        let hash = new.hash.or(like.map(|like| like.af_hash)).unwrap_or(Hash::Sha256);
+        let slot = match (&new.cipher, like) {
+            (Some((cipher, size)), _) => NewSlot::settle(cipher, *size, hash, &new.pbkdf)?,
+            (None, Some(like)) if !like.cipher.is_null() => {
+                NewSlot::settle(&like.cipher, Some(like.wrapping_size as usize), hash, &new.pbkdf)?
+            }
+            _ => NewSlot::settle_like_data(&data_cipher(metadata), hash, &new.pbkdf)?,
+        };
+        let sealed = slot.seal(passphrase, key)?;
+        let kept = old.map_or(Priority::Normal, Keyslot::priority);
+        Ok(Self { slot, hash, key_len: key.len(), sealed, priority: new.priority.unwrap_or(kept) })
+    }
+
+    fn json(&self, offset: u64) -> Value {
+        let mut json = self.slot.json(self.key_len, offset);
+        if let Some(json) = json.as_object_mut() {
+            words::set_priority(json, self.priority);
+        }
+        json
+    }
+
+    fn write(&self, on: &(impl Target + ?Sized), offset: u64) -> Result<()> {
+        storage::write(on, offset, self.sealed.as_bytes())?;
+        storage::sync(on)
+    }
+}
+
+/// A keyslot that is there, in a header that may be changed.
+fn usable(metadata: &Metadata, number: u32) -> Result<&Keyslot> {
+    activate::requirements(&metadata.config.requirements)?;
+    metadata.keyslots.get(&number).ok_or_else(|| not_in_use(number))
 }
 
 /// What encrypts the data, or what would.
@@ -91,18 +253,13 @@ fn data_cipher(metadata: &Metadata) -> CipherSpec {
     ciphers.next().unwrap_or_else(|| "aes-xts-plain64".parse().expect("a constant that parses"))
 }
 
-fn free_number(metadata: &Metadata, chosen: Option<u32>) -> Result<u32> {
-    let is_free = |number: &u32| !metadata.keyslots.contains_key(number);
-    let context = match chosen {
-        Some(number) if number < MAX_OBJECTS && is_free(&number) => return Ok(number),
-        Some(number) if number < MAX_OBJECTS => format!("keyslot {number} is in use"),
-        Some(number) => format!("there is no keyslot {number}: the last is {}", MAX_OBJECTS - 1),
-        None => match (0..MAX_OBJECTS).find(is_free) {
-            Some(number) => return Ok(number),
-            None => "all keyslots are in use".into(),
-        },
-    };
-    Err(Error::new(ErrorKind::BadOption, context))
+fn number(metadata: &Metadata, chosen: Option<u32>) -> Result<u32> {
+    free_number(MAX_OBJECTS, chosen, |number| !metadata.keyslots.contains_key(number))
+}
+
+/// The first number that is free in a part of the metadata.
+fn free<T>(part: &BTreeMap<u32, T>) -> Option<u32> {
+    (0..MAX_OBJECTS).find(|number| !part.contains_key(number))
 }
 
 /// The first place between the areas that are in use where another of `len` bytes fits.
@@ -122,41 +279,5 @@ pub(super) fn free_area(metadata: &Metadata, header_size: u64, len: u64) -> Resu
     if end.checked_sub(at).is_some_and(|room| room >= len) {
         return Ok(at);
     }
-    Err(Error::new(ErrorKind::TooSmall, format!("no {len} bytes are left for the keyslot's area")))
-}
-
-/// Puts a keyslot's words into the document.
-fn insert(document: &mut Map<String, Value>, number: u32, slot: Value) -> Result<()> {
-    object(document.get_mut("keyslots"), "keyslots")?.insert(number.to_string(), slot);
-    Ok(())
-}
-
-/// Lets a digest tell whether the keyslot's key is right.
-fn bind(document: &mut Map<String, Value>, digest: u32, number: u32) -> Result<()> {
-    let digest = object(document.get_mut("digests"), "digests")?.get_mut(&digest.to_string());
-    let slots = object(digest, "digests")?.get_mut("keyslots").and_then(Value::as_array_mut);
-    slots.ok_or_else(|| missing("digests"))?.push(number.to_string().into());
-    Ok(())
-}
-
-/// Takes a keyslot's words out of the document, and its number out of what names it.
-pub(super) fn remove(document: &mut Map<String, Value>, number: u32) -> Result<()> {
-    object(document.get_mut("keyslots"), "keyslots")?.remove(&number.to_string());
-    for part in ["digests", "tokens"] {
-        for entry in object(document.get_mut(part), part)?.values_mut() {
-            let slots = entry.get_mut("keyslots").and_then(Value::as_array_mut);
-            let slots = slots.ok_or_else(|| missing(part))?;
-            slots.retain(|slot| slot.as_str() != Some(&number.to_string()));
-        }
-    }
-    Ok(())
-}
-
-fn object<'d>(value: Option<&'d mut Value>, part: &str) -> Result<&'d mut Map<String, Value>> {
-    value.and_then(Value::as_object_mut).ok_or_else(|| missing(part))
-}
-
-/// The document was parsed, so its parts are there.
-fn missing(part: &str) -> Error {
-    Error::new(ErrorKind::BadHeader, format!("{part}: not as they were read"))
+    Err(no_room(format!("no {len} bytes are left for the keyslot's area")))
 }

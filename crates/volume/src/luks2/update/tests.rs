@@ -5,9 +5,10 @@ use underseal_cipher::Key;
 
 use super::super::binary;
 use super::*;
-use crate::storage::recorder::Recorder;
-use crate::{Cost, FormatOptions, Hash, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, VolumeKey};
-use keyslots::NewKeyslot;
+use crate::storage::recorder::{Recorder, left_of, once};
+use crate::{
+    Cost, FormatOptions, NewHeader, NewKeyslot, Pbkdf, PbkdfKind, Priority, Replace, UnlockOptions, VolumeKey,
+};
 
 const SIZE: usize = 3 << 20;
 
@@ -20,14 +21,27 @@ fn pbkdf() -> Pbkdf {
 }
 
 fn new_slot(number: Option<u32>) -> NewKeyslot {
-    NewKeyslot { number, hash: Hash::Sha256, pbkdf: pbkdf() }
+    NewKeyslot { number, ..NewKeyslot::new(pbkdf()) }
 }
 
 /// A disk with a header that the passphrase `old` opens.
 fn disk() -> (Recorder, Header, VolumeKey) {
-    let disk = Recorder::new(vec![0; SIZE]);
-    let options = FormatOptions { data_offset: Some(2 << 20), pbkdf: pbkdf(), ..FormatOptions::luks2() };
-    let new = NewHeader::prepare(SIZE as u64, &key("old"), options).unwrap();
+    with_header(SIZE, FormatOptions { data_offset: Some(2 << 20), pbkdf: pbkdf(), ..FormatOptions::luks2() })
+}
+
+/// The same, small and with short keys: for what is tried with it many times.
+fn small_disk() -> (Recorder, Header, VolumeKey) {
+    let cipher = "aes-cbc-essiv:sha256".parse().unwrap();
+    let (data_offset, key_size) = (Some(256 << 10), Some(16));
+    with_header(
+        512 << 10,
+        FormatOptions { cipher, key_size, data_offset, pbkdf: pbkdf(), ..FormatOptions::luks2() },
+    )
+}
+
+fn with_header(size: usize, options: FormatOptions) -> (Recorder, Header, VolumeKey) {
+    let disk = Recorder::new(vec![0; size]);
+    let new = NewHeader::prepare(size as u64, &key("old"), options).unwrap();
     new.write(&disk).unwrap();
     disk.forget_events();
     let header = read(&disk);
@@ -39,13 +53,19 @@ fn read(disk: &(impl crate::ReadAt + ?Sized)) -> Header {
 }
 
 fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
-    let opened = read(disk).unlock(disk, &key(passphrase), &UnlockOptions::default());
-    opened.ok().map(|opened| opened.slot)
+    let header = read(disk);
+    let json = serde_json::to_vec(header.json()).unwrap();
+    let keyslots = 2 * usize::try_from(header.stored.binary.size).unwrap();
+    let keyslots = keyslots..usize::try_from(header.data_offset()).unwrap();
+    once(&[&json, &disk[keyslots], passphrase.as_bytes()], || {
+        let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
+        opened.ok().map(|opened| opened.slot)
+    })
 }
 
 /// A disk of which one copy is bad, if any.
 fn damaged(place: Option<HeaderCopy>) -> (Recorder, Header, VolumeKey) {
-    let (disk, header, key) = disk();
+    let (disk, header, key) = small_disk();
     if let Some(place) = place {
         let at = place.offset(header.stored.binary.size) + 4096 + 20;
         disk.write_all_at(&[0xff], at).unwrap();
@@ -74,7 +94,9 @@ fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
         assert_eq!(seen, [true; 2], "both sides of the change were seen");
 
         let before = disk.bytes().clone();
+        let (range, material) = area(&disk, &header, 0);
         header.remove_keyslot(&disk, 0, false).unwrap();
+        assert_eq!(left_of(&material, &disk.bytes()[range]), 0, "{place:?}");
         disk.each_crash(before, |disk, at| {
             assert_eq!(opens(disk, "new"), Some(1), "{place:?}, {at}");
             if !read(disk).stored.metadata.keyslots.contains_key(&0) {
@@ -83,6 +105,169 @@ fn a_crash_while_a_header_changes_leaves_the_old_one_or_the_new_one() {
         });
         assert_eq!(opens(&disk.bytes(), "old"), None);
     }
+}
+
+/// Where a keyslot's area lies, and what is in it.
+fn area(disk: &Recorder, header: &Header, number: u32) -> (std::ops::Range<usize>, Vec<u8>) {
+    let (offset, len) = header.stored.metadata.keyslots[&number].area;
+    let range = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+    (range.clone(), disk.bytes()[range].to_vec())
+}
+
+/// Opens the keyslot and gives it the passphrase `new`.
+fn change(disk: &Recorder, header: &mut Header, new: &NewKeyslot, how: Replace) -> crate::Result<u32> {
+    let opened = header.unlock(disk, &key("old"), &UnlockOptions::default()).unwrap();
+    header.change_keyslot(disk, &opened, &key("new"), new, how)
+}
+
+#[test]
+fn a_crash_while_a_passphrase_changes_leaves_one_that_opens() {
+    for (place, number) in
+        [(None, None), (Some(HeaderCopy::First), Some(5)), (Some(HeaderCopy::Second), None)]
+    {
+        let (disk, mut header, _) = damaged(place);
+        let before = disk.bytes().clone();
+        let (range, material) = area(&disk, &header, 0);
+        let changed = change(&disk, &mut header, &new_slot(number), Replace::Beside).unwrap();
+        assert_eq!(changed, number.unwrap_or(0));
+        assert_eq!(left_of(&material, &disk.bytes()[range]), 0, "{place:?}");
+        let mut seen = [false; 2];
+        disk.each_crash(before, |disk, at| {
+            let (old, new) = (opens(disk, "old"), opens(disk, "new"));
+            assert!(old.is_some() || new == Some(changed), "{place:?}, {at}");
+            seen[usize::from(new.is_some())] = true;
+        });
+        assert_eq!(seen, [true; 2], "both sides of the change were seen");
+        assert_eq!((opens(&disk.bytes(), "old"), opens(&disk.bytes(), "new")), (None, Some(changed)));
+        assert_eq!(header.stored.metadata.keyslots.len(), 1);
+    }
+}
+
+#[test]
+fn a_crash_in_any_other_change_leaves_the_old_header_or_the_new_one() {
+    type Change = fn(&Recorder, &mut Header);
+    let changes: [(&str, Change); 2] = [
+        ("priority", |disk, header| header.set_priority(disk, 0, Priority::Preferred).unwrap()),
+        ("unbound", |disk, header| {
+            let other = Key::new(&[9; 24]).unwrap();
+            assert_eq!(header.add_unbound_keyslot(disk, &other, &key("new"), &new_slot(None)).unwrap(), 1);
+        }),
+    ];
+    for (name, change) in changes {
+        let (disk, mut header, _) = small_disk();
+        let (before, old) = (disk.bytes().clone(), header.json().clone());
+        change(&disk, &mut header);
+        let mut seen = [false; 2];
+        disk.each_crash(before, |disk, at| {
+            let read = read(disk);
+            assert!([&old, header.json()].contains(&read.json()), "{name}, {at}");
+            seen[usize::from(read.json() == header.json())] = true;
+            assert_eq!(opens(disk, "old"), Some(0), "{name}, {at}");
+        });
+        assert_eq!(seen, [true; 2], "{name}: both sides of the change were seen");
+    }
+}
+
+#[test]
+fn who_gets_another_passphrase_keeps_its_number_its_tokens_and_its_priority() {
+    for (number, how) in [(None, Replace::Beside), (Some(3), Replace::Beside), (None, Replace::InPlace)] {
+        let (disk, mut header, _) = disk();
+        let token = json!({ "type": "nobody-knows", "keyslots": ["0"] });
+        let put = |document: &mut Map<String, Value>, _: &Metadata| {
+            document["tokens"]["3"] = token.clone();
+            Ok(())
+        };
+        header.update(&disk, put, |()| Ok(())).unwrap();
+        header.set_priority(&disk, 0, Priority::Preferred).unwrap();
+        let changed = change(&disk, &mut header, &new_slot(number), how).unwrap();
+        assert_eq!(changed, number.unwrap_or(0));
+        let name = changed.to_string();
+        assert_eq!(header.json()["tokens"]["3"]["keyslots"], json!([name]), "{number:?}");
+        assert_eq!(header.json()["digests"]["0"]["keyslots"], json!([name]), "{number:?}");
+        assert_eq!(header.json()["keyslots"][&name]["priority"], json!(2));
+        assert_eq!(header.json()["keyslots"].as_object().unwrap().len(), 1);
+        assert_eq!((opens(&disk.bytes(), "old"), opens(&disk.bytes(), "new")), (None, Some(changed)));
+    }
+}
+
+#[test]
+fn without_room_for_both_a_passphrase_changes_in_place_only_when_asked() {
+    let (disk, mut header, volume_key) = disk();
+    // 2 MiB hold the header and eight areas of 252 KiB.
+    for number in 1..8 {
+        assert_eq!(header.add_keyslot(&disk, &volume_key, &key("x"), &new_slot(None)).unwrap(), number);
+    }
+    disk.forget_events();
+    let full = change(&disk, &mut header, &new_slot(None), Replace::Beside).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::NoRoom);
+    assert!(disk.is_untouched());
+    let (range, material) = area(&disk, &header, 0);
+    assert_eq!(change(&disk, &mut header, &new_slot(None), Replace::InPlace).unwrap(), 0);
+    assert_eq!(area(&disk, &header, 0).0, range);
+    assert_eq!(left_of(&material, &disk.bytes()[range]), 0);
+    assert_eq!((opens(&disk.bytes(), "old"), opens(&disk.bytes(), "new")), (None, Some(0)));
+    assert_eq!(opens(&disk.bytes(), "x"), Some(1));
+}
+
+#[test]
+fn another_key_has_a_keyslot_and_a_digest_of_its_own() {
+    let (disk, mut header, volume_key) = disk();
+    let other = Key::new(&[9; 24]).unwrap();
+    let added = header.add_unbound_keyslot(&disk, &other, &key("new"), &new_slot(Some(4))).unwrap();
+    assert_eq!(added, 4);
+    assert_eq!(header.json()["digests"]["1"]["segments"], json!([]));
+    // It opens no data, so it is tried only when asked for.
+    assert_eq!(opens(&disk.bytes(), "new"), None);
+    let chosen = UnlockOptions { slot: Some(4), ..UnlockOptions::default() };
+    let opened = header.unlock(&disk, &key("new"), &chosen).unwrap();
+    assert!(*opened.key.key() == other);
+    assert_eq!((opened.key.digest, volume_key.digest), (1, 0));
+    // A second keyslot of that key is bound to the same digest.
+    assert_eq!(header.add_keyslot(&disk, &opened.key, &key("too"), &new_slot(None)).unwrap(), 1);
+    assert_eq!(header.json()["digests"]["1"]["keyslots"], json!(["4", "1"]));
+    // None of them is the last of the data's; the digest goes with the last of its own.
+    header.remove_keyslot(&disk, 4, false).unwrap();
+    header.remove_keyslot(&disk, 1, false).unwrap();
+    assert!(header.json()["digests"].get("1").is_none());
+    assert_eq!(header.remove_keyslot(&disk, 0, false).unwrap_err().kind(), ErrorKind::LastKeyslot);
+    disk.forget_events();
+    for len in [0, 1025] {
+        let key_of = Key::zeroed(len).unwrap();
+        let refused = header.add_unbound_keyslot(&disk, &key_of, &key("x"), &new_slot(None)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadOption, "{len}");
+    }
+    assert!(disk.is_untouched());
+}
+
+#[test]
+fn a_keyslot_has_the_cipher_that_is_asked_for_or_that_of_the_one_it_replaces() {
+    let (disk, mut header, volume_key) = disk();
+    let with =
+        |cipher: &str, size| NewKeyslot { cipher: Some((cipher.parse().unwrap(), size)), ..new_slot(None) };
+    for (new, kind) in [
+        (with("cipher_null-ecb", None), ErrorKind::BadOption),
+        (with("capi:xts(aes)-plain64", None), ErrorKind::BadOption),
+        (with("aes-xts-plain64", Some(16)), ErrorKind::BadOption),
+        (with("rot13-xts-plain64", None), ErrorKind::Unsupported),
+    ] {
+        let refused = header.add_keyslot(&disk, &volume_key, &key("x"), &new).unwrap_err();
+        assert_eq!(refused.kind(), kind, "{new:?}");
+    }
+    assert!(disk.is_untouched());
+    let cbc = with("aes-cbc-essiv:sha256", Some(16));
+    assert_eq!(change(&disk, &mut header, &cbc, Replace::Beside).unwrap(), 0);
+    let area = |header: &Header| header.json()["keyslots"]["0"]["area"].clone();
+    assert_eq!(
+        (&area(&header)["encryption"], &area(&header)["key_size"]),
+        (&json!("aes-cbc-essiv:sha256"), &json!(16))
+    );
+    let opened = header.unlock(&disk, &key("new"), &UnlockOptions::default()).unwrap();
+    header.change_keyslot(&disk, &opened, &key("new"), &new_slot(None), Replace::Beside).unwrap();
+    assert_eq!(
+        (&area(&header)["encryption"], &area(&header)["key_size"]),
+        (&json!("aes-cbc-essiv:sha256"), &json!(16))
+    );
+    assert_eq!(opens(&disk.bytes(), "new"), Some(0));
 }
 
 #[test]
@@ -169,7 +354,7 @@ fn areas_go_where_there_is_room_and_are_wiped_when_given_back() {
     }
     disk.forget_events();
     let full = header.add_keyslot(&disk, &volume_key, &key("x"), &new_slot(None)).unwrap_err();
-    assert_eq!(full.kind(), ErrorKind::TooSmall);
+    assert_eq!(full.kind(), ErrorKind::NoRoom);
     assert!(disk.is_untouched());
 
     let (offset, len) = area(&header, 3);
@@ -177,8 +362,7 @@ fn areas_go_where_there_is_room_and_are_wiped_when_given_back() {
     let material = disk.bytes()[range.clone()].to_vec();
     header.remove_keyslot(&disk, 3, false).unwrap();
     let wiped = disk.bytes()[range].to_vec();
-    let same = material.iter().zip(&wiped).filter(|(old, new)| old == new).count();
-    assert!(same < material.len() / 64, "{same} bytes of {} are as they were", material.len());
+    assert_eq!(left_of(&material, &wiped), 0);
     assert_eq!(header.add_keyslot(&disk, &volume_key, &key("third"), &new_slot(Some(20))).unwrap(), 20);
     assert_eq!(area(&header, 20), (offset, len), "the room is used again");
     assert_eq!(opens(&disk.bytes(), "third"), Some(20));
@@ -215,7 +399,7 @@ fn keyslots_that_do_not_fit_are_refused() {
         assert_eq!(refused.kind(), kind, "{number:?}");
     }
     assert_eq!(header.remove_keyslot(&disk, 1, true).unwrap_err().kind(), ErrorKind::NoKeyslot);
-    assert_eq!(header.remove_keyslot(&disk, 0, false).unwrap_err().kind(), ErrorKind::BadOption);
+    assert_eq!(header.remove_keyslot(&disk, 0, false).unwrap_err().kind(), ErrorKind::LastKeyslot);
     assert!(disk.is_untouched());
     header.remove_keyslot(&disk, 0, true).unwrap();
     assert_eq!(opens(&disk.bytes(), "old"), None);

@@ -1,0 +1,160 @@
+//! Keyslots that come and go: eight of them, each with a place of its own for its key material.
+
+use std::ops::Range;
+
+use crate::area::KeyArea;
+use crate::format::bad;
+use crate::kdf::Budget;
+use crate::keyslots::{free_number, last_keyslot, no_room, not_in_use};
+use crate::luks1::Header;
+use crate::luks1::phdr::{LEN, Phdr, SLOT_COUNT, Slot};
+use crate::{
+    Error, ErrorKind, Kdf, KdfLimits, Key, NewKeyslot, PbkdfKind, Replace, Result, Target, Unlocked,
+    VolumeKey, af, storage, unlock,
+};
+
+impl Header {
+    /// See [`crate::Header::add_keyslot`].
+    pub(crate) fn add_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        key: &VolumeKey,
+        passphrase: &Key,
+        new: &NewKeyslot,
+    ) -> Result<u32> {
+        let made = self.make(key, passphrase, new)?;
+        self.put(on, made, new.number)
+    }
+
+    /// See [`crate::Header::remove_keyslot`].
+    pub(crate) fn remove_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        number: u32,
+        last: bool,
+    ) -> Result<()> {
+        let edit = |phdr: &mut Phdr| {
+            let slot = phdr.slots.get_mut(number as usize).and_then(Option::take);
+            let slot = slot.ok_or_else(|| not_in_use(number))?;
+            if !last && phdr.slots.iter().all(Option::is_none) {
+                return Err(last_keyslot(number));
+            }
+            Ok(slot.offset..slot.offset + af::split_len(phdr.key_bytes) as u64)
+        };
+        let removed = self.update(on, edit, |area| {
+            storage::scrub(on, area.clone())?;
+            storage::sync(on)
+        });
+        removed.map(|_| ())
+    }
+
+    /// See [`crate::Header::change_keyslot`].
+    pub(crate) fn change_keyslot(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        opened: &Unlocked,
+        passphrase: &Key,
+        new: &NewKeyslot,
+        how: Replace,
+    ) -> Result<u32> {
+        let made = self.make(&opened.key, passphrase, new)?;
+        match how {
+            Replace::Beside => {
+                let number = self.put(on, made, new.number)?;
+                let removed = self.remove_keyslot(on, opened.slot, false);
+                let context =
+                    format_args!("keyslot {number} is new; the old one, {}, is still there", opened.slot);
+                removed.map_err(|e| e.within(context)).map(|()| number)
+            }
+            Replace::InPlace => {
+                self.remove_keyslot(on, opened.slot, true)?;
+                self.put(on, made, new.number.or(Some(opened.slot)))
+            }
+        }
+    }
+
+    /// All of a keyslot but its place, which takes time.
+    fn make(&self, key: &VolumeKey, passphrase: &Key, new: &NewKeyslot) -> Result<Made> {
+        let Phdr { hash, cipher, key_bytes, .. } = &self.phdr;
+        self.refuse_what_luks1_has_not(new)?;
+        unlock::allow_null(cipher, false)?;
+        let budget = Budget::new(KdfLimits::default());
+        if key.key.len() != *key_bytes || !self.confirms(&key.key, &budget)? {
+            return Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"));
+        }
+        let kdf = new.pbkdf.settle(*hash, *key_bytes)?;
+        let Kdf::Pbkdf2 { iterations, salt, .. } = &kdf else { unreachable!("PBKDF2 was asked for") };
+        let wrapping = kdf.derive(passphrase.as_bytes(), *key_bytes, &KdfLimits::NONE)?;
+        Ok(Made {
+            iterations: *iterations,
+            salt: std::array::from_fn(|i| salt[i]),
+            sealed: KeyArea { spec: cipher, hash: *hash }.seal(&wrapping, &key.key)?,
+        })
+    }
+
+    fn refuse_what_luks1_has_not(&self, new: &NewKeyslot) -> Result<()> {
+        let lacks = |what: &str| Err(bad(format!("LUKS1 has no {what}")));
+        if new.pbkdf.kind != PbkdfKind::Pbkdf2 {
+            return lacks("key derivation but PBKDF2");
+        }
+        if let Some(hash) = new.hash
+            && hash != self.phdr.hash
+        {
+            return Err(bad(format!(
+                "all of a LUKS1 header has one hash, and this one's is {}",
+                self.phdr.hash
+            )));
+        }
+        if new.cipher.is_some() {
+            return lacks("cipher of keyslots but the data's");
+        }
+        if new.priority.is_some() {
+            return lacks("priorities of keyslots");
+        }
+        Ok(())
+    }
+
+    /// Puts it in a place that is free: its key material first.
+    fn put(&mut self, on: &(impl Target + ?Sized), made: Made, chosen: Option<u32>) -> Result<u32> {
+        let Made { iterations, salt, sealed } = made;
+        let end = storage::size(on)?;
+        let edit = |phdr: &mut Phdr| {
+            let is_free = |number: &u32| phdr.slots[*number as usize].is_none();
+            let number = free_number(SLOT_COUNT, chosen, is_free)?;
+            let offset = place(phdr, number as usize, end)?;
+            phdr.slots[number as usize] = Some(Slot { iterations, salt, offset });
+            Ok((number, offset))
+        };
+        let added = self.update(on, edit, |&(_, offset)| {
+            storage::write(on, offset, sealed.as_bytes())?;
+            storage::sync(on)
+        });
+        added.map(|(number, _)| number)
+    }
+}
+
+/// A keyslot without a place.
+struct Made {
+    iterations: u32,
+    salt: [u8; 32],
+    sealed: Key,
+}
+
+/// Where a free keyslot's key material goes: where the header says, or where that says nonsense (nobody reads it), where a new header's
+/// would be.
+fn place(phdr: &Phdr, number: usize, end: u64) -> Result<u64> {
+    const ALIGNMENT: u64 = 4096;
+    let len = af::split_len(phdr.key_bytes) as u64;
+    let end = if phdr.payload_offset == 0 { end } else { end.min(phdr.payload_offset) };
+    let apart = |one: &Range<u64>, other: &Range<u64>| one.end <= other.start || other.end <= one.start;
+    let is_free = |offset: &u64| {
+        let own = *offset..*offset + len;
+        let mut others = phdr.slots.iter().flatten().map(|slot| slot.offset..slot.offset + len);
+        own.start >= LEN as u64 && own.end <= end && others.all(|other| apart(&own, &other))
+    };
+    let usual = ALIGNMENT + len.next_multiple_of(ALIGNMENT) * number as u64;
+    let mut places = [phdr.place(number), usual].into_iter();
+    places
+        .find(is_free)
+        .ok_or_else(|| no_room(format!("no room for the key material of keyslot {number} is left")))
+}

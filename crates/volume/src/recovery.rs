@@ -1,0 +1,89 @@
+//! Keys that people can type, as systemd-cryptenroll makes them.
+//!
+//! 256 random bits as 64 letters in eight groups, with dashes between: of the alphabet "modhex", whose letters are at the same places
+//! of every keyboard. The keyslot's passphrase is that very text; who types it may leave the dashes out, and use capitals.
+
+use crate::{Key, Result, kdf, random};
+
+const LETTERS: [u8; 16] = *b"cbdefghijklnrtuv";
+/// How many letters there are, and how many stand together.
+const COUNT: usize = 64;
+const GROUP: usize = 8;
+const LEN: usize = COUNT + COUNT / GROUP - 1;
+
+/// A new key of this kind.
+///
+/// # Errors
+/// `Memory` when there is none that can be locked; `Io` when the kernel gives no random bytes.
+pub fn recovery_key() -> Result<Key> {
+    let secret = random::key(COUNT / 2)?;
+    let nibbles = secret.as_bytes().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    written(nibbles.map(|nibble| LETTERS[usize::from(nibble)]))
+}
+
+/// Whether somebody typed one, with its dashes or without. Whether it is the right one only a keyslot can tell.
+pub fn is_recovery_key(typed: &Key) -> bool {
+    let has_dashes = match typed.len() {
+        COUNT => false,
+        LEN => true,
+        _ => return false,
+    };
+    typed.as_bytes().iter().enumerate().all(|(i, byte)| match has_dashes && i % (GROUP + 1) == GROUP {
+        true => *byte == b'-',
+        false => LETTERS.contains(&byte.to_ascii_lowercase()),
+    })
+}
+
+/// One that was typed otherwise than it was printed, as it was printed.
+pub(crate) fn as_printed(typed: &Key) -> Result<Option<Key>> {
+    if !is_recovery_key(typed) {
+        return Ok(None);
+    }
+    let letters = typed.as_bytes().iter().filter(|byte| **byte != b'-');
+    let printed = written(letters.map(u8::to_ascii_lowercase))?;
+    Ok(Some(printed).filter(|printed| printed != typed))
+}
+
+/// The letters with their dashes.
+fn written(letters: impl Iterator<Item = u8>) -> Result<Key> {
+    let mut key = kdf::new_key(LEN)?;
+    let bytes = key.as_mut_bytes();
+    bytes.fill(b'-');
+    let places = (0..LEN).filter(|i| i % (GROUP + 1) != GROUP);
+    places.zip(letters).for_each(|(i, letter)| bytes[i] = letter);
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_recovery_key_is_eight_groups_of_eight_letters_and_never_the_same() {
+        let one = recovery_key().unwrap();
+        let text = std::str::from_utf8(one.as_bytes()).unwrap();
+        let groups: Vec<&str> = text.split('-').collect();
+        assert_eq!(groups.len(), 8);
+        assert!(groups.iter().all(|group| group.len() == 8 && group.bytes().all(|b| LETTERS.contains(&b))));
+        assert!(is_recovery_key(&one) && as_printed(&one).unwrap().is_none());
+        assert!(recovery_key().unwrap() != one);
+    }
+
+    #[test]
+    fn it_may_be_typed_without_dashes_and_in_capitals() {
+        let printed = "cbdefghi-jklnrtuv-cbdefghi-jklnrtuv-cbdefghi-jklnrtuv-cbdefghi-jklnrtuv";
+        let bare = printed.replace('-', "");
+        for typed in [bare.clone(), bare.to_uppercase(), printed.to_uppercase()] {
+            assert!(as_printed(&key(&typed)).unwrap().unwrap() == key(printed), "{typed}");
+        }
+        let moved = printed.replacen("cbdefghi-j", "cbdefgh-ij", 1);
+        let digit = bare.replacen('c', "1", 1);
+        for other in ["", "password", &bare[1..], &format!("{bare}c"), &moved, &digit, &printed[1..]] {
+            assert!(!is_recovery_key(&key(other)) && as_printed(&key(other)).unwrap().is_none(), "{other}");
+        }
+    }
+}
