@@ -3,7 +3,9 @@
 mod control;
 mod ecryptfs;
 mod format;
+mod keyslot;
 mod open;
+mod pbkdf;
 mod secret;
 mod table;
 mod transfer;
@@ -23,8 +25,14 @@ pub(crate) use ecryptfs::{
     TreeWrapArgs, UmountArgs,
 };
 pub(crate) use format::{FormatArgs, NewType};
+pub(crate) use keyslot::{
+    AreaArgs, HeaderPathArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs,
+    KeyslotKillArgs, KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs,
+    RecoveryKeyArgs,
+};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
-pub(crate) use secret::SecretArgs;
+pub(crate) use pbkdf::PbkdfArgs;
+pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
@@ -51,6 +59,7 @@ pub(crate) enum Command {
     Format(FormatArgs),
     Open(Box<OpenArgs>),
     Info(InfoArgs),
+    Keyslot(KeyslotArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),

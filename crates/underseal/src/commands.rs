@@ -5,6 +5,7 @@ mod control;
 mod ecryptfs;
 mod format;
 mod info;
+mod keyslot;
 mod man;
 mod open;
 mod read;
@@ -27,6 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Format(args) => format::run(&args, quiet),
         Command::Open(args) => open::run(&args, quiet),
         Command::Info(args) => info::run(args),
+        Command::Keyslot(args) => keyslot::run(&args.what, quiet),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),

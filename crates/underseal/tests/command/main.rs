@@ -9,6 +9,7 @@ mod background;
 mod common;
 mod errors;
 mod format;
+mod keyslots;
 mod pages;
 mod secrecy;
 mod serve;
