@@ -4,7 +4,9 @@ mod control;
 mod ecryptfs;
 mod format;
 mod header;
+mod keyslot;
 mod open;
+mod pbkdf;
 mod secret;
 mod table;
 mod transfer;
@@ -30,8 +32,14 @@ pub(crate) use header::{
     HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
     HeaderEraseArgs, HeaderOfArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
 };
+pub(crate) use keyslot::{
+    AreaArgs, HeaderPathArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs,
+    KeyslotKillArgs, KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs,
+    RecoveryKeyArgs,
+};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
-pub(crate) use secret::SecretArgs;
+pub(crate) use pbkdf::PbkdfArgs;
+pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
@@ -60,6 +68,7 @@ pub(crate) enum Command {
     Open(Box<OpenArgs>),
     Info(InfoArgs),
     Header(HeaderArgs),
+    Keyslot(KeyslotArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),

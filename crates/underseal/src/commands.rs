@@ -6,6 +6,7 @@ mod ecryptfs;
 mod format;
 mod header;
 mod info;
+mod keyslot;
 mod man;
 mod open;
 mod read;
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Open(args) => open::run(&args, quiet),
         Command::Info(args) => info::run(args),
         Command::Header(args) => header::run(&args, quiet),
+        Command::Keyslot(args) => keyslot::run(&args.what, quiet),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),

@@ -111,10 +111,13 @@ impl From<volume::Error> for Error {
                 Exit::BadHeader,
                 "name the header's file with --header, or say --type plain if there is none",
             ),
-            Kind::BadHeader => (Exit::BadHeader, "restore the header from its backup, if there is one"),
+            Kind::BadHeader => (
+                Exit::BadHeader,
+                "`underseal header check` says what is wrong, and `underseal header restore` puts a backup back",
+            ),
             Kind::Ambiguous => (
                 Exit::BadHeader,
-                "`cryptsetup repair` on a copy: it overwrites what is there now with the volume's header",
+                "`underseal header repair` on a copy: it overwrites what is there now with the volume's header",
             ),
             Kind::BadLayout | Kind::TooSmall => {
                 (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
@@ -123,6 +126,8 @@ impl From<volume::Error> for Error {
                 (Exit::NoKey, "check the keyboard's layout and Caps Lock; a key file is given by --key-file")
             }
             Kind::NoKeyslot => (Exit::NoKey, "`underseal info` lists the keyslots in use"),
+            Kind::LastKeyslot => (Exit::Usage, "--force to remove it all the same; the data are lost then"),
+            Kind::NoRoom => (Exit::Usage, "`underseal keyslot kill` on one that nobody needs makes room"),
             Kind::WrongKey => (Exit::NoKey, "a key belongs to one volume: is this its image?"),
             Kind::Unsupported => (Exit::Unsupported, "`underseal info` shows what the volume asks for"),
             Kind::NullCipher => (Exit::Unsupported, "--allow-null, if nothing on it needs protection"),
@@ -131,7 +136,6 @@ impl From<volume::Error> for Error {
                 Exit::Unsupported,
                 "find out who changed the header; if you did, `underseal info` shows its new digest",
             ),
-            Kind::NoRoom => (Exit::Unsupported, "remove a keyslot that nobody needs, and try again"),
             Kind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
             Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),

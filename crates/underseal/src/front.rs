@@ -64,7 +64,12 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     // Nobody types to a program that reads its passphrase from somewhere.
     // As there, no time at all means any time.
     let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    manner::speak(Manner::cryptsetup(args.tries.unwrap_or(3).max(1), patience, verbose));
+    manner::speak(Manner::cryptsetup(
+        verb::questions(&args.words),
+        args.tries.unwrap_or(3).max(1),
+        patience,
+        verbose,
+    ));
     match act(&args, &given) {
         Ok(()) if verbose => print("Command successful.\n").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Ok(()) => ExitCode::SUCCESS,

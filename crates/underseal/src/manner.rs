@@ -20,8 +20,9 @@ pub(crate) struct Manner {
     /// What stands around a question before something that cannot be undone.
     warning: &'static str,
     sure: &'static str,
-    /// The beginning of the question for a passphrase; the volume's name follows.
+    /// The question for a passphrase, and for one that is to come; `{}` is the volume.
     question: &'static str,
+    new_question: &'static str,
 }
 
 /// What is told of a keyslot.
@@ -40,11 +41,17 @@ impl Manner {
         tells: false,
         warning: "",
         sure: "\nType YES in capitals to go on: ",
-        question: "Passphrase",
+        question: "Passphrase for {}: ",
+        new_question: "New passphrase for {}: ",
     };
 
     /// cryptsetup's, which says more when it is asked to.
-    pub(crate) fn cryptsetup(tries: u32, patience: Option<Duration>, tells: bool) -> Self {
+    pub(crate) fn cryptsetup(
+        (question, new_question): (&'static str, &'static str),
+        tries: u32,
+        patience: Option<Duration>,
+        tells: bool,
+    ) -> Self {
         Self {
             again: "Verify passphrase: ",
             wrong: "No key available with this passphrase.",
@@ -53,13 +60,19 @@ impl Manner {
             tells,
             warning: "\nWARNING!\n========\n",
             sure: "\n\nAre you sure? (Type 'yes' in capital letters): ",
-            question: "Enter passphrase",
+            question,
+            new_question,
         }
     }
 
     /// The question for a volume's passphrase.
     pub(crate) fn question(&self, volume: &Path) -> String {
-        format!("{} for {}: ", self.question, volume.display())
+        self.question.replace("{}", &volume.display().to_string())
+    }
+
+    /// The question for a passphrase that the volume is to get.
+    pub(crate) fn new_question(&self, volume: &Path) -> String {
+        self.new_question.replace("{}", &volume.display().to_string())
     }
 
     /// The question before something that cannot be undone, which YES answers.

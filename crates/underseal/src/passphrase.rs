@@ -7,7 +7,7 @@ use std::path::Path;
 
 use underseal_cipher::Key;
 
-use crate::cli::SecretArgs;
+use crate::cli::{NewSecretArgs, SecretSource};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::manner::manner;
@@ -15,28 +15,34 @@ use crate::manner::manner;
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
-/// Where a passphrase comes from.
+/// A passphrase, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct Secret<'a> {
-    args: &'a SecretArgs,
+    source: SecretSource<'a>,
     /// The volume it is for, in questions and errors.
     image: &'a Path,
+    /// It takes the place of another, or stands beside it.
+    second: bool,
 }
 
 impl<'a> Secret<'a> {
-    pub(crate) fn new(args: &'a SecretArgs, image: &'a Path) -> Self {
-        Self { args, image }
+    pub(crate) fn new(source: SecretSource<'a>, image: &'a Path) -> Self {
+        Self { source, image, second: false }
+    }
+
+    /// The secret that a volume gets which has one already: to be read after that one.
+    pub(crate) fn another(args: &'a NewSecretArgs, image: &'a Path) -> Self {
+        Self { source: args.source(), image, second: true }
     }
 
     /// Whether somebody at a terminal is asked, and can try again.
     pub(crate) fn is_asked(&self) -> bool {
-        let SecretArgs { passphrase_file, passphrase_fd, key_file, .. } = self.args;
-        passphrase_file.is_none() && passphrase_fd.is_none() && key_file.is_none()
+        matches!(self.source, SecretSource::Asked)
     }
 
     /// Whether it is a key file's bytes, which plain volumes use as they are. cryptsetup hashes those of stdin.
     pub(crate) fn is_raw_key(&self) -> bool {
-        self.args.key_file.as_ref().is_some_and(|path| path.as_os_str() != "-")
+        matches!(self.source, SecretSource::KeyFile(path, ..) if path.as_os_str() != "-")
     }
 
     /// The passphrase of a volume that exists.
@@ -44,20 +50,27 @@ impl<'a> Secret<'a> {
     /// # Errors
     /// `NoKey` when nothing is typed; `Usage` when there is no terminal, or a file is empty or too large; `Failed`.
     pub(crate) fn get(&self) -> Result<Key> {
-        let args = self.args;
-        if let Some(path) = &args.passphrase_file {
-            return source::first_line_of_file(path);
+        match self.source {
+            SecretSource::File(path) => source::first_line_of_file(path),
+            SecretSource::Descriptor(number) => source::first_line_of_descriptor(number),
+            SecretSource::KeyFile(path, offset, size) => source::key_file(path, offset, size),
+            SecretSource::Asked => self.ask(),
         }
-        if let Some(number) = args.passphrase_fd {
-            return source::first_line_of_descriptor(number);
-        }
-        if let Some(path) = &args.key_file {
-            return source::key_file(path, args.keyfile_offset.unwrap_or(0), args.keyfile_size);
-        }
-        terminal::ask(&manner().question(self.image))
     }
 
-    /// A new volume's passphrase: typed twice, and not empty.
+    fn ask(&self) -> Result<Key> {
+        let question =
+            if self.second { manner().new_question(self.image) } else { manner().question(self.image) };
+        let asked = terminal::ask(&question);
+        asked.map_err(|error| match error.exit() {
+            Exit::Usage if self.second => {
+                error.with_remedy("--new-passphrase-file FILE, --new-passphrase-fd 0 or --new-key-file FILE")
+            }
+            _ => error,
+        })
+    }
+
+    /// A new passphrase: typed twice, and not empty.
     ///
     /// # Errors
     /// As [`Secret::get`]; `Usage` when the two differ.

@@ -40,7 +40,7 @@ pub(crate) struct Opened {
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
-    let secret = Secret::new(&args.secret, &args.image);
+    let secret = Secret::new(args.secret.source(), &args.image);
     let size = device.geometry().size;
     let luks = |on: &dyn Target| luks_volume(args, access, size, on, &secret);
     let (volume, format, known) = match (args.kind, &args.header, &device) {

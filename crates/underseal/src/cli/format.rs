@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
-use underseal_volume::{Hash, PbkdfKind};
 use uuid::Uuid;
 
-use super::SecretArgs;
+use super::{PbkdfArgs, SecretArgs};
 use crate::size;
 
 /// Makes an encrypted volume.
@@ -45,25 +44,8 @@ pub(crate) struct FormatArgs {
     #[arg(long, help_heading = CIPHER)]
     pub(crate) allow_null: bool,
 
-    /// How a passphrase becomes a key: argon2id (LUKS2's default), argon2i, pbkdf2 (LUKS1's only)
-    #[arg(long, value_name = "NAME", value_parser = pbkdf_kind, help_heading = PBKDF)]
-    pub(crate) pbkdf: Option<PbkdfKind>,
-    /// The time that an unlock takes on this machine
-    #[arg(long, value_name = "MS", default_value_t = 2000, conflicts_with = "pbkdf_force_iterations",
-        help_heading = PBKDF)]
-    pub(crate) iter_time: u64,
-    /// Rounds (pbkdf2) or passes (argon2), unmeasured
-    #[arg(long, value_name = "N", help_heading = PBKDF)]
-    pub(crate) pbkdf_force_iterations: Option<u32>,
-    /// Argon2: the most memory; exactly this much when iterations are forced
-    #[arg(long, value_name = "KiB", help_heading = PBKDF)]
-    pub(crate) pbkdf_memory: Option<u32>,
-    /// Argon2: the most threads
-    #[arg(long, value_name = "N", help_heading = PBKDF)]
-    pub(crate) pbkdf_parallel: Option<u32>,
-    /// The hash of pbkdf2, keyslot splitter and digest
-    #[arg(long, value_name = "HASH", default_value_t = Hash::Sha256, help_heading = PBKDF)]
-    pub(crate) hash: Hash,
+    #[command(flatten)]
+    pub(crate) pbkdf: PbkdfArgs,
 
     /// LUKS2: a name for people, up to 47 bytes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, help_heading = NAMES)]
@@ -101,7 +83,6 @@ pub(crate) enum NewType {
 }
 
 const CIPHER: &str = "Cipher";
-const PBKDF: &str = "Passphrase cost";
 const NAMES: &str = "Names";
 const LAYOUT: &str = "Layout";
 
@@ -112,9 +93,3 @@ Examples:
   underseal format /dev/sdx1 --iter-time 5000
   underseal format disk.img --size 10G --header disk.header
   underseal format disk.img --size 10G --type luks1 --cipher aes-cbc-essiv:sha256";
-
-fn pbkdf_kind(name: &str) -> Result<PbkdfKind, String> {
-    let kinds = [PbkdfKind::Argon2id, PbkdfKind::Argon2i, PbkdfKind::Pbkdf2];
-    let known = kinds.into_iter().find(|kind| kind.name() == name);
-    known.ok_or_else(|| "want argon2id, argon2i or pbkdf2".into())
-}

@@ -1,6 +1,6 @@
-//! Where the passphrase comes from.
+//! Where passphrases come from: the one that there is, and the one that there will be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -12,17 +12,81 @@ use crate::size;
 pub(crate) struct SecretArgs {
     /// The first line of this file, without its newline
     #[arg(long, value_name = "FILE", group = "secret")]
-    pub(crate) passphrase_file: Option<PathBuf>,
+    passphrase_file: Option<PathBuf>,
     /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
     #[arg(long, value_name = "N", group = "secret")]
-    pub(crate) passphrase_fd: Option<u32>,
+    passphrase_fd: Option<u32>,
     /// All bytes of this file, newlines too ("-" is stdin)
     #[arg(long, value_name = "FILE", group = "secret")]
-    pub(crate) key_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
     /// Skip so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
-    pub(crate) keyfile_offset: Option<u64>,
+    keyfile_offset: Option<u64>,
     /// Use so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
-    pub(crate) keyfile_size: Option<u64>,
+    keyfile_size: Option<u64>,
+}
+
+/// The same for the passphrase that is to come. Where both come from one descriptor, this one is the line after the other's.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "New passphrase (asked on the terminal, twice, unless one of these is given)")]
+pub(crate) struct NewSecretArgs {
+    /// The first line of this file, without its newline
+    #[arg(long, value_name = "FILE", group = "new_secret")]
+    new_passphrase_file: Option<PathBuf>,
+    /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
+    #[arg(long, value_name = "N", group = "new_secret")]
+    new_passphrase_fd: Option<u32>,
+    /// All bytes of this file, newlines too ("-" is stdin)
+    #[arg(long, value_name = "FILE", group = "new_secret")]
+    new_key_file: Option<PathBuf>,
+    /// Skip so many bytes of the new key file
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "new_key_file")]
+    new_keyfile_offset: Option<u64>,
+    /// Use so many bytes of the new key file
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "new_key_file")]
+    new_keyfile_size: Option<u64>,
+}
+
+/// Where one secret comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SecretSource<'a> {
+    /// The first line of a file.
+    File(&'a Path),
+    /// The first line from a descriptor.
+    Descriptor(u32),
+    /// The bytes of a file: how many are skipped, how many are used.
+    KeyFile(&'a Path, u64, Option<u64>),
+    /// Somebody at a terminal.
+    Asked,
+}
+
+impl SecretArgs {
+    pub(crate) fn source(&self) -> SecretSource<'_> {
+        let Self { passphrase_file: file, passphrase_fd: fd, key_file, keyfile_offset, keyfile_size } = self;
+        source(file.as_deref(), *fd, key_file.as_deref(), *keyfile_offset, *keyfile_size)
+    }
+}
+
+impl NewSecretArgs {
+    pub(crate) fn source(&self) -> SecretSource<'_> {
+        let Self { new_passphrase_file: file, new_passphrase_fd: fd, new_key_file: key_file, .. } = self;
+        source(file.as_deref(), *fd, key_file.as_deref(), self.new_keyfile_offset, self.new_keyfile_size)
+    }
+}
+
+/// clap sees to it that one of them is given at most.
+fn source<'a>(
+    file: Option<&'a Path>,
+    descriptor: Option<u32>,
+    key_file: Option<&'a Path>,
+    offset: Option<u64>,
+    size: Option<u64>,
+) -> SecretSource<'a> {
+    match (file, descriptor, key_file) {
+        (Some(file), ..) => SecretSource::File(file),
+        (_, Some(number), _) => SecretSource::Descriptor(number),
+        (.., Some(key_file)) => SecretSource::KeyFile(key_file, offset.unwrap_or(0), size),
+        _ => SecretSource::Asked,
+    }
 }

@@ -4,10 +4,9 @@ mod contents;
 mod destination;
 
 use std::path::Path;
-use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::{Cost, ErrorKind, FormatOptions, NewHeader, Pbkdf, PbkdfKind};
+use underseal_volume::{ErrorKind, FormatOptions, NewHeader};
 
 use self::destination::Destination;
 use crate::cli::{FormatArgs, NewType};
@@ -26,7 +25,7 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let mut header = args.header.as_ref().map(|path| Destination::open_header(path)).transpose()?;
     let on = header.as_ref().unwrap_or(&image);
     allow_overwriting(on, args.force)?;
-    let passphrase = Secret::new(&args.secret, &args.image).get_new()?;
+    let passphrase = Secret::new(args.secret.source(), &args.image).get_new()?;
     let new = NewHeader::prepare(image.size(), &passphrase, options);
     let new = new.map_err(|e| refused(e, &args.image))?;
     // Until here all is as it was. A header of its own comes first: it may not fit, and the image must not lose data to that.
@@ -95,19 +94,6 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
     if args.key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
         return Err(Error::usage("the key's bits are no whole number of bytes"));
     }
-    let measured = Pbkdf { kind: args.pbkdf.unwrap_or(defaults.pbkdf.kind), ..defaults.pbkdf };
-    let argon2_only = measured.kind == PbkdfKind::Pbkdf2;
-    if argon2_only && (args.pbkdf_memory.is_some() || args.pbkdf_parallel.is_some()) {
-        return Err(Error::usage("pbkdf2 takes neither memory nor threads").with_remedy("--pbkdf argon2id"));
-    }
-    let pbkdf = Pbkdf {
-        cost: args
-            .pbkdf_force_iterations
-            .map_or(Cost::Time(Duration::from_millis(args.iter_time)), Cost::Iterations),
-        memory_kib: args.pbkdf_memory.unwrap_or(measured.memory_kib),
-        lanes: args.pbkdf_parallel.unwrap_or(measured.lanes),
-        ..measured
-    };
     let luks1 = args.kind == NewType::Luks1;
     if luks1 && (args.metadata_size.is_some() || args.keyslots_size.is_some()) {
         return Err(Error::usage("the sizes of a LUKS1 header are fixed").with_remedy("--type luks2"));
@@ -120,8 +106,8 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         cipher: args.cipher.clone(),
         key_size: args.key_size.map(|bits| bits / 8),
         sector_size: args.sector_size.map(SectorSize::new).transpose()?,
-        hash: args.hash,
-        pbkdf,
+        hash: args.pbkdf.hash.unwrap_or(defaults.hash),
+        pbkdf: args.pbkdf.over(defaults.pbkdf)?,
         uuid: args.uuid,
         label: args.label.clone(),
         subsystem: args.subsystem.clone(),

@@ -1,5 +1,7 @@
 //! cryptsetup's actions, under all of their names.
 
+use std::ffi::OsString;
+
 use super::args::Args;
 use super::failure::{Failure, Result};
 use super::{Words, benchmark, header, keyslots, look, open, tokens, volume};
@@ -77,6 +79,20 @@ impl Verb {
             }
             None => Err(Failure::wrong("cryptsetup: Unknown action.")),
         }
+    }
+}
+
+/// How an action asks for the passphrase that there is, and for the one that is to come; `{}` is the device.
+pub(super) fn questions(words: &[OsString]) -> (&'static str, &'static str) {
+    const NEW: &str = "Enter new passphrase for key slot: ";
+    let action = words.first().map(|action| action.to_string_lossy()).unwrap_or_default();
+    match Verb::find(&action).map_or("", |verb| verb.name) {
+        "luksAddKey" => ("Enter any existing passphrase: ", NEW),
+        "luksRemoveKey" => ("Enter passphrase to be deleted: ", NEW),
+        "luksChangeKey" => ("Enter passphrase to be changed: ", "Enter new passphrase: "),
+        "luksConvertKey" => ("Enter passphrase for keyslot to be converted: ", NEW),
+        "luksKillSlot" => ("Enter any remaining passphrase: ", NEW),
+        _ => ("Enter passphrase for {}: ", NEW),
     }
 }
 

@@ -1,13 +1,15 @@
 //! Backups, and what a crash leaves while one comes back.
 
 use super::*;
-use crate::storage::recorder::Recorder;
+use crate::storage::recorder::{Recorder, once};
 use crate::{
     Cost, ErrorKind, FormatOptions, Key, NewHeader, NewKeyslot, Pbkdf, PbkdfKind, UnlockOptions, Version,
     luks2,
 };
 
-const SIZE: usize = 3 << 20;
+/// Where the data begin: behind eight keyslots with keys of 32 bytes.
+const DATA: usize = 260 << 12;
+const SIZE: usize = DATA + (64 << 10);
 
 fn key(text: &str) -> Key {
     Key::new(text.as_bytes()).unwrap()
@@ -19,7 +21,12 @@ fn pbkdf() -> Pbkdf {
 
 fn options(version: Version) -> FormatOptions {
     let defaults = if version == Version::Luks1 { FormatOptions::luks1() } else { FormatOptions::luks2() };
-    FormatOptions { data_offset: Some(2 << 20), pbkdf: pbkdf(), ..defaults }
+    FormatOptions {
+        data_offset: Some(DATA as u64),
+        cipher: "aes-cbc-essiv:sha256".parse().unwrap(),
+        pbkdf: pbkdf(),
+        ..defaults
+    }
 }
 
 /// A disk with a header that the passphrase `old` opens.
@@ -33,8 +40,17 @@ fn disk_with(options: FormatOptions, passphrase: &str) -> Recorder {
 
 fn opens(disk: &[u8], passphrase: &str) -> Option<u32> {
     let header = Header::read(disk).unwrap();
-    let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
-    opened.ok().map(|opened| opened.slot)
+    // All that decides.
+    let said = serde_json::to_vec(&header.info()).unwrap();
+    let material = header.areas().into_iter().map(|(_, area)| {
+        let at = |offset: u64| usize::try_from(offset).unwrap();
+        &disk[at(area.start)..at(area.end)]
+    });
+    let decisive: Vec<&[u8]> = material.chain([&said[..], passphrase.as_bytes()]).collect();
+    once(&decisive, || {
+        let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default());
+        opened.ok().map(|opened| opened.slot)
+    })
 }
 
 fn luks2(disk: &Recorder) -> Box<luks2::Header> {
@@ -57,7 +73,7 @@ fn a_backup_of_a_header_with_a_bad_copy_has_two_good_ones() {
         bytes[place] ^= 1;
         let backup = Backup::take(&bytes[..]).unwrap();
         assert_eq!(backup.header().damage(), None);
-        assert_eq!(backup.bytes().len(), 2 << 20);
+        assert_eq!(backup.bytes().len(), DATA);
         assert_eq!(Header::read(backup.bytes()).unwrap().damage(), None);
         assert_eq!(opens(backup.bytes(), "old"), Some(0));
     }
@@ -94,7 +110,7 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     assert_eq!([opens(&disk.bytes(), "old"), opens(&disk.bytes(), "two")], [None, Some(0)]);
     disk.forget_events();
     let (before, two) = (disk.bytes().clone(), header.areas()[0].1.clone());
-    let (at, len) = (usize::try_from(two.start).unwrap(), 256_000);
+    let (at, len) = (usize::try_from(two.start).unwrap(), 128_000);
     let old_material = before[at..at + len].to_vec();
 
     restore(&backup, &disk).unwrap();
@@ -113,7 +129,7 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     );
     // Both copies are good, and all keyslots are the backup's.
     assert_eq!(Header::read(&bytes[..]).unwrap().damage(), None);
-    assert!(bytes[32 << 10..2 << 20] == backup.bytes()[32 << 10..]);
+    assert!(bytes[32 << 10..DATA] == backup.bytes()[32 << 10..]);
 }
 
 #[test]
@@ -157,7 +173,7 @@ fn a_backup_comes_back_over_nothing_over_another_volume_and_over_damage() {
             assert_eq!((header.uuid(), header.damage()), (backup.header().uuid(), None));
             assert_eq!([opens(&disk.bytes(), "old"), opens(&disk.bytes(), "x")], [Some(0), None]);
             assert!(
-                disk.bytes()[2 << 20..].iter().all(|&byte| byte == disk.bytes()[SIZE - 1]),
+                disk.bytes()[DATA..].iter().all(|&byte| byte == disk.bytes()[SIZE - 1]),
                 "data are left alone"
             );
         }
@@ -168,7 +184,7 @@ fn a_backup_comes_back_over_nothing_over_another_volume_and_over_damage() {
 fn a_backup_that_does_not_fit_its_device_changes_nothing() {
     for version in [Version::Luks1, Version::Luks2] {
         let backup = Backup::take(&disk_with(options(version), "old")).unwrap();
-        let shifted = FormatOptions { data_offset: Some((2 << 20) + 4096), ..options(version) };
+        let shifted = FormatOptions { data_offset: Some(DATA as u64 + 4096), ..options(version) };
         let short = FormatOptions {
             cipher: "aes-cbc-plain64".parse().unwrap(),
             key_size: Some(16),
@@ -182,8 +198,8 @@ fn a_backup_that_does_not_fit_its_device_changes_nothing() {
         for (disk, kind) in [
             (disk_with(shifted, "x"), ErrorKind::BadOption),
             (disk_with(layout, "x"), ErrorKind::BadOption),
-            (Recorder::new(vec![0; 1 << 20]), ErrorKind::TooSmall),
-            (Recorder::new(vec![0; 2 << 20]), ErrorKind::TooSmall),
+            (Recorder::new(vec![0; DATA / 2]), ErrorKind::TooSmall),
+            (Recorder::new(vec![0; DATA]), ErrorKind::TooSmall),
         ] {
             assert_eq!(restore(&backup, &disk).unwrap_err().kind(), kind, "{version:?}");
             assert!(disk.is_untouched());

@@ -143,15 +143,15 @@ impl Phdr {
         bytes
     }
 
-    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
-    pub(super) fn place(&self, number: usize) -> u64 {
-        u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
-    }
-
     /// How the digest of the volume key is made.
     pub(super) fn digest_kdf(&self) -> Kdf {
         let (hash, iterations) = (self.hash, self.digest_iterations);
         Kdf::Pbkdf2 { hash, iterations, salt: self.digest_salt.to_vec() }
+    }
+
+    /// Where the header says that a keyslot's key material begins, in bytes; of a free one that may be anywhere.
+    pub(super) fn place(&self, number: usize) -> u64 {
+        u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
 
     /// Key material lies after the header, before the data, and nowhere twice.

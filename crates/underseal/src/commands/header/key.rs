@@ -23,7 +23,7 @@ pub(super) fn dump(args: &HeaderDumpKeyArgs) -> Result<()> {
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(path))?;
     let options = UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..Default::default() };
-    let secret = Secret::new(&args.secret, &args.of.image);
+    let secret = Secret::new(args.secret.source(), &args.of.image);
     let unlocked =
         secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?))?;
     log::warn!(

@@ -68,14 +68,14 @@ impl Header {
         if self.phdr.slots[STRADDLER].is_some() && last.is_some() && self.phdr.slots[STRADDLER] != last {
             let mut without = new.clone();
             without.slots[STRADDLER] = None;
-            self.change_to(on, without, before)?;
+            self.put_whole(on, without, before)?;
             new.bytes = self.phdr.bytes;
-            return self.change_to(on, new, || Ok(()));
+            return self.put_whole(on, new, || Ok(()));
         }
-        self.change_to(on, new, before)
+        self.put_whole(on, new, before)
     }
 
-    fn change_to(
+    fn put_whole(
         &mut self,
         on: &(impl Target + ?Sized),
         new: Phdr,

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::words;
 use crate::luks2::binary::Binary;
 use crate::luks2::metadata::Metadata;
 use crate::luks2::{Header, activate};
@@ -48,7 +49,7 @@ impl Header {
             let (kept, gone): (Vec<_>, Vec<_>) =
                 metadata.keyslots.iter().partition(|(_, slot)| slot.kind == "reencrypt");
             let gone: Vec<u32> = gone.into_iter().map(|(number, _)| *number).collect();
-            gone.iter().try_for_each(|number| super::words::remove_keyslot(document, *number))?;
+            gone.iter().try_for_each(|number| words::remove_keyslot(document, *number))?;
             let mut kept: Vec<(u64, u64)> = kept.into_iter().map(|(_, slot)| slot.area).collect();
             kept.sort_unstable();
             let end = begin + metadata.config.keyslots_size;

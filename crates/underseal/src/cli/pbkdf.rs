@@ -1,0 +1,60 @@
+//! What a passphrase costs whoever guesses it.
+
+use std::time::Duration;
+
+use clap::Args;
+use underseal_volume::{Cost, Hash, Pbkdf, PbkdfKind};
+
+use crate::error::{Error, Result};
+
+/// How a new keyslot makes a key of a passphrase.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Passphrase cost")]
+pub(crate) struct PbkdfArgs {
+    /// How a passphrase becomes a key: argon2id (LUKS2's default), argon2i, pbkdf2 (LUKS1's only)
+    #[arg(long, value_name = "NAME", value_parser = kind)]
+    pbkdf: Option<PbkdfKind>,
+    /// The time that an unlock takes on this machine
+    #[arg(long, value_name = "MS", default_value_t = 2000, conflicts_with = "pbkdf_force_iterations")]
+    iter_time: u64,
+    /// Rounds (pbkdf2) or passes (argon2), unmeasured
+    #[arg(long, value_name = "N")]
+    pbkdf_force_iterations: Option<u32>,
+    /// Argon2: the most memory; exactly this much when iterations are forced
+    #[arg(long, value_name = "KiB")]
+    pbkdf_memory: Option<u32>,
+    /// Argon2: the most threads
+    #[arg(long, value_name = "N")]
+    pbkdf_parallel: Option<u32>,
+    /// The hash of pbkdf2, keyslot splitter and digest: sha256 by default; the keyslots of a LUKS1 volume have its own
+    #[arg(long, value_name = "HASH")]
+    pub(crate) hash: Option<Hash>,
+}
+
+impl PbkdfArgs {
+    /// What was asked for, over the defaults of a format.
+    ///
+    /// # Errors
+    /// `Usage` for options that do not fit each other.
+    pub(crate) fn over(&self, defaults: Pbkdf) -> Result<Pbkdf> {
+        let kind = self.pbkdf.unwrap_or(defaults.kind);
+        if kind == PbkdfKind::Pbkdf2 && (self.pbkdf_memory.is_some() || self.pbkdf_parallel.is_some()) {
+            return Err(
+                Error::usage("pbkdf2 takes neither memory nor threads").with_remedy("--pbkdf argon2id")
+            );
+        }
+        let time = Cost::Time(Duration::from_millis(self.iter_time));
+        Ok(Pbkdf {
+            kind,
+            cost: self.pbkdf_force_iterations.map_or(time, Cost::Iterations),
+            memory_kib: self.pbkdf_memory.unwrap_or(defaults.memory_kib),
+            lanes: self.pbkdf_parallel.unwrap_or(defaults.lanes),
+        })
+    }
+}
+
+fn kind(name: &str) -> std::result::Result<PbkdfKind, String> {
+    let kinds = [PbkdfKind::Argon2id, PbkdfKind::Argon2i, PbkdfKind::Pbkdf2];
+    let known = kinds.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| "want argon2id, argon2i or pbkdf2".into())
+}

@@ -1,0 +1,136 @@
+//! `underseal keyslot`.
+
+mod add;
+mod list;
+mod remove;
+mod replace;
+
+use std::path::Path;
+
+use underseal_cipher::Key;
+use underseal_volume::{
+    Header, NewKeyslot, Pbkdf, Target, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
+};
+
+use crate::cli::{
+    AreaArgs, HeaderPathArgs, Keyslot, KeyslotPriorityArgs, KeyslotTestArgs, PbkdfArgs, SecretArgs,
+};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::open_header;
+use crate::output::print;
+use crate::passphrase::{Secret, secret_file};
+
+pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
+    match what {
+        Keyslot::List(args) => list::run(args),
+        Keyslot::Add(args) => add::run(args, quiet),
+        Keyslot::RecoveryKey(args) => add::recovery_key(args),
+        Keyslot::Remove(args) => remove::run(args, quiet),
+        Keyslot::Kill(args) => remove::kill(args, quiet),
+        Keyslot::Change(args) => replace::change(args, quiet),
+        Keyslot::Convert(args) => replace::convert(args, quiet),
+        Keyslot::Test(args) => test(args, quiet),
+        Keyslot::Priority(args) => priority(args, quiet),
+    }
+}
+
+/// A header, and what it is on.
+struct Opened<'a> {
+    path: &'a Path,
+    on: Box<dyn Target>,
+    header: Header,
+}
+
+impl<'a> Opened<'a> {
+    fn to_read(args: &'a HeaderPathArgs) -> Result<Self> {
+        Self::new(args, true)
+    }
+
+    fn to_change(args: &'a HeaderPathArgs) -> Result<Self> {
+        Self::new(args, false)
+    }
+
+    fn new(args: &'a HeaderPathArgs, read_only: bool) -> Result<Self> {
+        let path = args.path();
+        let on = open_header(path, read_only)?;
+        let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
+        Ok(Self { path, on, header })
+    }
+
+    /// What the passphrase opens: somebody who types it may try three times.
+    fn unlock(&self, secret: &SecretArgs, options: &UnlockOptions) -> Result<Unlocked> {
+        Secret::new(secret.source(), self.path).try_with(|passphrase| self.unlock_with(passphrase, options))
+    }
+
+    fn unlock_with(&self, passphrase: &Key, options: &UnlockOptions) -> Result<Unlocked> {
+        Ok(self.header.unlock(&*self.on, passphrase, options).map_err(|e| e.in_file(self.path))?)
+    }
+
+    /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase opens.
+    fn key(&self, file: Option<&Path>, secret: &SecretArgs, slot: Option<u32>) -> Result<VolumeKey> {
+        match file {
+            Some(file) => self.volume_key(file),
+            None => Ok(self.unlock(secret, &of_slot(slot))?.key),
+        }
+    }
+
+    fn volume_key(&self, file: &Path) -> Result<VolumeKey> {
+        let key = self.header.volume_key(secret_file(file, 0, None)?, &UnlockOptions::default());
+        Ok(key.map_err(|e| e.in_file(self.path))?)
+    }
+
+    /// What a new keyslot is to be like, by the options.
+    fn new_keyslot(&self, pbkdf: &PbkdfArgs, area: &AreaArgs) -> Result<NewKeyslot> {
+        let defaults = match self.header {
+            Header::Luks1(_) => Pbkdf::pbkdf2(),
+            _ => Pbkdf::argon2id(),
+        };
+        if area.keyslot_key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
+            return Err(Error::usage("the key's bits are no whole number of bytes"));
+        }
+        let size = area.keyslot_key_size.map(|bits| bits / 8);
+        let cipher = area.keyslot_cipher.clone().map(|cipher| (cipher, size));
+        Ok(NewKeyslot { hash: pbkdf.hash, cipher, ..NewKeyslot::new(pbkdf.over(defaults)?) })
+    }
+
+    fn error(&self, error: underseal_volume::Error) -> Error {
+        error.in_file(self.path).into()
+    }
+
+    /// Says what was done.
+    fn say(&self, quiet: bool, what: &str) -> Result<()> {
+        if quiet { Ok(()) } else { print(&format!("{}: {what}\n", self.path.display())) }
+    }
+}
+
+fn of_slot(slot: Option<u32>) -> UnlockOptions {
+    UnlockOptions { slot, ..UnlockOptions::default() }
+}
+
+fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
+    let opened = Opened::to_read(&args.of)?;
+    if let Some(file) = &args.volume_key_file {
+        opened.volume_key(file)?;
+        return opened.say(quiet, "this is the volume's key");
+    }
+    let options = of_slot(args.key_slot);
+    let unlocked = Secret::new(args.secret.source(), opened.path).try_with(|passphrase| {
+        if args.recovery_key && !is_recovery_key(passphrase) {
+            let what = "a recovery key has eight groups of eight letters out of cbdefghijklnrtuv";
+            return Err(
+                Error::new(Exit::NoKey, what).with_remedy("look for a letter too many, or another one")
+            );
+        }
+        opened.unlock_with(passphrase, &options)
+    })?;
+    opened.say(quiet, &format!("keyslot {} opens", unlocked.slot))
+}
+
+fn priority(args: &KeyslotPriorityArgs, quiet: bool) -> Result<()> {
+    let mut opened = Opened::to_change(&args.of)?;
+    let priority = args.priority.into();
+    let set = opened.header.set_priority(&*opened.on, args.number, priority);
+    set.map_err(|e| opened.error(e))?;
+    opened.say(quiet, &format!("keyslot {} is {}", args.number, priority.name()))
+}

@@ -1,0 +1,74 @@
+//! Keyslots that come.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use underseal_cipher::Key;
+use underseal_volume::{Cost, Hash, NewKeyslot, Pbkdf, random_key, recovery_key as new_recovery_key};
+
+use super::Opened;
+use crate::cli::{KeyslotAddArgs, RecoveryKeyArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::passphrase::{Secret, secret_file};
+
+pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
+    let mut opened = Opened::to_change(&args.of)?;
+    let new = NewKeyslot {
+        number: args.new_key_slot,
+        priority: args.priority.map(Into::into),
+        ..opened.new_keyslot(&args.pbkdf, &args.area)?
+    };
+    let secret = Secret::another(&args.new, opened.path);
+    let added = if args.unbound {
+        let other = other_key(args)?;
+        let passphrase = secret.get_new()?;
+        opened.header.add_unbound_keyslot(&*opened.on, &other, &passphrase, &new)
+    } else {
+        let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
+        let passphrase = secret.get_new()?;
+        opened.header.add_keyslot(&*opened.on, &key, &passphrase, &new)
+    };
+    let number = added.map_err(|e| opened.error(e))?;
+    opened.say(quiet, &format!("keyslot {number} is new"))
+}
+
+/// A key that is not the volume's: given, or random.
+fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
+    if let Some(file) = &args.volume_key_file {
+        return secret_file(file, 0, None);
+    }
+    if !args.key_size.is_multiple_of(8) {
+        return Err(Error::usage(format!("{} bits are no whole number of bytes", args.key_size)));
+    }
+    Ok(random_key(args.key_size / 8)?)
+}
+
+pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
+    let mut opened = Opened::to_change(&args.of)?;
+    let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
+    let recovery = new_recovery_key()?;
+    // Nobody guesses 256 random bits, however cheap a guess is: as systemd does.
+    let pbkdf = Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() };
+    let hash = match opened.header {
+        underseal_volume::Header::Luks1(_) => None,
+        _ => Some(Hash::Sha512),
+    };
+    let new = NewKeyslot { number: args.new_key_slot, hash, recovery: true, ..NewKeyslot::new(pbkdf) };
+    let added = opened.header.add_keyslot(&*opened.on, &key, &recovery, &new);
+    let number = added.map_err(|e| opened.error(e))?;
+    print_secret(&recovery).or_else(|e| {
+        // A key that nobody has seen is of no use to anybody.
+        let removed = opened.header.remove_keyslot(&*opened.on, number, false);
+        removed.map_err(|e| opened.error(e))?;
+        Err(Error::new(Exit::Failed, "cannot write to stdout, so the key is removed again").because(&e))
+    })
+}
+
+/// Writes a secret and a newline to stdout, past the buffers of this program, which nobody wipes.
+fn print_secret(secret: &Key) -> io::Result<()> {
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    stdout.write_all(secret.as_bytes())?;
+    stdout.write_all(b"\n")
+}

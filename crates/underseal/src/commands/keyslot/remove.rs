@@ -1,0 +1,56 @@
+//! Keyslots that go.
+
+use underseal_volume::{ErrorKind, UnlockOptions};
+
+use super::{Opened, of_slot};
+use crate::cli::{KeyslotKillArgs, KeyslotRemoveArgs};
+use crate::error::{Error, Result};
+use crate::passphrase::confirm;
+
+pub(super) fn run(args: &KeyslotRemoveArgs, quiet: bool) -> Result<()> {
+    let mut opened = Opened::to_change(&args.of)?;
+    let number = opened.unlock(&args.secret, &of_slot(args.key_slot))?.slot;
+    remove(&mut opened, number, args.force, quiet)
+}
+
+pub(super) fn kill(args: &KeyslotKillArgs, quiet: bool) -> Result<()> {
+    let mut opened = Opened::to_change(&args.of)?;
+    let number = args.number;
+    if !args.force && other_keyslots(&opened, number) {
+        // Who has no passphrase of one that stays would lock the volume for ever.
+        let others = UnlockOptions { except: Some(number), ..UnlockOptions::default() };
+        opened.unlock(&args.secret, &others)?;
+    }
+    remove(&mut opened, number, args.force, quiet)
+}
+
+/// Whether the data can be opened by another keyslot than this one.
+fn other_keyslots(opened: &Opened<'_>, number: u32) -> bool {
+    let info = opened.header.info();
+    let of_data = info.digests.iter().filter(|digest| !digest.segments.is_empty());
+    of_data.flat_map(|digest| &digest.keyslots).any(|slot| *slot != number)
+}
+
+fn remove(opened: &mut Opened<'_>, number: u32, force: bool, quiet: bool) -> Result<()> {
+    let mut removed = opened.header.remove_keyslot(&*opened.on, number, force);
+    if removed.as_ref().is_err_and(|e| e.kind() == ErrorKind::LastKeyslot) {
+        ask_twice(opened, number)?;
+        removed = opened.header.remove_keyslot(&*opened.on, number, true);
+    }
+    removed.map_err(|e| opened.error(e))?;
+    opened.say(quiet, &format!("keyslot {number} is removed"))
+}
+
+/// # Errors
+/// `Usage` unless somebody says yes twice.
+fn ask_twice(opened: &Opened<'_>, number: u32) -> Result<()> {
+    let path = opened.path.display();
+    let first =
+        format!("{path}: keyslot {number} is the last one. Without it the data cannot be read by anybody.");
+    let second = format!("All data of {path} will be lost for ever, unless there is a backup of its header.");
+    if confirm(&first)? && confirm(&second)? {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{path}: keyslot {number} is the last one"))
+        .with_remedy("--force to remove it all the same; the data are lost then"))
+}
