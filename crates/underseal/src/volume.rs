@@ -65,8 +65,12 @@ fn luks_volume(
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
-    let options =
-        UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), allow_null: args.allow_null };
+    let options = UnlockOptions {
+        slot: args.key_slot,
+        limits: args.trust.limits(),
+        allow_null: args.allow_null,
+        ..Default::default()
+    };
     let unlocked =
         secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
     log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
