@@ -20,7 +20,7 @@ use crate::volume::plain_key;
 pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     let name = &args.volume.name;
     let status = ask_status(name)?;
-    let secret = Secret::new(&args.secret, Path::new(&status.image));
+    let secret = Secret::new(args.secret.source(), Path::new(&status.image));
     // Where nobody can be asked, the server says what is missing.
     if status.key == KeyState::Set || (secret.is_asked() && !terminal_is_there()) {
         return done(name, &Request::Resume);
