@@ -403,6 +403,26 @@ fn luks2_segments_that_break_a_rule_are_refused() {
 }
 
 #[test]
+fn the_size_of_the_data_is_known_where_every_segment_says_its_own() {
+    let size = |image: &[u8]| Header::read(image).unwrap().data_size();
+    assert_eq!(size(&luks2()), None);
+    assert_eq!(size(&luks1()), None);
+    let fixed = with_value("/segments/0/size", json!("524288"));
+    assert_eq!(size(&fixed), Some(524_288));
+    let two = |second: &str| {
+        with_json(|metadata| {
+            let mut other = metadata["segments"]["0"].clone();
+            (other["offset"], other["size"]) = (json!("1572864"), json!(second));
+            metadata["segments"]["0"]["size"] = json!("524288");
+            metadata["segments"]["1"] = other;
+            metadata["digests"]["0"]["segments"] = json!(["0", "1"]);
+        })
+    };
+    assert_eq!(size(&two("4096")), Some(528_384));
+    assert_eq!(size(&two("dynamic")), None);
+}
+
+#[test]
 fn luks2_text_that_is_no_sound_json_is_refused() {
     let good = serde_json::to_string(&metadata()).unwrap();
     let inside = |extra: &str| format!("{{{extra},{}", &good[1..]).into_bytes();
