@@ -274,7 +274,7 @@ impl Mapping {
 
     /// Asks the device that the last segment lies on how large it is now.
     fn refresh(&self) -> Result<()> {
-        // Not for longer than it takes: whoever wipes the key waits for all that have the volume.
+        // The volume is let go before: whoever wipes the key waits for all who have it.
         let number = self.last(|last, _| last.as_stored().map(|stored| stored.device))?.flatten();
         let Some(device) = number.and_then(|number| self.devices.get(number)) else { return Ok(()) };
         device.refresh().map(drop).map_err(|e| Error::lower(device.name(), e))

@@ -151,20 +151,33 @@ fn index(node: u64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use underseal_device::RamDevice;
+    use underseal_volume::{Segment, SegmentKind, Volume};
+
     use super::*;
+
+    /// Three segments of 512 bytes.
+    fn mapping() -> Arc<Mapping> {
+        let segment = |n: u64| Segment { start: n * 512, len: 512, kind: SegmentKind::Zero };
+        let volume = Volume::new((0..3).map(segment).collect()).unwrap();
+        Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(512))).unwrap())
+    }
+
+    #[test]
+    fn the_last_file_and_no_other_changes_with_the_volume() {
+        let mapping = mapping();
+        let (folder, one) = (Files::folder(&mapping), Files::one(&mapping));
+        assert_eq!((folder.range(FIRST), folder.range(FIRST + 2)), (Some(0..512), Some(1024..1536)));
+        assert_eq!((folder.last(), one.last()), ((FIRST + 2, 1024), (ROOT, 0)));
+        mapping.resize(Some(4096), std::time::Duration::ZERO).unwrap();
+        assert_eq!((folder.range(FIRST + 1), folder.range(FIRST + 2)), (Some(512..1024), Some(1024..4096)));
+        assert_eq!((folder.range(FIRST + 3), one.range(ROOT)), (None, Some(0..4096)));
+        assert_eq!(one.attr(ROOT).map(|attr| (attr.size, attr.blocks)), Some((4096, 8)));
+    }
 
     #[test]
     fn a_listing_stays_within_its_room() {
-        let segments = (0..3).map(|n| (format!("segment{n}"), 0..512)).collect();
-        let files = Files {
-            root: Root::Folder(segments),
-            uid: 1,
-            gid: 2,
-            read_only: false,
-            block: 512,
-            since: 3,
-            size: 1536,
-        };
+        let files = Files::folder(&mapping());
         let listed = |from, room| {
             let mut out = Vec::new();
             files.list(from, room, &mut out);

@@ -85,7 +85,7 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
         ["table", ..] => vec![TABLES],
         ["read" | "write"] | ["keyslot", ..] => vec![PASSPHRASES],
         ["list" | "status"] => vec![STATUS, CONTROL],
-        ["policy" | "suspend" | "resume" | "message" | "close" | "top"] => vec![CONTROL],
+        ["policy" | "suspend" | "resume" | "resize" | "message" | "close" | "top"] => vec![CONTROL],
         _ => vec![],
     };
     out.extend(by_hand.concat().bytes());

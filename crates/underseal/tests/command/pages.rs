@@ -44,6 +44,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-policy",
         "-suspend",
         "-resume",
+        "-resize",
         "-message",
         "-close",
         "-top",

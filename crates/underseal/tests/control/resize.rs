@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use crate::operator::Operator;
+use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, run, tool};
@@ -133,6 +134,33 @@ fn a_volume_over_another_server_grows_with_what_that_serves() {
     drop(client);
     server.stop();
     lower.stop();
+}
+
+#[test]
+fn a_volume_on_a_block_device_grows_with_it() {
+    if let Some(reason) = cannot_mount() {
+        return skip("a resized block device", reason);
+    }
+    let operator = Operator::new();
+    let image = Volume::luks2(&operator.scratch, "48M");
+    let device = Loop::attach(&image.image, &["--sector-size", "4096"]);
+    let volume = Volume { image: device.device().into(), ..image.clone() };
+    for options in [&[][..], &["--direct"]] {
+        let server = operator.serve(&volume, &[&["--name", "image"], options].concat());
+        let before = operator.status("image")["size"].as_u64().unwrap();
+        let mut client = Client::connect(&server.socket()).unwrap();
+        set_len(&image.image, HEADER + before + 8 * MIB);
+        operator.does("resize image");
+        assert_eq!(operator.status("image")["size"], before, "the device has not grown yet");
+        run(tool("losetup").arg("--set-capacity").arg(device.device()));
+        operator.does("resize image");
+        assert_eq!(operator.status("image")["size"], before + 8 * MIB, "{options:?}");
+        client.write(before + 8 * MIB - 4096, &[1; 4096]).unwrap();
+        assert_eq!(client.read(before + 8 * MIB - 4096, 4096).unwrap(), [1; 4096]);
+        drop(client);
+        let log = server.stop();
+        assert!(!log.contains("sandbox"), "{log}");
+    }
 }
 
 #[test]

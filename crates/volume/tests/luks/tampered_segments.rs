@@ -1,8 +1,9 @@
 //! Segments that an attacker or a dying disk would write. Each row is one rule.
 
 use serde_json::{Map, Value, json};
-use underseal_volume::ErrorKind;
+use underseal_volume::{ErrorKind, Header};
 
+use crate::exercise::{luks1, luks2};
 use crate::tampered::Outcome::{Activate, Opens, Read};
 use crate::tampered::{Outcome, check, with_json, with_value, without};
 
@@ -127,4 +128,24 @@ fn luks2_segments_that_break_a_rule_are_refused() {
         ),
     ];
     check(rows);
+}
+
+#[test]
+fn the_size_of_the_data_is_known_where_every_segment_says_its_own() {
+    let size = |image: &[u8]| Header::read(image).unwrap().data_size();
+    assert_eq!(size(&luks2()), None);
+    assert_eq!(size(&luks1()), None);
+    let fixed = with_value("/segments/0/size", json!("524288"));
+    assert_eq!(size(&fixed), Some(524_288));
+    let two = |second: &str| {
+        with_json(|metadata| {
+            let mut other = metadata["segments"]["0"].clone();
+            (other["offset"], other["size"]) = (json!("1572864"), json!(second));
+            metadata["segments"]["0"]["size"] = json!("524288");
+            metadata["segments"]["1"] = other;
+            metadata["digests"]["0"]["segments"] = json!(["0", "1"]);
+        })
+    };
+    assert_eq!(size(&two("4096")), Some(528_384));
+    assert_eq!(size(&two("dynamic")), None);
 }
