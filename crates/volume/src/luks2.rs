@@ -30,6 +30,7 @@ pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SE
 pub(crate) use format::format;
 pub(crate) use store::Copies;
 pub use update::keyslots::NewKeyslot;
+pub use update::tokens::{NewToken, token_from_json};
 
 use crate::{ActivateOptions, Info, Key, ReadAt, Result, Target, UnlockOptions, Unlocked, Volume, VolumeKey};
 

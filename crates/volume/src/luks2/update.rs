@@ -5,6 +5,7 @@
 //! ```
 
 pub(super) mod keyslots;
+pub(super) mod tokens;
 
 use serde_json::{Map, Value};
 

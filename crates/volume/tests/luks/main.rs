@@ -10,4 +10,5 @@ mod support;
 mod tampered;
 mod tampered_luks1;
 mod theirs_to_ours;
+mod tokens;
 mod vectors;

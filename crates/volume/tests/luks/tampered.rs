@@ -116,7 +116,7 @@ fn with_json(change: impl Fn(&mut Value)) -> Vec<u8> {
 }
 
 /// Sets one value, making its parents if they are missing.
-fn with_value(path: &str, value: Value) -> Vec<u8> {
+pub(crate) fn with_value(path: &str, value: Value) -> Vec<u8> {
     with_json(|metadata| {
         let (parent, name) = path.rsplit_once('/').unwrap();
         let parent = metadata.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}"));
