@@ -6,6 +6,7 @@ mod format;
 mod open;
 mod secret;
 mod table;
+mod token;
 mod transfer;
 mod volume;
 
@@ -26,6 +27,10 @@ pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use secret::SecretArgs;
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
+pub(crate) use token::{
+    EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
+    TokenExportArgs, TokenHeaderArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
+};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
 
@@ -54,6 +59,7 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
     #[command(flatten)]
     Control(Control),

@@ -12,6 +12,7 @@ use underseal_device as device;
 use underseal_ecryptfs as ecryptfs;
 use underseal_error::with_causes;
 use underseal_export as export;
+use underseal_tokens as tokens;
 use underseal_volume as volume;
 
 use crate::exit::Exit;
@@ -125,6 +126,24 @@ impl From<volume::Error> for Error {
             Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             Kind::Io => (Exit::Failed, ""),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<tokens::Error> for Error {
+    fn from(error: tokens::Error) -> Self {
+        use tokens::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NotUsable => (Exit::NoKey, "a passphrase: --no-token"),
+            Kind::PinWanted => (Exit::NoKey, "on a terminal, or --token-pin-file FILE"),
+            Kind::WrongPin => {
+                (Exit::NoKey, "the right PIN; most devices lock themselves after a few wrong ones")
+            }
+            Kind::NoTool => (Exit::Failed, "install it, or --no-token"),
+            Kind::NoHardware => (Exit::Failed, "again when it is there, or --no-token"),
+            Kind::Unknown => (Exit::Unsupported, "a passphrase: --no-token"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

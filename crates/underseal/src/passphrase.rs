@@ -4,6 +4,7 @@ mod source;
 mod terminal;
 
 use std::path::Path;
+use std::time::Duration;
 
 use underseal_cipher::Key;
 
@@ -13,6 +14,9 @@ use crate::exit::Exit;
 
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
 pub(crate) use terminal::{ask as ask_hidden, confirm, tell};
+
+/// How long a program may take to find a passphrase: somebody may have to answer it.
+const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
 /// Where a passphrase comes from.
 #[derive(Debug)]
@@ -29,8 +33,11 @@ impl<'a> Secret<'a> {
 
     /// Whether somebody at a terminal is asked, and can try again.
     pub(crate) fn is_asked(&self) -> bool {
-        let SecretArgs { passphrase_file, passphrase_fd, key_file, .. } = self.args;
-        passphrase_file.is_none() && passphrase_fd.is_none() && key_file.is_none()
+        let SecretArgs { passphrase_file, passphrase_fd, key_file, passphrase_command, .. } = self.args;
+        passphrase_file.is_none()
+            && passphrase_fd.is_none()
+            && key_file.is_none()
+            && passphrase_command.is_none()
     }
 
     /// Whether it is a key file's bytes, which plain volumes use as they are. cryptsetup hashes those of stdin.
@@ -52,6 +59,9 @@ impl<'a> Secret<'a> {
         }
         if let Some(path) = &args.key_file {
             return source::key_file(path, args.keyfile_offset.unwrap_or(0), args.keyfile_size);
+        }
+        if let Some(command) = &args.passphrase_command {
+            return Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?);
         }
         terminal::ask(&format!("Passphrase for {}: ", self.image.display()))
     }

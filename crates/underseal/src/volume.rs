@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, open_header};
 use crate::passphrase::Secret;
+use crate::tokens;
 
 /// What may be done with the volume.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +66,12 @@ fn luks_volume(
         return Err(Error::new(Exit::BadHeader, context).with_remedy("without --type"));
     }
     let options = UnlockOptions { slot: args.key_slot, allow_null: args.allow_null, ..Default::default() };
-    let unlocked =
-        secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
+    let unlocked = match tokens::unlock(&header, on, args, name, &options)? {
+        Some(unlocked) => unlocked,
+        None => {
+            secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?
+        }
+    };
     log::info!("{}: keyslot {} opens", name.display(), unlocked.slot);
     let options = ActivateOptions {
         detached: args.header.is_some(),

@@ -22,6 +22,7 @@ mod keyslot;
 mod metadata;
 mod node;
 mod store;
+mod tokens;
 mod update;
 
 use uuid::Uuid;
@@ -29,6 +30,7 @@ use uuid::Uuid;
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
+pub use tokens::{TokenChoice, TokenToTry};
 pub use update::keyslots::NewKeyslot;
 pub use update::tokens::{NewToken, token_from_json};
 

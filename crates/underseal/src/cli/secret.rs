@@ -25,4 +25,7 @@ pub(crate) struct SecretArgs {
     /// Use so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     pub(crate) keyfile_size: Option<u64>,
+    /// What this program prints, without one newline at its end. It is run without a shell; arguments are parted by spaces
+    #[arg(long, value_name = "PROGRAM ARGS", group = "secret")]
+    pub(crate) passphrase_command: Option<String>,
 }

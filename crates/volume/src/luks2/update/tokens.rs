@@ -119,12 +119,15 @@ fn check(token: &Map<String, Value>) -> Result<Vec<u32>> {
     if parsed.kind == KEYRING {
         let description = token.get("key_description").and_then(Value::as_str);
         if token.len() != 3 || description.is_none_or(str::is_empty) {
-            let members = "its members are type, keyslots and key_description, which is not empty, and no others";
+            let members =
+                "its members are type, keyslots and key_description, which is not empty, and no others";
             return Err(option(format!("token of type {KEYRING}: {members}")));
         }
     } else if parsed.kind.starts_with(RESERVED) {
         let kind = printable(&parsed.kind);
-        return Err(option(format!("token of type {kind}: {RESERVED} begins cryptsetup's own types, and this is none")));
+        return Err(option(format!(
+            "token of type {kind}: {RESERVED} begins cryptsetup's own types, and this is none"
+        )));
     }
     Ok(parsed.keyslots)
 }

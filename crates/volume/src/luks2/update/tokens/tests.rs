@@ -4,6 +4,7 @@ use serde_json::json;
 use underseal_cipher::Key;
 
 use super::*;
+use crate::luks2::TokenChoice;
 use crate::storage::recorder::Recorder;
 use crate::{Cost, FormatOptions, NewHeader, Pbkdf, PbkdfKind};
 
@@ -116,4 +117,41 @@ fn only_what_a_header_may_hold_is_taken_and_only_where_there_is_room() {
     for number in [0, 1, 2, 3] {
         assert_eq!(header.add_token(&disk, plain(), NewToken::default()).unwrap(), number);
     }
+}
+
+#[test]
+fn tokens_of_preferred_keyslots_come_first_and_ignored_ones_only_when_named() {
+    let (disk, mut header) = disk();
+    let options = crate::UnlockOptions::default();
+    let key = header.unlock(&disk, &Key::new(b"old").unwrap(), &options).unwrap().key;
+    for number in [1, 2] {
+        let pbkdf = Pbkdf { kind: PbkdfKind::Pbkdf2, cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() };
+        let new = crate::luks2::NewKeyslot { number: Some(number), hash: crate::Hash::Sha256, pbkdf };
+        header.add_keyslot(&disk, &key, &Key::new(b"new").unwrap(), &new).unwrap();
+    }
+    let edit = |document: &mut Map<String, Value>, _: &Metadata| {
+        document["keyslots"]["1"]["priority"] = 0.into();
+        document["keyslots"]["2"]["priority"] = 2.into();
+        document["tokens"] = json!({
+            "0": { "type": "a", "keyslots": ["0"] },
+            "1": { "type": "b", "keyslots": ["1"] },
+            "2": { "type": "a", "keyslots": ["0", "2", "1"] },
+            "3": { "type": "a", "keyslots": [] },
+        });
+        Ok(())
+    };
+    header.update(&disk, edit, |()| Ok(())).unwrap();
+    let order = |choice: TokenChoice<'_>| -> Vec<(u32, Vec<u32>)> {
+        let found = header.tokens_to_try(choice).unwrap();
+        found.into_iter().map(|token| (token.number, token.keyslots)).collect()
+    };
+    let any = TokenChoice::default();
+    assert_eq!(order(any), [(2, vec![2, 0]), (0, vec![0])]);
+    assert_eq!(order(TokenChoice { kind: Some("b"), ..any }), []);
+    assert_eq!(order(TokenChoice { token: Some(1), ..any }), [(1, vec![1])]);
+    assert_eq!(order(TokenChoice { token: Some(2), ..any }), [(2, vec![2, 0, 1])]);
+    assert_eq!(order(TokenChoice { slot: Some(1), ..any }), [(1, vec![1]), (2, vec![1])]);
+    assert_eq!(order(TokenChoice { token: Some(3), ..any }), []);
+    let missing = TokenChoice { token: Some(9), ..any };
+    assert_eq!(header.tokens_to_try(missing).unwrap_err().kind(), ErrorKind::BadOption);
 }
