@@ -9,6 +9,7 @@ mod open;
 mod pbkdf;
 mod secret;
 mod table;
+mod token;
 mod transfer;
 mod trust;
 mod volume;
@@ -41,6 +42,10 @@ pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use pbkdf::PbkdfArgs;
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
+pub(crate) use token::{
+    EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
+    TokenExportArgs, TokenHeaderArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
+};
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
 pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
@@ -72,6 +77,7 @@ pub(crate) enum Command {
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
+    Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
     #[command(flatten)]
     Control(Control),

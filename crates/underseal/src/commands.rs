@@ -11,6 +11,7 @@ mod man;
 mod open;
 mod read;
 mod table;
+mod token;
 mod write;
 
 use std::os::unix::fs::MetadataExt;
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),
+        Command::Token(args) => token::run(&args, quiet),
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
         Command::Control(command) => control::run(command),
         Command::Completions(args) => completions::run(&args),

@@ -12,6 +12,7 @@ use underseal_device as device;
 use underseal_ecryptfs as ecryptfs;
 use underseal_error::with_causes;
 use underseal_export as export;
+use underseal_tokens as tokens;
 use underseal_volume as volume;
 
 use crate::exit::Exit;
@@ -144,6 +145,24 @@ impl From<volume::Error> for Error {
         };
         let wrong_passphrase = error.kind() == Kind::WrongPassphrase;
         Self { wrong_passphrase, ..Self::of(exit, &error, remedy) }
+    }
+}
+
+impl From<tokens::Error> for Error {
+    fn from(error: tokens::Error) -> Self {
+        use tokens::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NotUsable => (Exit::NoKey, "a passphrase: --no-token"),
+            Kind::PinWanted => (Exit::NoKey, "on a terminal, or --token-pin-file FILE"),
+            Kind::WrongPin => {
+                (Exit::NoKey, "the right PIN; most devices lock themselves after a few wrong ones")
+            }
+            Kind::NoTool => (Exit::Failed, "install it, or --no-token"),
+            Kind::NoHardware => (Exit::Failed, "again when it is there, or --no-token"),
+            Kind::Unknown => (Exit::Unsupported, "a passphrase: --no-token"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
     }
 }
 

@@ -3,9 +3,10 @@
 //! ```text
 //!   cli/         arguments and their help      man, completions: out of the same definition
 //!     |
-//!   commands/    format  open  info  read  write  table
+//!   commands/    format  open  info  read  write  table  token
 //!     |             |      |           |               control/  list  status  policy  suspend  message  close  top
 //!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
+//!     |          tokens       what hardware, servers and the kernel keep: asked before anybody is
 //!     |          volume       image and key -> a mapping that is ready for requests
 //!     |          daemon, pid_file, logging      what runs in the background
 //!     |          transfer/, progress          the plain bytes, many requests in flight
@@ -30,6 +31,7 @@ mod policy;
 mod progress;
 mod signals;
 mod size;
+mod tokens;
 mod transfer;
 mod volume;
 

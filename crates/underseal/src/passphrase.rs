@@ -4,6 +4,7 @@ mod source;
 mod terminal;
 
 use std::path::Path;
+use std::time::Duration;
 
 use underseal_cipher::Key;
 
@@ -14,6 +15,9 @@ use crate::manner::manner;
 
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
+
+/// How long a program may take to find a passphrase: somebody may have to answer it.
+const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
 /// A passphrase, and where it comes from.
 #[derive(Debug)]
@@ -54,6 +58,9 @@ impl<'a> Secret<'a> {
             SecretSource::File(path) => source::first_line_of_file(path),
             SecretSource::Descriptor(number) => source::first_line_of_descriptor(number),
             SecretSource::KeyFile(path, offset, size) => source::key_file(path, offset, size),
+            SecretSource::Command(command) => {
+                Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?)
+            }
             SecretSource::Asked => self.ask(),
         }
     }

@@ -15,6 +15,7 @@ use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, is_remote, open_header};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::Secret;
+use crate::tokens;
 
 /// What may be done with the volume.
 #[derive(Debug, Clone, Copy)]
@@ -96,8 +97,12 @@ fn luks_volume(
         allow_null: args.allow_null,
         ..UnlockOptions::default()
     };
-    let unlocked =
-        secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?;
+    let unlocked = match tokens::unlock(&header, on, args, name, &options)? {
+        Some(unlocked) => unlocked,
+        None => {
+            secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?
+        }
+    };
     manner().tell(name, Keyslot::Unlocked(unlocked.slot));
     let options = ActivateOptions {
         detached: args.header.is_some(),

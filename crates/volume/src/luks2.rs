@@ -22,6 +22,7 @@ pub(crate) mod keyslot;
 pub(crate) mod metadata;
 mod node;
 pub(crate) mod store;
+mod tokens;
 mod update;
 
 use std::ops::Range;
@@ -31,6 +32,8 @@ use uuid::Uuid;
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
+pub use tokens::{TokenChoice, TokenToTry};
+pub use update::tokens::{NewToken, token_from_json};
 
 use crate::{
     ActivateOptions, HeaderDigest, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,

@@ -25,6 +25,9 @@ pub(crate) struct SecretArgs {
     /// Use so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     keyfile_size: Option<u64>,
+    /// What this program prints, without one newline at its end. It is run without a shell; arguments are parted by spaces
+    #[arg(long, value_name = "PROGRAM ARGS", group = "secret")]
+    passphrase_command: Option<String>,
 }
 
 /// The same for the passphrase that is to come. Where both come from one descriptor, this one is the line after the other's.
@@ -57,13 +60,19 @@ pub(crate) enum SecretSource<'a> {
     Descriptor(u32),
     /// The bytes of a file: how many are skipped, how many are used.
     KeyFile(&'a Path, u64, Option<u64>),
+    /// What a program prints.
+    Command(&'a str),
     /// Somebody at a terminal.
     Asked,
 }
 
 impl SecretArgs {
     pub(crate) fn source(&self) -> SecretSource<'_> {
-        let Self { passphrase_file: file, passphrase_fd: fd, key_file, keyfile_offset, keyfile_size } = self;
+        if let Some(command) = &self.passphrase_command {
+            return SecretSource::Command(command);
+        }
+        let Self { passphrase_file: file, passphrase_fd: fd, key_file, keyfile_offset, keyfile_size, .. } =
+            self;
         source(file.as_deref(), *fd, key_file.as_deref(), *keyfile_offset, *keyfile_size)
     }
 }

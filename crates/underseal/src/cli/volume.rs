@@ -7,7 +7,7 @@ use underseal_cipher::CipherSpec;
 use underseal_device::OpenOptions;
 use underseal_volume::plain::PassphraseHash;
 
-use super::{SecretArgs, TrustArgs};
+use super::{SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
 /// The volume that a command works on.
@@ -36,6 +36,8 @@ pub(crate) struct VolumeArgs {
     pub(crate) plain: PlainArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
 }
 
 /// How an image's file or device is opened.

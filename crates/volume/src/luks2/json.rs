@@ -27,13 +27,19 @@ pub(crate) fn parse_area(area: &[u8]) -> Result<Map<String, Value>> {
     if text.first() != Some(&b'{') {
         return Err(bad("does not begin with an object"));
     }
+    parse(text).map_err(|e| e.within("JSON area"))
+}
+
+/// Parses text that is one object.
+pub(crate) fn parse(text: &[u8]) -> Result<Map<String, Value>> {
+    let bad = |why: &str| Error::new(ErrorKind::BadHeader, why);
     let values = Cell::new(0);
     let mut reader = serde_json::Deserializer::from_slice(text);
     let parsed = Strict { depth: 0, values: &values }.deserialize(&mut reader);
     match parsed.and_then(|value| reader.end().map(|()| value)) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(bad("is no object")),
-        Err(e) => Err(bad("is not well formed").with_source(e)),
+        Ok(_) => Err(bad("it is no object")),
+        Err(e) => Err(bad("it is not well formed").with_source(e)),
     }
 }
 

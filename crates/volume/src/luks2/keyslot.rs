@@ -74,10 +74,7 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> 
             None => Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use"))),
         };
     }
-    let opens_data = |number: &u32| {
-        options.except != Some(*number)
-            && digest_of(metadata, *number).is_some_and(|(_, digest)| protects_data(metadata, digest))
-    };
+    let opens_data = |number: &u32| options.except != Some(*number) && opens_data(metadata, *number);
     let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
@@ -85,6 +82,11 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> 
         return Err(Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"));
     }
     Ok(usable.into_iter().map(|(number, _)| number).collect())
+}
+
+/// Whether a keyslot holds the key of the data, and not one of nothing.
+pub(super) fn opens_data(metadata: &Metadata, number: u32) -> bool {
+    digest_of(metadata, number).is_some_and(|(_, digest)| protects_data(metadata, digest))
 }
 
 fn open(

@@ -223,10 +223,14 @@ fn pbkdf2(node: &Node<'_>, salt: Vec<u8>) -> Result<Kdf> {
     Ok(Kdf::Pbkdf2 { hash: node.field("hash")?.hash()?, iterations, salt })
 }
 
-fn token(node: &Node<'_>) -> Result<Token> {
+pub(super) fn token(node: &Node<'_>) -> Result<Token> {
+    let kind = node.field("type")?;
+    if kind.text()?.is_empty() {
+        return Err(kind.error(ErrorKind::BadHeader, "is empty"));
+    }
     Ok(Token {
-        kind: node.field("type")?.text()?.into(),
-        keyslots: node.field("keyslots")?.references(MAX_OBJECTS)?,
+        kind: kind.text()?.into(),
+        keyslots: node.field("keyslots")?.repeated_references(MAX_OBJECTS)?,
     })
 }
 

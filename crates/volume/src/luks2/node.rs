@@ -64,14 +64,26 @@ impl<'v> Node<'v> {
         list.iter().map(|v| v.as_str().ok_or_else(|| self.bad("an array of strings"))).collect()
     }
 
-    /// A list of numbers below `limit`, written as strings: references to keyslots and segments.
+    /// A list of numbers below `limit`, written as strings: references to keyslots and segments, each once.
     pub(crate) fn references(&self, limit: u32) -> Result<Vec<u32>> {
-        let parse = |text| small_number(text, limit).ok_or_else(|| self.bad("numbers of slots, as strings"));
-        let mut numbers: Vec<u32> = self.texts()?.into_iter().map(parse).collect::<Result<_>>()?;
-        numbers.sort_unstable();
+        let numbers = self.sorted(limit)?;
         if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(self.error(ErrorKind::BadHeader, "names one twice"));
         }
+        Ok(numbers)
+    }
+
+    /// The same where naming one twice means nothing: a token's keyslots.
+    pub(crate) fn repeated_references(&self, limit: u32) -> Result<Vec<u32>> {
+        let mut numbers = self.sorted(limit)?;
+        numbers.dedup();
+        Ok(numbers)
+    }
+
+    fn sorted(&self, limit: u32) -> Result<Vec<u32>> {
+        let parse = |text| small_number(text, limit).ok_or_else(|| self.bad("numbers of slots, as strings"));
+        let mut numbers: Vec<u32> = self.texts()?.into_iter().map(parse).collect::<Result<_>>()?;
+        numbers.sort_unstable();
         Ok(numbers)
     }
 

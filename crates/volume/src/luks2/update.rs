@@ -8,6 +8,7 @@ mod config;
 mod keyslots;
 mod restore;
 mod tidy;
+pub(super) mod tokens;
 mod words;
 
 use serde_json::{Map, Value};

@@ -12,4 +12,5 @@ mod tampered;
 mod tampered_luks1;
 mod tampered_segments;
 mod theirs_to_ours;
+mod tokens;
 mod vectors;

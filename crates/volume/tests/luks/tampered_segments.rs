@@ -3,9 +3,8 @@
 use serde_json::{Map, Value, json};
 use underseal_volume::{ErrorKind, Header};
 
-use crate::exercise::{luks1, luks2};
 use crate::tampered::Outcome::{Activate, Opens, Read};
-use crate::tampered::{Outcome, check, with_json, with_value, without};
+use crate::tampered::{Outcome, check, luks1, luks2, with_json, with_value, without};
 
 #[test]
 fn luks2_segments_that_break_a_rule_are_refused() {

@@ -20,7 +20,10 @@ type Document = Map<String, Value>;
 
 impl Header {
     /// See [`crate::Header::add_keyslot`].
-    pub(crate) fn add_keyslot(
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_keyslot(
         &mut self,
         on: &(impl Target + ?Sized),
         key: &VolumeKey,
@@ -82,12 +85,10 @@ impl Header {
     }
 
     /// See [`crate::Header::remove_keyslot`].
-    pub(crate) fn remove_keyslot(
-        &mut self,
-        on: &(impl Target + ?Sized),
-        number: u32,
-        last: bool,
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_keyslot(&mut self, on: &(impl Target + ?Sized), number: u32, last: bool) -> Result<()> {
         let edit = |document: &mut Document, metadata: &Metadata| {
             let slot = usable(metadata, number)?;
             let mut digests = metadata.digests.values();

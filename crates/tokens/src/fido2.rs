@@ -1,0 +1,185 @@
+//! `systemd-fido2`: a secret that a FIDO2 device makes of a salt, each time the same (its extension hmac-secret).
+
+use std::path::{Path, PathBuf};
+
+use base64ct::{Base64, Encoding};
+use serde_json::json;
+use underseal_cipher::Key;
+
+use crate::member::{Members, wrong};
+use crate::tool::Tool;
+use crate::{Error, ErrorKind, Options, Result, Token};
+
+const PACKAGE: &str = "fido2-tools";
+/// Whom the credential is for, as systemd has it.
+const PARTY: &str = "io.systemd.cryptsetup";
+/// The name that devices with a screen show.
+const NAME: &str = "Encrypted volume";
+/// The hash of what nobody asked: the secret does not depend on it.
+const CLIENT_DATA: [u8; 32] = [0; 32];
+
+/// What a device is asked.
+struct Question<'q> {
+    party: &'q str,
+    credential: &'q str,
+    salt: &'q str,
+    /// Touching it; checking who touches it; none leaves it to the device.
+    presence: Option<bool>,
+    verification: Option<bool>,
+    pin: Option<&'q Key>,
+}
+
+impl<'q> Question<'q> {
+    /// What a token says, and whether the device wants its PIN.
+    fn parse(token: &'q Token) -> Result<(Self, bool)> {
+        let members = Members(token);
+        let party = members.optional_text("fido2-rp")?.unwrap_or(PARTY);
+        // The tool reads lines.
+        if party.is_empty() || party.len() > 255 || party.chars().any(char::is_control) {
+            return Err(wrong("fido2-rp", "is no name"));
+        }
+        members.bytes("fido2-credential")?;
+        if members.bytes("fido2-salt")?.len() != 32 {
+            return Err(wrong("fido2-salt", "does not have 32 bytes"));
+        }
+        let set = |name| members.flag(name, false).map(|set| token.contains_key(name).then_some(set));
+        let question = Self {
+            party,
+            credential: members.text("fido2-credential")?,
+            salt: members.text("fido2-salt")?,
+            presence: set("fido2-up-required")?,
+            verification: set("fido2-uv-required")?,
+            pin: None,
+        };
+        Ok((question, members.flag("fido2-clientPin-required", false)?))
+    }
+}
+
+/// Whether a token could be opened somewhere.
+pub(crate) fn check(token: &Token) -> Result<()> {
+    Question::parse(token).map(|_| ())
+}
+
+pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Result<Key> {
+    let (question, needs_pin) = Question::parse(token)?;
+    let devices = devices(options)?;
+    let mut worst = Error::new(ErrorKind::NoHardware, "no FIDO2 device is there");
+    if devices.is_empty() {
+        return Err(worst);
+    }
+    if needs_pin && pin.is_none() {
+        return Err(Error::new(ErrorKind::PinWanted, "the FIDO2 device wants its PIN"));
+    }
+    let question = Question { pin: pin.filter(|_| needs_pin), ..question };
+    for device in devices {
+        match secret(&question, &device, options) {
+            Ok(secret) => return Ok(secret),
+            // What the last one says tells more than that none is there.
+            Err(e) if e.kind() >= worst.kind() || worst.kind() == ErrorKind::NoHardware => worst = e,
+            Err(_) => {}
+        }
+    }
+    Err(worst)
+}
+
+pub(crate) fn enroll(pin: Option<&Key>, options: &Options) -> Result<(Key, Token)> {
+    let devices = devices(options)?;
+    let device = match &devices[..] {
+        [only] => only,
+        [] => return Err(Error::new(ErrorKind::NoHardware, "no FIDO2 device is there")),
+        _ => return Err(Error::unusable("there are several FIDO2 devices: name one")),
+    };
+    let encode = |bytes: &[u8]| Base64::encode_string(bytes);
+    let user = crate::random()?;
+    let input = format!("{}\n{PARTY}\n{NAME}\n{}\n", encode(&CLIENT_DATA), encode(user.as_bytes()));
+    let made = Tool::find("fido2-cred", PACKAGE, options.limit)?
+        .args(["-M", "-h"])
+        .with_file("-i", input.as_bytes())?
+        .args([device.as_os_str(), "es256".as_ref()])
+        .run(line(pin)?.as_bytes())?;
+    if let Some(error) = failure(&made, pin) {
+        return Err(error);
+    }
+    let text = String::from_utf8_lossy(made.secret.as_bytes()).into_owned();
+    let credential = text.lines().nth(4).unwrap_or_default();
+    if Base64::decode_vec(credential).map_or(true, |id| id.is_empty()) {
+        return Err(Error::new(ErrorKind::Failed, "fido2-cred gives no credential"));
+    }
+    let token = crate::object(json!({
+        "type": "systemd-fido2",
+        "keyslots": [],
+        "fido2-credential": credential,
+        "fido2-salt": encode(crate::random()?.as_bytes()),
+        "fido2-rp": PARTY,
+        "fido2-clientPin-required": pin.is_some(),
+        "fido2-up-required": true,
+        "fido2-uv-required": false,
+    }));
+    Ok((open(&token, pin, options)?, token))
+}
+
+/// The devices that are there, or the one that was named.
+fn devices(options: &Options) -> Result<Vec<PathBuf>> {
+    if let Some(device) = &options.fido2_device {
+        return Ok(vec![device.clone()]);
+    }
+    let listed = Tool::find("fido2-token", PACKAGE, options.limit)?.args(["-L"]).run(&[])?;
+    if let Some(error) = listed.failure(ErrorKind::Failed) {
+        return Err(error);
+    }
+    let text = String::from_utf8_lossy(listed.secret.as_bytes()).into_owned();
+    let paths = text.lines().filter_map(|line| line.split_once(": ").map(|(path, _)| path));
+    Ok(paths.filter(|path| Path::new(path).is_absolute()).map(PathBuf::from).collect())
+}
+
+fn secret(question: &Question<'_>, device: &Path, options: &Options) -> Result<Key> {
+    let Question { party, credential, salt, .. } = question;
+    let input = format!("{}\n{party}\n{credential}\n{salt}\n", Base64::encode_string(&CLIENT_DATA));
+    let mut tool = Tool::find("fido2-assert", PACKAGE, options.limit)?.args(["-G", "-h"]);
+    for (name, set) in [("up", question.presence), ("uv", question.verification)] {
+        // A device that cannot check who touches it refuses even to be told that it need not.
+        if let Some(set) = set.filter(|&set| set || name == "up") {
+            tool = tool.args(["-t", &format!("{name}={set}")]);
+        }
+    }
+    if question.pin.is_some() {
+        tool = tool.args(["-t", "pin=true"]);
+    }
+    let done = tool.with_file("-i", input.as_bytes())?.args([device]).run(line(question.pin)?.as_bytes())?;
+    if let Some(error) = failure(&done, question.pin) {
+        return Err(error);
+    }
+    let said = done.secret.as_bytes().trim_ascii_end();
+    let last = said.rsplit(|&b| b == b'\n').next().unwrap_or_default();
+    let mut bytes = Key::zeroed(64)?;
+    let len = Base64::decode(last, bytes.as_mut_bytes()).map_or(0, <[u8]>::len);
+    if len != 32 {
+        return Err(Error::new(ErrorKind::Failed, "fido2-assert gives no secret of 32 bytes"));
+    }
+    crate::base64(&bytes.as_bytes()[..32])
+}
+
+/// A PIN as the tools read it.
+fn line(pin: Option<&Key>) -> Result<Key> {
+    let pin = pin.map_or(&[][..], Key::as_bytes);
+    let mut line = Key::zeroed(pin.len() + 1)?;
+    line.as_mut_bytes()[..pin.len()].copy_from_slice(pin);
+    line.as_mut_bytes()[pin.len()] = b'\n';
+    Ok(line)
+}
+
+fn failure(done: &crate::tool::Done, pin: Option<&Key>) -> Option<Error> {
+    let says = |word: &str| done.said.contains(word);
+    let kind = if says("PIN_INVALID") && pin.is_some() {
+        ErrorKind::WrongPin
+    } else if says("PIN_AUTH_BLOCKED") || says("PIN_BLOCKED") || says("NO_CREDENTIALS") {
+        ErrorKind::NotUsable
+    } else if says("PIN_REQUIRED") || says("PIN_INVALID") || says("Enter PIN") {
+        ErrorKind::PinWanted
+    } else if says("fido_dev_open") {
+        ErrorKind::NoHardware
+    } else {
+        ErrorKind::Failed
+    };
+    done.failure(kind)
+}

@@ -1,0 +1,376 @@
+//! A tool of the field's as a child: found in fixed places, with an environment of its own, and never given a secret other
+//! than through a pipe.
+//!
+//! ```text
+//!   input --pipe--> the tool --pipe--> secret    locked memory
+//!                            --pipe--> said      what it complains of, for the error
+//! ```
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, Signal, ioctl_tiocsctty, kill_process_group, set_parent_process_death_signal, setsid,
+};
+use underseal_cipher::Key;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Where tools are looked for, and where they look for theirs.
+const SEARCH: [&str; 4] = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+/// The longest answer of a tool.
+const MAX_SECRET: usize = 1 << 20;
+/// The most that is kept of what a tool says.
+const MAX_SAID: usize = 16 << 10;
+
+/// A tool that is about to run.
+pub(crate) struct Tool {
+    name: String,
+    command: Command,
+    limit: Duration,
+    /// Descriptors that the child inherits under their own numbers.
+    inherited: Vec<OwnedFd>,
+    /// Where the secret comes out, unless that is its stdout.
+    result: Option<OwnedFd>,
+    /// It talks to the user itself.
+    is_users: bool,
+}
+
+impl Tool {
+    /// Finds a tool of this Debian package.
+    pub(crate) fn find(name: &str, package: &str, limit: Duration) -> Result<Self> {
+        let is_program = |path: &PathBuf| {
+            path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+        };
+        let found = SEARCH.iter().map(|folder| Path::new(folder).join(name)).find(is_program);
+        let path = found.ok_or_else(|| {
+            let what = format!("{name} is not installed: it comes with the Debian package {package}");
+            Error::new(ErrorKind::NoTool, what)
+        })?;
+        let mut command = Command::new(path);
+        command.env_clear().env("PATH", SEARCH.join(":")).env("LC_ALL", "C").current_dir("/");
+        // SAFETY: both are system calls and nothing else, which a child may do between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                // Without a terminal nobody is asked behind our back; and whoever kills us kills it.
+                setsid()?;
+                Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+            });
+        }
+        Ok(Self { name: name.into(), command, limit, inherited: Vec::new(), result: None, is_users: false })
+    }
+
+    /// A program of the user's own, in the user's environment: its stderr and its terminal are the user's.
+    pub(crate) fn of_user(program: &str, limit: Duration) -> Self {
+        let command = Command::new(program);
+        Self { name: program.into(), command, limit, inherited: Vec::new(), result: None, is_users: true }
+    }
+
+    pub(crate) fn args<S: AsRef<std::ffi::OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: Option<&str>) -> Self {
+        if let Some(value) = value {
+            self.command.env(name, value);
+        }
+        self
+    }
+
+    /// Its stdin is the terminal that it finds as /dev/tty.
+    pub(crate) fn with_terminal(mut self) -> Self {
+        // SAFETY: as in `find`; the child's descriptors are in their places by then.
+        unsafe {
+            self.command.pre_exec(|| Ok(ioctl_tiocsctty(rustix::stdio::stdin())?));
+        }
+        self
+    }
+
+    /// A path under which the child reads these bytes, which are no secret and fit a pipe.
+    pub(crate) fn with_file(mut self, option: &str, bytes: &[u8]) -> Result<Self> {
+        let (read, write) = pipe()?;
+        ioctl_fionbio(&write, true).map_err(|e| Error::system("a pipe", e))?;
+        let written = rustix::io::write(&write, bytes).map_err(|e| Error::system("a pipe", e))?;
+        if written < bytes.len() {
+            return Err(Error::unusable(format!("{} bytes are too many for {}", bytes.len(), self.name)));
+        }
+        self.command.arg(option).arg(path_of(&read));
+        self.inherited.push(read);
+        Ok(self)
+    }
+
+    /// Names a path for the secret; what it writes to stdout is then talk.
+    pub(crate) fn with_result(mut self, option: &str) -> Result<Self> {
+        let (read, write) = pipe()?;
+        self.command.arg(option).arg(path_of(&write));
+        self.inherited.push(write);
+        self.result = Some(read);
+        Ok(self)
+    }
+
+    /// Starts it with this as its stdin.
+    pub(crate) fn start(mut self, stdin: Stdio) -> Result<Running> {
+        let (said, said_end) = pipe()?;
+        let again = || said_end.try_clone().map_err(|e| Error::system("a pipe", e));
+        let secret = match self.result.take() {
+            Some(secret) => {
+                self.command.stdout(again()?);
+                secret
+            }
+            None => {
+                let (secret, end) = pipe()?;
+                self.command.stdout(end);
+                secret
+            }
+        };
+        self.command.stdin(stdin);
+        if !self.is_users {
+            self.command.stderr(again()?);
+        }
+        for fd in &self.inherited {
+            fcntl_setfd(fd, FdFlags::empty()).map_err(|e| Error::system("a descriptor", e))?;
+        }
+        let child = self.command.spawn().map_err(|e| {
+            Error::new(ErrorKind::Failed, format!("{} cannot be started", self.name)).with_source(e)
+        })?;
+        for fd in [&secret, &said] {
+            ioctl_fionbio(fd, true).map_err(|e| Error::system("a pipe", e))?;
+        }
+        // With the command and `inherited` the child's ends of the pipes go, so that its end shows.
+        Ok(Running {
+            name: self.name,
+            leads: !self.is_users,
+            child,
+            secret: Stream { fd: Some(secret), bytes: Key::zeroed(4096)?, len: 0 },
+            said: Stream { fd: Some(said), bytes: Key::zeroed(MAX_SAID)?, len: 0 },
+            deadline: Instant::now() + self.limit,
+        })
+    }
+
+    /// Runs it to its end with this on its stdin: the secret, and what it said when it failed.
+    pub(crate) fn run(self, input: &[u8]) -> Result<Done> {
+        let (read, write) = pipe()?;
+        let mut running = self.start(read.into())?;
+        running.talk(Some(write), input, |_, _| false)?;
+        running.finish()
+    }
+}
+
+/// What a tool left.
+#[derive(Debug)]
+pub(crate) struct Done {
+    name: String,
+    pub(crate) status: ExitStatus,
+    pub(crate) secret: Key,
+    /// What it said, as one line.
+    pub(crate) said: String,
+}
+
+impl Done {
+    /// Its failure; none when it says it succeeded.
+    pub(crate) fn failure(&self, kind: ErrorKind) -> Option<Error> {
+        (!self.status.success()).then(|| Error::new(kind, told(&self.name, &self.said)))
+    }
+}
+
+fn told(name: &str, said: &str) -> String {
+    if said.is_empty() { format!("{name} failed, and says nothing") } else { format!("{name}: {said}") }
+}
+
+/// A child and our ends of its pipes. It is killed when this is dropped.
+pub(crate) struct Running {
+    name: String,
+    /// Its session is its own.
+    leads: bool,
+    child: Child,
+    secret: Stream,
+    said: Stream,
+    deadline: Instant,
+}
+
+impl Running {
+    /// Writes `input` and lets go of `to`, and reads what comes until `enough` says so of the secret and of what was said, or the
+    /// child's ends are closed. Says which: true for enough.
+    pub(crate) fn talk<F: AsFd>(
+        &mut self,
+        mut to: Option<F>,
+        mut input: &[u8],
+        enough: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<bool> {
+        if let Some(to) = &to {
+            ioctl_fionbio(to, true).map_err(|e| Error::system("a pipe", e))?;
+        }
+        loop {
+            if enough(self.secret.read(), self.said.read()) {
+                return Ok(true);
+            }
+            if input.is_empty() {
+                to = None;
+            }
+            if self.secret.fd.is_none() && self.said.fd.is_none() {
+                return Ok(false);
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(ErrorKind::Failed, format!("{} did not end in time", self.name)));
+            }
+            let mut fds = Vec::with_capacity(3);
+            fds.extend(self.secret.fd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            fds.extend(self.said.fd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            fds.extend(to.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
+            let wait = Timespec::try_from(left).map_err(|_| Error::unusable("a time limit without end"))?;
+            match poll(&mut fds, Some(&wait)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::system("poll", e)),
+            }
+            drop(fds);
+            self.secret.take(MAX_SECRET, &self.name)?;
+            self.said.take(usize::MAX, &self.name)?;
+            if let Some(end) = &to {
+                match rustix::io::write(end, input) {
+                    Ok(written) => input = &input[written..],
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    // It reads no more; why, its end tells.
+                    Err(_) => input = &[],
+                }
+            }
+        }
+    }
+
+    /// What it has given so far, which the next answer comes after.
+    pub(crate) fn take_secret(&mut self) -> Result<Key> {
+        let taken = Key::new(self.secret.read())?;
+        self.secret.clear();
+        Ok(taken)
+    }
+
+    /// Its last words as an error.
+    pub(crate) fn failed(&self, kind: ErrorKind) -> Error {
+        Error::new(kind, told(&self.name, &one_line(self.said.read())))
+    }
+
+    /// Reads to the end and waits for it.
+    pub(crate) fn finish(mut self) -> Result<Done> {
+        self.talk(None::<OwnedFd>, &[], |_, _| false)?;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().map_err(|e| Error::system("wait", e))? {
+                break status;
+            }
+            if Instant::now() > self.deadline {
+                return Err(Error::new(ErrorKind::Failed, format!("{} did not end in time", self.name)));
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        let secret = Key::new(self.secret.read())?;
+        Ok(Done { name: self.name.clone(), status, secret, said: one_line(self.said.read()) })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Of one that has ended nothing is left: its number is not given away before it was waited for.
+        if let Ok(None) = self.child.try_wait() {
+            if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()).filter(|_| self.leads) {
+                // Its own children are in its session.
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What comes out of a child.
+struct Stream {
+    /// None once it has ended.
+    fd: Option<OwnedFd>,
+    bytes: Key,
+    len: usize,
+}
+
+impl Stream {
+    fn read(&self) -> &[u8] {
+        &self.bytes.as_bytes()[..self.len]
+    }
+
+    fn clear(&mut self) {
+        self.bytes.as_mut_bytes()[..self.len].fill(0);
+        self.len = 0;
+    }
+
+    /// Takes what is there. Beyond its buffer it grows up to `limit`, or, without a limit, forgets.
+    fn take(&mut self, limit: usize, name: &str) -> Result<()> {
+        let Some(fd) = &self.fd else { return Ok(()) };
+        loop {
+            if self.len == self.bytes.len() && limit == usize::MAX {
+                self.len = 0;
+            } else if self.len == self.bytes.len() {
+                if self.len >= limit {
+                    return Err(Error::new(
+                        ErrorKind::Failed,
+                        format!("{name} gives more than {limit} bytes"),
+                    ));
+                }
+                let mut larger = Key::zeroed(self.len * 2)?;
+                larger.as_mut_bytes()[..self.len].copy_from_slice(self.read());
+                self.bytes = larger;
+            }
+            match rustix::io::read(fd, &mut self.bytes.as_mut_bytes()[self.len..]) {
+                Ok(0) => break,
+                Ok(read) => self.len += read,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Error::system("a pipe", e)),
+            }
+        }
+        self.fd = None;
+        Ok(())
+    }
+}
+
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::system("a pipe", e))
+}
+
+fn path_of(fd: &OwnedFd) -> String {
+    format!("/dev/fd/{}", fd.as_raw_fd())
+}
+
+/// The words of a tool: its last lines, within what an error can show.
+fn one_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    let joined = last.join("; ");
+    let skip = joined.chars().count().saturating_sub(400);
+    joined.chars().skip(skip).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A terminal for a tool that asks for its PIN on one: our end, and the tool's.
+pub(crate) fn terminal() -> Result<(OwnedFd, File)> {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let failed = |e: Errno| Error::system("a terminal for the tool", e);
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(failed)?;
+    grantpt(&ours).map_err(failed)?;
+    unlockpt(&ours).map_err(failed)?;
+    let name = ptsname(&ours, Vec::new()).map_err(failed)?;
+    let theirs = rustix::fs::open(
+        name.as_c_str(),
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    Ok((ours, theirs.map_err(failed)?.into()))
+}
+
+#[cfg(test)]
+mod tests;

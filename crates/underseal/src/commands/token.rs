@@ -1,0 +1,125 @@
+//! `underseal token`.
+
+mod enroll;
+
+use std::path::Path;
+
+use serde::Serialize;
+use underseal_tokens::Kind;
+use underseal_volume::luks2::{self, NewToken, token_from_json};
+use underseal_volume::{Header, Target};
+
+use crate::cli::{
+    Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenHeaderArgs, TokenImportArgs,
+    TokenListArgs,
+};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::open_header;
+use crate::output::{json, print, print_json};
+use crate::passphrase::secret_file;
+
+pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
+    match &args.what {
+        Token::List(args) => list(args),
+        Token::Import(args) => import(args, quiet),
+        Token::Export(args) => export(args),
+        Token::Remove(args) => {
+            let (on, mut header) = open(&args.of, false)?;
+            Ok(header.remove_token(&*on, args.token_id).map_err(|e| e.in_file(name(&args.of)))?)
+        }
+        Token::Assign(args) => assign(args, true),
+        Token::Unassign(args) => assign(args, false),
+        Token::Enroll(args) => enroll::run(args, quiet),
+    }
+}
+
+/// A header of LUKS2's, and what it is on.
+fn open(of: &TokenHeaderArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
+    let path = name(of);
+    let on = open_header(path, read_only)?;
+    match Header::read(&*on).map_err(|e| e.in_file(path))? {
+        Header::Luks2(header) => Ok((on, header)),
+        _ => {
+            let what = format!("{}: LUKS1 has no tokens", path.display());
+            Err(Error::new(Exit::Unsupported, what).with_remedy("a LUKS2 volume"))
+        }
+    }
+}
+
+fn name(of: &TokenHeaderArgs) -> &Path {
+    of.header.as_ref().unwrap_or(&of.image)
+}
+
+/// A token for people and for programs.
+#[derive(Serialize)]
+struct Listed<'h> {
+    number: u32,
+    #[serde(rename = "type")]
+    kind: String,
+    keyslots: Vec<u32>,
+    /// Whether a passphrase can be had from it here.
+    opens: bool,
+    /// All of it.
+    token: &'h underseal_tokens::Token,
+}
+
+#[derive(Serialize)]
+struct List<'h> {
+    tokens: Vec<Listed<'h>>,
+}
+
+fn list(args: &TokenListArgs) -> Result<()> {
+    let (_, header) = open(&args.of, true)?;
+    let mut tokens = Vec::new();
+    for found in header.info().tokens {
+        let token = header.token(found.number).map_err(|e| e.in_file(name(&args.of)))?;
+        let opens = Kind::of(&found.kind).is_some();
+        tokens.push(Listed {
+            number: found.number,
+            kind: found.kind,
+            keyslots: found.keyslots,
+            opens,
+            token,
+        });
+    }
+    if args.json {
+        return print_json(&List { tokens });
+    }
+    let mut text = String::new();
+    for token in tokens {
+        let slots: Vec<String> = token.keyslots.iter().map(ToString::to_string).collect();
+        let slots =
+            if slots.is_empty() { "no keyslot".into() } else { format!("keyslot {}", slots.join(", ")) };
+        let kind = crate::output::printable(&token.kind);
+        text += &format!("{:2}  {kind:20} {slots}\n", token.number);
+    }
+    print(&text)
+}
+
+fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
+    let (on, mut header) = open(&args.of, false)?;
+    let text = secret_file(&args.json_file, 0, None)?;
+    let token = token_from_json(text.as_bytes()).map_err(|e| e.in_file(&args.json_file))?;
+    if let Err(e) = underseal_tokens::check(&token) {
+        log::warn!("{}: no machine can open with it: {e}", args.json_file.display());
+    }
+    let new = NewToken { number: args.token_id, replace: args.replace };
+    let in_file = |e: underseal_volume::Error| e.in_file(name(&args.of));
+    let number = header.add_token(&*on, token, new).map_err(in_file)?;
+    if let Some(slot) = args.key_slot {
+        header.assign_token(&*on, number, slot, true).map_err(in_file)?;
+    }
+    if quiet { Ok(()) } else { print(&format!("{}: token {number}\n", name(&args.of).display())) }
+}
+
+fn export(args: &TokenExportArgs) -> Result<()> {
+    let (_, header) = open(&args.of, true)?;
+    print(&json(header.token(args.token_id).map_err(|e| e.in_file(name(&args.of)))?)?)
+}
+
+fn assign(args: &TokenAssignArgs, opens: bool) -> Result<()> {
+    let (on, mut header) = open(&args.of, false)?;
+    let assigned = header.assign_token(&*on, args.token_id, args.key_slot, opens);
+    Ok(assigned.map_err(|e| e.in_file(name(&args.of)))?)
+}

@@ -1,0 +1,92 @@
+//! A new keyslot whose passphrase something else keeps.
+
+use underseal_cipher::Key;
+use underseal_tokens::{Token, Tpm2Enrollment};
+use underseal_volume::luks2::NewToken;
+use underseal_volume::{Cost, FormatOptions, NewKeyslot, Pbkdf, UnlockOptions};
+
+use crate::cli::{EnrollArgs, EnrollInto, TokenPinArgs};
+use crate::error::{Error, Result};
+use crate::output::print;
+use crate::passphrase::{Secret, ask_hidden, first_line_of_file};
+use crate::tokens;
+
+pub(super) fn run(args: &EnrollArgs, quiet: bool) -> Result<()> {
+    let (on, mut header) = super::open(&args.of, false)?;
+    let path = super::name(&args.of);
+    let in_file = |e: underseal_volume::Error| e.in_file(path);
+    let secret = Secret::new(args.secret.source(), &args.of.image);
+    let options = UnlockOptions::default();
+    let unlocked = secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(in_file)?))?;
+    let (passphrase, mut token) = new_secret(args)?;
+    // A random secret needs no slow function; what a person chose does.
+    let pbkdf = match args.into {
+        EnrollInto::Keyring { .. } => FormatOptions::luks2().pbkdf,
+        _ => Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() },
+    };
+    let new = NewKeyslot { number: args.key_slot, ..NewKeyslot::new(pbkdf) };
+    let slot = header.add_keyslot(&*on, &unlocked.key, &passphrase, &new).map_err(in_file)?;
+    token.insert("keyslots".into(), vec![slot.to_string()].into());
+    let number = header.add_token(&*on, token, NewToken { number: args.token_id, replace: false });
+    let number = match number {
+        Ok(number) => number,
+        Err(e) => {
+            // Nobody knows the passphrase of that keyslot: without its token it is of no use.
+            if let Err(left) = header.remove_keyslot(&*on, slot, false) {
+                log::warn!("{}: keyslot {slot} is left without its token: {left}", path.display());
+            }
+            return Err(in_file(e).into());
+        }
+    };
+    if quiet { Ok(()) } else { print(&format!("{}: token {number} opens keyslot {slot}\n", path.display())) }
+}
+
+fn new_secret(args: &EnrollArgs) -> Result<(Key, Token)> {
+    let options = tokens::options(&args.hardware)?;
+    Ok(match &args.into {
+        EnrollInto::Tpm2 { pcrs, bank, pin } => {
+            let how = Tpm2Enrollment { pcrs: parse_pcrs(pcrs)?, bank: bank.clone() };
+            underseal_tokens::enroll_tpm2(&how, new_pin(pin, true)?.as_ref(), &options)?
+        }
+        EnrollInto::Fido2 { pin } => underseal_tokens::enroll_fido2(new_pin(pin, false)?.as_ref(), &options)?,
+        EnrollInto::Clevis { pin, config, trust } => {
+            underseal_tokens::enroll_clevis(pin, config, *trust, &options)?
+        }
+        EnrollInto::Keyring { description } => underseal_tokens::enroll_keyring(description)?,
+    })
+}
+
+/// A PIN that is new is typed twice; one that a device has already is not.
+fn new_pin(args: &TokenPinArgs, is_new: bool) -> Result<Option<Key>> {
+    if let Some(path) = &args.pin_file {
+        return first_line_of_file(path).map(Some);
+    }
+    if !args.pin {
+        return Ok(None);
+    }
+    let pin = ask_hidden("PIN: ")?;
+    if pin.is_empty() {
+        return Err(Error::usage("an empty PIN protects nothing").with_remedy("without --pin"));
+    }
+    if is_new && pin != ask_hidden("The same again: ")? {
+        return Err(Error::usage("the two PINs differ").with_remedy("again, typing slowly"));
+    }
+    Ok(Some(pin))
+}
+
+fn parse_pcrs(text: &str) -> Result<Vec<u8>> {
+    if text == "none" || text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let number = |part: &str| part.parse().ok().filter(|&pcr: &u8| pcr < 24);
+    let mut pcrs = Vec::new();
+    for part in text.split(['+', ',']) {
+        let pcr = number(part).ok_or_else(|| {
+            Error::usage(format!("{part} is no PCR: they are 0 to 23")).with_remedy("--pcrs 7+11, or none")
+        })?;
+        pcrs.push(pcr);
+    }
+    pcrs.sort_unstable();
+    pcrs.dedup();
+    Ok(pcrs)
+}

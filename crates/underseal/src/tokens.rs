@@ -1,0 +1,178 @@
+//! Opening with what a header's tokens name.
+//!
+//! Each token is asked once without a PIN; then, where somebody can be asked, those that want one. What none of them opens a
+//! passphrase may open.
+
+use std::path::Path;
+
+use underseal_cipher::Key;
+use underseal_tokens::{ErrorKind, Kind, Options};
+use underseal_volume::luks2::{self, TokenChoice, TokenToTry};
+use underseal_volume::{Header, Target, UnlockOptions, Unlocked};
+
+use crate::cli::{HardwareArgs, TokenArgs, VolumeArgs};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::passphrase::{Secret, ask_hidden, first_line_of_file, tell};
+
+/// How often a PIN may be typed.
+const TRIES: u32 = 3;
+
+/// What a token did not give, with what is worth most to tell as the greatest.
+struct Failure {
+    kind: ErrorKind,
+    error: Error,
+}
+
+/// Opens through tokens; none when that is not wanted, or nothing came of it and a passphrase may do.
+///
+/// # Errors
+/// With `--token-only` why no token opened; those of reading the keyslots.
+pub(crate) fn unlock(
+    header: &Header,
+    on: &dyn Target,
+    args: &VolumeArgs,
+    name: &Path,
+    unlocking: &UnlockOptions,
+) -> Result<Option<Unlocked>> {
+    let tokens = &args.tokens;
+    let named = tokens.token_id.is_some() || tokens.token_type.is_some() || tokens.token_only;
+    if tokens.no_token || !(named || Secret::new(args.secret.source(), name).is_asked()) {
+        return Ok(None);
+    }
+    let shown = name.display();
+    let Header::Luks2(header) = header else {
+        let why = || Error::new(Exit::Unsupported, format!("{shown}: LUKS1 has no tokens"));
+        return if named { Err(why().with_remedy("without --token options")) } else { Ok(None) };
+    };
+    let choice =
+        TokenChoice { token: tokens.token_id, kind: tokens.token_type.as_deref(), slot: unlocking.slot };
+    let mut found = header.tokens_to_try(choice).map_err(|e| e.in_file(name))?;
+    if tokens.token_id.is_none() {
+        found.retain(|token| Kind::of(&token.kind).is_some());
+    }
+    let mut way = Way { header, on, name, tokens, unlocking, worst: None };
+    if let Some(unlocked) = way.all(found)? {
+        return Ok(Some(unlocked));
+    }
+    match way.worst {
+        Some(worst) if tokens.token_only => Err(worst.error),
+        None if tokens.token_only => {
+            let what = format!("{shown}: no token opens a keyslot of this volume");
+            Err(Error::new(Exit::NoKey, what).with_remedy("`underseal token list` shows the tokens"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// This machine's devices, as the tools find them from anywhere.
+pub(crate) fn options(hardware: &HardwareArgs) -> Result<Options> {
+    let absolute = |path: &Option<std::path::PathBuf>| match path {
+        Some(path) => std::path::absolute(path).map(Some).map_err(|e| Error::io(path, "cannot be found", e)),
+        None => Ok(None),
+    };
+    Ok(Options {
+        tpm2_device: hardware.tpm2_device.clone(),
+        fido2_device: absolute(&hardware.fido2_device)?,
+        pkcs11_module: absolute(&hardware.pkcs11_module)?,
+        ..Options::default()
+    })
+}
+
+/// What stays the same from token to token.
+struct Way<'w> {
+    header: &'w luks2::Header,
+    on: &'w dyn Target,
+    name: &'w Path,
+    tokens: &'w TokenArgs,
+    unlocking: &'w UnlockOptions,
+    worst: Option<Failure>,
+}
+
+impl Way<'_> {
+    fn all(&mut self, tokens: Vec<TokenToTry>) -> Result<Option<Unlocked>> {
+        let options = options(&self.tokens.hardware)?;
+        let given = self.tokens.token_pin_file.as_ref();
+        let given = given.filter(|_| !tokens.is_empty()).map(|path| first_line_of_file(path)).transpose()?;
+        let mut want_pin = Vec::new();
+        for token in tokens {
+            let token_json = self.header.token(token.number).map_err(|e| e.in_file(self.name))?;
+            match underseal_tokens::open(token_json, given.as_ref(), &options) {
+                Ok(passphrase) => {
+                    if let Some(unlocked) = self.try_slots(&token, &passphrase)? {
+                        return Ok(Some(unlocked));
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::PinWanted => want_pin.push((token, e)),
+                Err(e) => self.failed(&token, e),
+            }
+        }
+        for (token, wanted) in want_pin {
+            if let Some(unlocked) = self.with_pin(&token, wanted, &options)? {
+                return Ok(Some(unlocked));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks for a token's PIN, again when it is wrong; an empty one leaves the token alone.
+    fn with_pin(
+        &mut self,
+        token: &TokenToTry,
+        wanted: underseal_tokens::Error,
+        options: &Options,
+    ) -> Result<Option<Unlocked>> {
+        let mut last = wanted;
+        for _ in 0..TRIES {
+            let question =
+                format!("PIN of token {} ({}) of {}: ", token.number, token.kind, self.name.display());
+            let Ok(pin) = ask_hidden(&question) else { break };
+            if pin.is_empty() {
+                break;
+            }
+            let token_json = self.header.token(token.number).map_err(|e| e.in_file(self.name))?;
+            match underseal_tokens::open(token_json, Some(&pin), options) {
+                Ok(passphrase) => return self.try_slots(token, &passphrase),
+                Err(e) if e.kind() == ErrorKind::WrongPin => {
+                    tell("The PIN is wrong.");
+                    last = e;
+                }
+                Err(e) => {
+                    last = e;
+                    break;
+                }
+            }
+        }
+        self.failed(token, last);
+        Ok(None)
+    }
+
+    fn try_slots(&mut self, token: &TokenToTry, passphrase: &Key) -> Result<Option<Unlocked>> {
+        for &slot in &token.keyslots {
+            let options = UnlockOptions { slot: Some(slot), ..self.unlocking.clone() };
+            match self.header.unlock(self.on, passphrase, &options) {
+                Ok(unlocked) => {
+                    log::info!("{}: token {} ({}) opens", self.name.display(), token.number, token.kind);
+                    return Ok(Some(unlocked));
+                }
+                Err(e) if e.kind() == underseal_volume::ErrorKind::WrongPassphrase => {}
+                Err(e) => return Err(e.in_file(self.name).into()),
+            }
+        }
+        let why = "what it gives opens none of its keyslots: they may have another passphrase since";
+        self.failed(token, underseal_tokens::Error::new(ErrorKind::NotUsable, why));
+        Ok(None)
+    }
+
+    fn failed(&mut self, token: &TokenToTry, e: underseal_tokens::Error) {
+        let kind = e.kind();
+        let place = format!("{}: token {} ({})", self.name.display(), token.number, token.kind);
+        let error = Error::from(e).within(&place);
+        if !self.tokens.token_only {
+            log::warn!("{}", error.what());
+        }
+        if self.worst.as_ref().is_none_or(|worst| worst.kind < kind) {
+            self.worst = Some(Failure { kind, error });
+        }
+    }
+}
