@@ -7,7 +7,7 @@
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
 //!   open, volume, keyslots, header, tokens      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, benchmark                       what only shows something
+//!   look, dump, key, benchmark                  what only shows something
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
@@ -21,6 +21,7 @@ mod dump;
 mod failure;
 mod fit;
 mod header;
+mod key;
 mod keyslots;
 mod look;
 mod loops;

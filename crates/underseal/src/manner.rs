@@ -30,6 +30,8 @@ pub(crate) struct Manner {
 pub(crate) enum Keyslot {
     /// A passphrase opened it.
     Unlocked(u32),
+    /// It is new.
+    Created(u32),
 }
 
 impl Manner {
@@ -82,12 +84,15 @@ impl Manner {
 
     /// Tells what became of a keyslot, if anybody wants to know.
     pub(crate) fn tell(&self, volume: &Path, of: Keyslot) {
-        match of {
-            Keyslot::Unlocked(number) if self.tells => {
-                // Nobody waits for it.
-                let _ = crate::output::print(&format!("Key slot {number} unlocked.\n"));
-            }
-            Keyslot::Unlocked(number) => log::info!("{}: keyslot {number} opens", volume.display()),
+        let (number, theirs, ours) = match of {
+            Keyslot::Unlocked(number) => (number, "unlocked", "opens"),
+            Keyslot::Created(number) => (number, "created", "is new"),
+        };
+        if self.tells {
+            // Nobody waits for it.
+            let _ = crate::output::print(&format!("Key slot {number} {theirs}.\n"));
+        } else {
+            log::info!("{}: keyslot {number} {ours}", volume.display());
         }
     }
 }

@@ -10,7 +10,7 @@ use underseal_tokens::{ErrorKind, Kind, Options};
 use underseal_volume::luks2::{self, TokenChoice, TokenToTry};
 use underseal_volume::{Header, Target, UnlockOptions, Unlocked};
 
-use crate::cli::{HardwareArgs, TokenArgs, VolumeArgs};
+use crate::cli::{HardwareArgs, TokenArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file, tell};
@@ -31,13 +31,12 @@ struct Failure {
 pub(crate) fn unlock(
     header: &Header,
     on: &dyn Target,
-    args: &VolumeArgs,
+    (tokens, secret): (&TokenArgs, &Secret<'_>),
     name: &Path,
     unlocking: &UnlockOptions,
 ) -> Result<Option<Unlocked>> {
-    let tokens = &args.tokens;
-    let named = tokens.token_id.is_some() || tokens.token_type.is_some() || tokens.token_only;
-    if tokens.no_token || !(named || Secret::new(args.secret.source(), name).is_asked()) {
+    let named = tokens.are_named();
+    if tokens.no_token || !(named || secret.is_asked()) {
         return Ok(None);
     }
     let shown = name.display();

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, is_remote, open_header};
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::Secret;
+use crate::passphrase::{Secret, secret_file};
 use crate::tokens;
 
 /// What may be done with the volume.
@@ -97,21 +97,28 @@ fn luks_volume(
         allow_null: args.allow_null,
         ..UnlockOptions::default()
     };
-    let unlocked = match tokens::unlock(&header, on, args, name, &options)? {
-        Some(unlocked) => unlocked,
+    let key = match &args.volume_key_file {
+        Some(file) => {
+            header.volume_key(secret_file(file, 0, None)?, &options).map_err(|e| e.in_file(name))?
+        }
         None => {
-            secret.try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?
+            let unlocked = match tokens::unlock(&header, on, (&args.tokens, secret), name, &options)? {
+                Some(unlocked) => unlocked,
+                None => secret
+                    .try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?,
+            };
+            manner().tell(name, Keyslot::Unlocked(unlocked.slot));
+            unlocked.key
         }
     };
-    manner().tell(name, Keyslot::Unlocked(unlocked.slot));
     let options = ActivateOptions {
         detached: args.header.is_some(),
         allow_discards: access.allow_discards,
         allow_null: args.allow_null,
     };
-    let volume = header.activate(&unlocked.key, data_size, &options);
+    let volume = header.activate(&key, data_size, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
-    let check = header.key_check(&unlocked.key).map_err(|e| e.in_file(name))?;
+    let check = header.key_check(&key).map_err(|e| e.in_file(name))?;
     let known = Known { check: Some(check), size: header.data_size() };
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);

@@ -50,6 +50,10 @@ pub struct FormatOptions {
     pub metadata_size: u64,
     /// LUKS2: the size of the area for keyslots; none takes what is left before the data.
     pub keyslots_size: Option<u64>,
+    /// The number of the one keyslot.
+    pub keyslot: u32,
+    /// LUKS2: what encrypts its area, and under a key of how many bytes; none takes the data's cipher.
+    pub keyslot_cipher: Option<(CipherSpec, Option<usize>)>,
     /// The volume key; none makes a random one.
     pub volume_key: Option<Key>,
     /// Accepts `cipher_null`, which encrypts nothing.
@@ -73,6 +77,8 @@ impl FormatOptions {
             data_offset: None,
             metadata_size: 16 << 10,
             keyslots_size: None,
+            keyslot: 0,
+            keyslot_cipher: None,
             volume_key: None,
             allow_null: false,
         }

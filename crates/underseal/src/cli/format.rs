@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
 use uuid::Uuid;
 
-use super::{PbkdfArgs, SecretArgs};
+use super::{AreaArgs, PbkdfArgs, SecretArgs};
 use crate::size;
 
 /// Makes an encrypted volume.
@@ -63,6 +63,14 @@ pub(crate) struct FormatArgs {
     /// LUKS2: the room for keyslots; all that is left before the data by default
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = LAYOUT)]
     pub(crate) keyslots_size: Option<u64>,
+    /// Where the data begins on the image; behind the header by default, or at 0 with --header
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = LAYOUT)]
+    pub(crate) data_offset: Option<u64>,
+    /// The number of the keyslot
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = LAYOUT)]
+    pub(crate) key_slot: u32,
+    #[command(flatten)]
+    pub(crate) area: AreaArgs,
     /// The volume key: all bytes of this file ("-" is stdin); a random one by default
     #[arg(long, value_name = "FILE", help_heading = CIPHER)]
     pub(crate) volume_key_file: Option<PathBuf>,

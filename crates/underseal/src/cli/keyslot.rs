@@ -6,7 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_volume as volume;
 
-use super::{NewSecretArgs, PbkdfArgs, SecretArgs};
+use super::{NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs};
+use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
 ///
@@ -106,6 +107,20 @@ pub(crate) struct AreaArgs {
     pub(crate) keyslot_key_size: Option<usize>,
 }
 
+impl AreaArgs {
+    /// The cipher and its key's length in bytes.
+    ///
+    /// # Errors
+    /// `Usage` for bits that are no bytes.
+    pub(crate) fn cipher(&self) -> Result<Option<(CipherSpec, Option<usize>)>> {
+        if self.keyslot_key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
+            return Err(Error::usage("the key's bits are no whole number of bytes"));
+        }
+        let size = self.keyslot_key_size.map(|bits| bits / 8);
+        Ok(self.keyslot_cipher.clone().map(|cipher| (cipher, size)))
+    }
+}
+
 /// Removes the keyslot that a passphrase opens
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -195,6 +210,8 @@ pub(crate) struct KeyslotTestArgs {
     /// The bytes of this file are the volume's key: is it the right one?
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }

@@ -29,6 +29,13 @@ pub(crate) struct TokenArgs {
     pub(crate) hardware: HardwareArgs,
 }
 
+impl TokenArgs {
+    /// Whether tokens are asked for.
+    pub(crate) fn are_named(&self) -> bool {
+        self.token_id.is_some() || self.token_type.is_some() || self.token_only
+    }
+}
+
 /// What a machine has; a header cannot say it.
 #[derive(Debug, Args)]
 pub(crate) struct HardwareArgs {

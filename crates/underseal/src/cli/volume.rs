@@ -25,6 +25,9 @@ pub(crate) struct VolumeArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
+    /// LUKS: the bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot"])]
+    pub(crate) volume_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) lower: LowerArgs,
     /// Accept a volume that is not encrypted (cipher_null)

@@ -101,6 +101,9 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
     let volume_key = args.volume_key_file.as_ref().map(|file| secret_file(file, 0, None)).transpose()?;
     Ok(FormatOptions {
         volume_key,
+        data_offset: args.data_offset,
+        keyslot: args.key_slot,
+        keyslot_cipher: args.area.cipher()?,
         metadata_size: args.metadata_size.unwrap_or(defaults.metadata_size),
         keyslots_size: args.keyslots_size,
         cipher: args.cipher.clone(),

@@ -7,6 +7,8 @@ mod key;
 
 use underseal_volume::Target;
 
+pub(crate) use key::write_secret;
+
 use crate::cli::{HeaderArgs, HeaderCommand, HeaderOfArgs};
 use crate::error::{Error, Result};
 use crate::lower::open_header;

@@ -18,8 +18,10 @@ use crate::cli::{
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
+use crate::manner::{self, manner};
 use crate::output::print;
 use crate::passphrase::{Secret, secret_file};
+use crate::tokens;
 
 pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
     match what {
@@ -64,7 +66,10 @@ impl<'a> Opened<'a> {
     }
 
     fn unlock_with(&self, passphrase: &Key, options: &UnlockOptions) -> Result<Unlocked> {
-        Ok(self.header.unlock(&*self.on, passphrase, options).map_err(|e| e.in_file(self.path))?)
+        let unlocked =
+            self.header.unlock(&*self.on, passphrase, options).map_err(|e| e.in_file(self.path))?;
+        manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
+        Ok(unlocked)
     }
 
     /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase opens.
@@ -86,16 +91,15 @@ impl<'a> Opened<'a> {
             Header::Luks1(_) => Pbkdf::pbkdf2(),
             _ => Pbkdf::argon2id(),
         };
-        if area.keyslot_key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
-            return Err(Error::usage("the key's bits are no whole number of bytes"));
-        }
-        let size = area.keyslot_key_size.map(|bits| bits / 8);
-        let cipher = area.keyslot_cipher.clone().map(|cipher| (cipher, size));
-        Ok(NewKeyslot { hash: pbkdf.hash, cipher, ..NewKeyslot::new(pbkdf.over(defaults)?) })
+        Ok(NewKeyslot { hash: pbkdf.hash, cipher: area.cipher()?, ..NewKeyslot::new(pbkdf.over(defaults)?) })
     }
 
     fn error(&self, error: underseal_volume::Error) -> Error {
         error.in_file(self.path).into()
+    }
+
+    fn unlocked(&self, unlocked: &Unlocked, quiet: bool) -> Result<()> {
+        self.say(quiet, &format!("keyslot {} opens", unlocked.slot))
     }
 
     /// Says what was done.
@@ -115,7 +119,15 @@ fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
         return opened.say(quiet, "this is the volume's key");
     }
     let options = of_slot(args.key_slot);
-    let unlocked = Secret::new(args.secret.source(), opened.path).try_with(|passphrase| {
+    let secret = Secret::new(args.secret.source(), opened.path);
+    if args.tokens.are_named() {
+        let through =
+            tokens::unlock(&opened.header, &*opened.on, (&args.tokens, &secret), opened.path, &options)?;
+        if let Some(unlocked) = through {
+            return opened.unlocked(&unlocked, quiet);
+        }
+    }
+    let unlocked = secret.try_with(|passphrase| {
         if args.recovery_key && !is_recovery_key(passphrase) {
             let what = "a recovery key has eight groups of eight letters out of cbdefghijklnrtuv";
             return Err(
@@ -124,7 +136,7 @@ fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
         }
         opened.unlock_with(passphrase, &options)
     })?;
-    opened.say(quiet, &format!("keyslot {} opens", unlocked.slot))
+    opened.unlocked(&unlocked, quiet)
 }
 
 fn priority(args: &KeyslotPriorityArgs, quiet: bool) -> Result<()> {

@@ -75,7 +75,7 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
     bytes.transpose()
 }
 
-fn on(action: &str, args: &Args, device: &Path) -> Call {
+pub(super) fn on(action: &str, args: &Args, device: &Path) -> Call {
     Call::new(&["header", action]).word(device).option("header", args.header.as_ref())
 }
 
@@ -130,7 +130,7 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
         args,
         &format!("This operation will convert {} to {} format.", device.display(), to.to_uppercase()),
     )?;
-    on("convert", args, device).option("to", Some(to)).flag("force", true).run()
+    on("convert", args, device).option("to", Some(to)).run()
 }
 
 /// `config DEVICE`.
@@ -155,21 +155,6 @@ pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
     on("set", args, device)
         .option("label", args.label.as_ref())
         .option("subsystem", args.subsystem.as_ref())
-        .run()
-}
-
-/// `luksDump --dump-volume-key`.
-pub(super) fn dump_key(args: &Args, device: &Path) -> Result<()> {
-    find(args, device)?;
-    sure(
-        args,
-        "The header dump with volume key is sensitive information\nthat allows access to encrypted partition without a passphrase.",
-    )?;
-    on("dump-key", args, device)
-        .option("output", args.volume_key_file.as_ref())
-        .number("key-slot", args.key_slot)
-        .flag("force", true)
-        .secret(args)
         .run()
 }
 

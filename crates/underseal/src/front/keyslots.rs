@@ -17,18 +17,18 @@ pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("unbound", args.unbound)
         .number("key-size", args.key_size.filter(|_| args.unbound))
-        .option("cipher", args.keyslot_cipher.as_ref())
         .number("new-key-slot", args.new_key_slot.or(args.key_slot));
     // An unbound key, and a volume key that is given, need no passphrase that exists.
     let call = if args.volume_key_file.is_some() || args.unbound { call } else { call.secret(args) };
-    new_secret(call, args, words.get(1).map(|path| &**path)).cost(args).run()
+    new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
 /// `luksRemoveKey DEVICE [KEYFILE]`: the passphrase says which one.
 pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    let call = slots("remove", args, device).flag("force", args.batch_mode);
+    // Where nobody sits at the terminal, nobody is warned.
+    let call = slots("remove", args, device).flag("force", args.batch_mode || from_stdin().is_some());
     match words.get(1) {
         Some(path) => call.option("key-file", Some(path)).run(),
         None => call.secret(args).run(),
@@ -40,7 +40,7 @@ pub(super) fn change(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
     let call = slots("change", args, device).number("key-slot", args.key_slot).secret(args);
-    new_secret(call, args, words.get(1).map(|path| &**path)).cost(args).run()
+    new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
 /// `luksConvertKey DEVICE`.
@@ -48,7 +48,7 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
     let call = slots("convert", args, device).number("key-slot", args.key_slot).secret(args);
-    call.option("cipher", args.keyslot_cipher.as_ref()).cost(args).run()
+    area(call, args).cost(args).run()
 }
 
 /// `luksKillSlot DEVICE SLOT`: with the passphrase of another one, unless `--batch-mode` is given and nobody is there to ask.
@@ -79,6 +79,12 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
         .flag("token-only", args.token_only)
         .secret(args)
         .run()
+}
+
+/// What encrypts a new keyslot.
+fn area(call: Call, args: &Args) -> Call {
+    call.option("keyslot-cipher", args.keyslot_cipher.as_ref())
+        .number("keyslot-key-size", args.keyslot_key_size)
 }
 
 fn slots(action: &str, args: &Args, device: &Path) -> Call {

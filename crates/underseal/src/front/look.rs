@@ -30,7 +30,7 @@ pub(super) fn uuid(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if let Some(uuid) = &args.uuid {
         let call = Call::new(&["header", "set"]).word(device).option("header", args.header.as_ref());
-        return call.option("uuid", Some(uuid)).flag("force", true).run();
+        return call.option("uuid", Some(uuid)).run();
     }
     let header = find(args, device)?;
     Ok(print(&format!("{}\n", printable(&header.info().uuid)))?)
@@ -40,7 +40,7 @@ pub(super) fn uuid(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if args.dump_volume_key {
-        return super::header::dump_key(args, device);
+        return super::key::dump(args, device);
     }
     let header = find(args, device)?;
     let info = header.info();

@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -73,6 +73,11 @@ impl Place {
         let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", file.display()));
         let folder = file.parent().unwrap_or(Path::new("/"));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        // Above the default folder is the runtime folder, which in /tmp somebody else may have made.
+        let default = Directory::of_user().path().to_owned();
+        for folder in [folder, &default].into_iter().filter(|above| folder.starts_with(above)) {
+            belongs_to_user(folder)?;
+        }
         if fs::symlink_metadata(file).is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NOTCONN)) {
             underseal_fuse::unmount(file, true).map_err(failed)?;
         }
@@ -130,6 +135,18 @@ impl Place {
         let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
         (to == self.path() || loops::file_of(&to) == Some(self.path())).then_some(to)
     }
+}
+
+/// Refuses a folder in which others could put something in the place of a volume.
+fn belongs_to_user(folder: &Path) -> Result<()> {
+    let about = fs::symlink_metadata(folder);
+    let about = about.map_err(|e| Failure::wrong(&format!("{}: {e}", folder.display())))?;
+    let own = about.uid() == rustix::process::geteuid().as_raw();
+    if about.is_dir() && own && about.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let line = format!("{} is no folder that this user alone may write to.", folder.display());
+    Err(Failure::new(failure::Status::NoPermission, line))
 }
 
 fn is_root() -> bool {

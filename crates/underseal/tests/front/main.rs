@@ -13,6 +13,8 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod headers;
+mod keyslots;
 mod pair;
 mod typed;
 mod volumes;

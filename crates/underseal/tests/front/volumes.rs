@@ -196,3 +196,17 @@ fn who_gives_a_wrong_passphrase_leaves_nothing_behind() {
     assert!(all(&output).contains("No key available with this passphrase."), "{}", all(&output));
     assert!(!pair.folder("mapper").join(&name).exists() && !Path::new("/dev/mapper").join(&name).exists());
 }
+
+#[test]
+fn a_folder_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let folder = pair.folder("mapper");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let output = with_stdin(pair.ours().args(["open", "disk", "name"]), "secret\n");
+    assert_eq!(output.status.code(), Some(2), "{}", all(&output));
+    assert!(!folder.join("name").exists());
+}

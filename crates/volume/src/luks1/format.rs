@@ -19,6 +19,10 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     try_cipher(&options.cipher, &key, SectorSize::S512)?;
     let area = (af::split_len(key.len()) as u64).next_multiple_of(ALIGNMENT);
     let places: [u64; SLOTS] = std::array::from_fn(|i| ALIGNMENT + area * i as u64);
+    let number = options.keyslot as usize;
+    if number >= SLOTS {
+        return Err(bad(format!("there is no keyslot {number}: the last is {}", SLOTS - 1)));
+    }
     let keyslots = ALIGNMENT..ALIGNMENT + area * SLOTS as u64;
     let payload_offset = payload_offset(&options, keyslots.end)?;
     let uuid = FixedText::new(&options.uuid_text()?, "UUID")?;
@@ -39,13 +43,13 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
         uuid,
         slots: [const { None }; SLOTS],
     };
-    phdr.slots[0] = Some(Slot { iterations: *iterations, salt: slot_salt, offset: places[0] });
+    phdr.slots[number] = Some(Slot { iterations: *iterations, salt: slot_salt, offset: places[number] });
     let digest = phdr.digest_kdf().derive(key.as_bytes(), phdr.digest.len(), &KdfLimits::NONE)?;
     phdr.digest.copy_from_slice(digest.as_bytes());
     let wrapping = kdf.derive(passphrase.as_bytes(), key.len(), &KdfLimits::NONE)?;
     let sealed = KeyArea { spec: &phdr.cipher, hash }.seal(&wrapping, &key)?;
     let copies = Copies::Luks1(Box::new(phdr.encode()));
-    Ok((Parts { keyslots, data_offset: payload_offset, area: (places[0], sealed), copies }, key))
+    Ok((Parts { keyslots, data_offset: payload_offset, area: (places[number], sealed), copies }, key))
 }
 
 fn payload_offset(options: &FormatOptions, header_end: u64) -> Result<u64> {
@@ -71,6 +75,9 @@ fn refuse_what_luks1_has_not(options: &FormatOptions) -> Result<()> {
     }
     if !options.label.is_empty() || !options.subsystem.is_empty() {
         return lacks("label or subsystem");
+    }
+    if options.keyslot_cipher.is_some() {
+        return lacks("cipher of keyslots but the data's");
     }
     if options.pbkdf.kind != PbkdfKind::Pbkdf2 {
         return lacks("key derivation but PBKDF2");

@@ -8,6 +8,7 @@ use underseal_cipher::{Key, SectorSize};
 
 use super::binary::{self, Binary, SIZES};
 use super::keyslot::new::{NewSlot, area_size};
+use super::metadata::MAX_OBJECTS;
 use super::store::Copies;
 use crate::format::{self, Parts, bad, leaves_data, try_cipher};
 use crate::text::FixedText;
@@ -30,10 +31,17 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     leaves_data(data_size, layout.data_offset)?;
     let sector_size = sector_size(&options, &key, data_size - layout.data_offset)?;
     try_cipher(&options.cipher, &key, sector_size)?;
-    let slot = NewSlot::settle_like_data(&options.cipher, options.hash, &options.pbkdf)?;
+    let number = options.keyslot;
+    if number >= MAX_OBJECTS {
+        return Err(bad(format!("there is no keyslot {number}: the last is {}", MAX_OBJECTS - 1)));
+    }
+    let slot = match &options.keyslot_cipher {
+        Some((cipher, size)) => NewSlot::settle(cipher, *size, options.hash, &options.pbkdf)?,
+        None => NewSlot::settle_like_data(&options.cipher, options.hash, &options.pbkdf)?,
+    };
     let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
     let document = object(json!({
-        "keyslots": { "0": slot.json(key.len(), layout.keyslots.start) },
+        "keyslots": { number.to_string(): slot.json(key.len(), layout.keyslots.start) },
         "tokens": {},
         "segments": { "0": {
             "type": "crypt",
@@ -43,7 +51,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
             "encryption": options.cipher.to_string(),
             "sector_size": sector_size.bytes(),
         } },
-        "digests": { "0": digest(&key, options.hash, digest_iterations)? },
+        "digests": { "0": digest(&key, number, options.hash, digest_iterations)? },
         "config": {
             "json_size": (options.metadata_size - binary::LEN as u64).to_string(),
             "keyslots_size": (layout.keyslots.end - layout.keyslots.start).to_string(),
@@ -117,14 +125,14 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
     }
 }
 
-/// The words of a digest that confirms the key of keyslot 0, under which segment 0 is.
-pub(super) fn digest(key: &Key, hash: Hash, iterations: u32) -> Result<Value> {
+/// The words of a digest that confirms the key of one keyslot, under which segment 0 is.
+pub(super) fn digest(key: &Key, keyslot: u32, hash: Hash, iterations: u32) -> Result<Value> {
     let salt = crate::random::bytes::<32>()?;
     let mut digest = kdf::new_key(hash.output_len())?;
     hash.pbkdf2(key.as_bytes(), &salt, iterations, digest.as_mut_bytes());
     Ok(json!({
         "type": "pbkdf2",
-        "keyslots": ["0"],
+        "keyslots": [keyslot.to_string()],
         "segments": ["0"],
         "hash": hash.name(),
         "iterations": iterations,

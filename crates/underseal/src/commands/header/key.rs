@@ -47,7 +47,14 @@ fn show(key: &Key) -> Result<()> {
         pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
     *last = b'\n';
-    let mut left = text.as_bytes();
+    write_secret(text.as_bytes())
+}
+
+/// Writes to stdout past the buffers of this program, which nobody wipes.
+///
+/// # Errors
+/// `Failed`.
+pub(crate) fn write_secret(mut left: &[u8]) -> Result<()> {
     while !left.is_empty() {
         match write(stdout(), left) {
             Ok(written) => left = &left[written..],

@@ -1,16 +1,13 @@
 //! Keyslots that come.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
-
 use underseal_cipher::Key;
 use underseal_volume::{Cost, Hash, NewKeyslot, Pbkdf, random_key, recovery_key as new_recovery_key};
 
 use super::Opened;
 use crate::cli::{KeyslotAddArgs, RecoveryKeyArgs};
+use crate::commands::write_secret;
 use crate::error::{Error, Result};
-use crate::exit::Exit;
+use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, secret_file};
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
@@ -31,6 +28,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
         opened.header.add_keyslot(&*opened.on, &key, &passphrase, &new)
     };
     let number = added.map_err(|e| opened.error(e))?;
+    manner().tell(opened.path, Keyslot::Created(number));
     opened.say(quiet, &format!("keyslot {number} is new"))
 }
 
@@ -58,17 +56,11 @@ pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
     let new = NewKeyslot { number: args.new_key_slot, hash, recovery: true, ..NewKeyslot::new(pbkdf) };
     let added = opened.header.add_keyslot(&*opened.on, &key, &recovery, &new);
     let number = added.map_err(|e| opened.error(e))?;
-    print_secret(&recovery).or_else(|e| {
+    let shown = write_secret(recovery.as_bytes()).and_then(|()| write_secret(b"\n"));
+    shown.or_else(|e| {
         // A key that nobody has seen is of no use to anybody.
         let removed = opened.header.remove_keyslot(&*opened.on, number, false);
         removed.map_err(|e| opened.error(e))?;
-        Err(Error::new(Exit::Failed, "cannot write to stdout, so the key is removed again").because(&e))
+        Err(e.within("the key is removed again"))
     })
-}
-
-/// Writes a secret and a newline to stdout, past the buffers of this program, which nobody wipes.
-fn print_secret(secret: &Key) -> io::Result<()> {
-    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    stdout.write_all(secret.as_bytes())?;
-    stdout.write_all(b"\n")
 }

@@ -48,7 +48,7 @@ impl Header {
         }
         let made = Made::new(&self.stored.metadata, key, passphrase, new, None)?;
         let iterations = new.pbkdf.digest_iterations(made.hash, made.hash.output_len());
-        let mut digest = digest(key, made.hash, iterations)?;
+        let mut digest = digest(key, 0, made.hash, iterations)?;
         digest["segments"] = json!([]);
         self.put(on, &made, new, |document, metadata, number| {
             digest["keyslots"] = json!([number.to_string()]);

@@ -1,0 +1,89 @@
+//! `luksDump --dump-volume-key`.
+
+use std::path::Path;
+
+use underseal_cipher::Key;
+use underseal_volume::UnlockOptions;
+
+use super::args::Args;
+use super::call::from_stdin;
+use super::failure::{Failure, Result};
+use super::header::{on, sure};
+use super::look::find;
+use crate::cli::SecretSource;
+use crate::commands::write_secret;
+use crate::error::Error;
+use crate::lower::open_header;
+use crate::output::{print, printable};
+use crate::passphrase::Secret;
+
+/// Bytes on a line.
+const ROW: usize = 16;
+
+/// The volume's key: to the file that is named, else to stdout.
+pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
+    let header = find(args, device)?;
+    sure(
+        args,
+        "The header dump with volume key is sensitive information\n\
+         that allows access to encrypted partition without a passphrase.",
+    )?;
+    if args.volume_key_file.is_some() {
+        let call = on("dump-key", args, device).option("output", args.volume_key_file.as_ref());
+        return call.number("key-slot", args.key_slot).secret(args).run();
+    }
+    let path = args.header.as_deref().unwrap_or(device);
+    let keyslots = open_header(path, true)?;
+    let source = match args.key_file.first() {
+        Some(file) => SecretSource::KeyFile(file, args.keyfile_offset.unwrap_or(0), args.keyfile_size),
+        None => from_stdin().map_or(SecretSource::Asked, SecretSource::Descriptor),
+    };
+    let options = UnlockOptions { slot: args.key_slot, ..UnlockOptions::default() };
+    let unlocked = Secret::new(source, device)
+        .try_with(|key| Ok(header.unlock(&*keyslots, key, &options).map_err(|e| e.in_file(path))?))?;
+    let info = header.info();
+    let segment = info.segments.first().ok_or_else(|| Failure::wrong("There is no data segment."))?;
+    let (cipher, mode) = segment.cipher.as_deref().and_then(|c| c.split_once('-')).unwrap_or_default();
+    let key = unlocked.key.key();
+    print(&format!(
+        "LUKS header information for {}\nCipher name:   \t{cipher}\nCipher mode:   \t{mode}\n\
+         Payload offset:\t{}\nUUID:          \t{}\nMK bits:       \t{}\nMK dump:\t",
+        printable(&device.to_string_lossy()),
+        segment.offset / 512,
+        printable(&info.uuid),
+        key.len() * 8
+    ))?;
+    Ok(write_secret(rows(key)?.as_bytes())?)
+}
+
+/// The key in hex, `ROW` bytes on a line, in locked memory.
+fn rows(key: &Key) -> Result<Key> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    const INDENT: &[u8] = b"\n\t\t";
+    let lines = key.len().div_ceil(ROW).max(1);
+    let mut text = Key::zeroed(3 * key.len() + (lines - 1) * INDENT.len() + 1).map_err(Error::from)?;
+    let mut rest = text.as_mut_bytes();
+    for (number, row) in key.as_bytes().chunks(ROW).enumerate() {
+        if number > 0 {
+            rest.split_off_mut(..INDENT.len()).unwrap_or_default().copy_from_slice(INDENT);
+        }
+        for byte in row {
+            let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)], b' '];
+            rest.split_off_mut(..3).unwrap_or_default().copy_from_slice(&digits);
+        }
+    }
+    rest.fill(b'\n');
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stands_in_rows() {
+        let key = Key::new(&(0..20).collect::<Vec<u8>>()).unwrap();
+        let text = "00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f \n\t\t10 11 12 13 \n";
+        assert_eq!(rows(&key).unwrap().as_bytes(), text.as_bytes());
+    }
+}

@@ -1,0 +1,127 @@
+//! Passphrases that come and go, by one program, and what the other makes of the image then.
+
+use std::fs;
+
+use crate::pair::{CHEAP, Pair, all};
+
+/// An image of each program, with the passphrase "secret".
+fn formatted(kind: &str) -> Pair {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "--type", kind, "disk"][..], &CHEAP].concat(), "secret\n");
+    pair.file("key", b"bytes of a key\nin two lines\n");
+    pair
+}
+
+/// Words and the cheap key derivation.
+fn cheap<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    [words, &CHEAP[..]].concat()
+}
+
+#[test]
+fn keyslots_come_and_go_in_both_formats() {
+    for kind in ["luks1", "luks2"] {
+        let pair = formatted(kind);
+        let opens = |passphrase: &str, opens: bool| pair.each_opens_the_others("disk", passphrase, opens);
+        pair.succeed(&cheap(&["luksAddKey", "disk"]), "secret\nsecond\n");
+        opens("second\n", true);
+        pair.succeed(&cheap(&["luksAddKey", "disk", "key", "--new-key-slot", "5"]), "second\n");
+        for whose in ["ours", "theirs"] {
+            let image = pair.folder(whose).join("disk");
+            let words = ["open", "--test-passphrase", "--key-slot", "5", "--key-file", "key"];
+            for (who, mut program) in [("ours", pair.ours()), ("theirs", pair.theirs())] {
+                let output = crate::support::output(program.args(words).arg(&image));
+                assert!(output.status.success(), "{who} on {whose}: {}", all(&output));
+            }
+        }
+        pair.succeed(&cheap(&["luksChangeKey", "disk"]), "second\nthird\n");
+        opens("second\n", false);
+        opens("third\n", true);
+        let convert = ["luksConvertKey", "disk", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "2000"];
+        if kind == "luks2" {
+            pair.succeed(&convert, "third\n");
+            opens("third\n", true);
+        }
+        pair.succeed(&["luksRemoveKey", "disk"], "third\n");
+        opens("third\n", false);
+        pair.agree(&["luksKillSlot", "disk", "5"], "wrong\n");
+        pair.succeed(&["luksKillSlot", "disk", "5"], "secret\n");
+        pair.agree(&["luksKillSlot", "disk", "5"], "secret\n");
+        opens("secret\n", true);
+        pair.succeed(&["-q", "luksKillSlot", "disk", "0"], "");
+        opens("secret\n", false);
+    }
+}
+
+#[test]
+fn refusals_have_their_statuses() {
+    for kind in ["luks1", "luks2"] {
+        let pair = formatted(kind);
+        for (words, stdin) in [
+            (&["luksAddKey", "disk"][..], "wrong\nnew\n"),
+            (&["luksAddKey", "disk", "absent"], "secret\n"),
+            (&["luksAddKey", "disk", "--new-key-slot", "0"], "secret\nnew\n"),
+            (&["luksAddKey", "disk", "--new-key-slot", "32"], "secret\nnew\n"),
+            (&["luksAddKey", "absent"], "secret\nnew\n"),
+            (&["luksRemoveKey", "disk"], "wrong\n"),
+            (&["luksChangeKey", "disk"], "wrong\nnew\n"),
+            (&["luksChangeKey", "disk", "--key-slot", "3"], "secret\nnew\n"),
+            (&["luksKillSlot", "disk"], ""),
+            (&["luksKillSlot", "disk", "7"], "secret\n"),
+            (&["luksKillSlot", "disk", "x"], "secret\n"),
+            (&["config", "disk"], ""),
+        ] {
+            let words = if words[0].starts_with("luksA") || words[0].starts_with("luksC") {
+                cheap(words)
+            } else {
+                words.to_vec()
+            };
+            let said = pair.agree(&words, stdin);
+            assert!(!said.ours.status.success(), "{words:?}");
+        }
+        pair.each_opens_the_others("disk", "secret\n", true);
+    }
+}
+
+#[test]
+fn luks2_has_priorities_and_keys_of_nothing() {
+    let pair = formatted("luks2");
+    pair.succeed(&cheap(&["luksAddKey", "disk"]), "secret\nsecond\n");
+    pair.succeed(&["config", "disk", "--priority", "prefer", "--key-slot", "1"], "");
+    pair.succeed(&["config", "disk", "--priority", "ignore", "--key-slot", "0"], "");
+    pair.each_opens_the_others("disk", "secret\n", false);
+    pair.each_opens_the_others("disk", "second\n", true);
+    pair.succeed(&cheap(&["luksAddKey", "--unbound", "--key-size", "256", "disk"]), "odd\n");
+    for whose in ["ours", "theirs"] {
+        fs::copy(pair.folder(whose).join("disk"), pair.folder("ours").join("copy")).unwrap();
+        fs::copy(pair.folder(whose).join("disk"), pair.folder("theirs").join("copy")).unwrap();
+        let said = pair.succeed(&["luksDump", "copy"], "");
+        assert_eq!(said.ours.stdout, said.theirs.stdout);
+        assert!(all(&said.ours).contains("2: luks2 (unbound)"), "{}", all(&said.ours));
+    }
+}
+
+#[test]
+fn a_volume_key_opens_and_makes_keyslots() {
+    for kind in ["luks1", "luks2"] {
+        let pair = Pair::new();
+        pair.image("disk", 24 << 20);
+        let key: Vec<u8> = (0..64).collect();
+        pair.file("vk", &key);
+        let format = ["luksFormat", "-q", "--type", kind, "--volume-key-file", "vk", "disk"];
+        pair.succeed(&cheap(&format), "secret\n");
+        pair.succeed(&["open", "--test-passphrase", "--volume-key-file", "vk", "disk"], "");
+        pair.succeed(&cheap(&["luksAddKey", "--volume-key-file", "vk", "disk"]), "second\n");
+        pair.each_opens_the_others("disk", "second\n", true);
+        let said = pair.succeed(&["-q", "luksDump", "--dump-volume-key", "disk"], "secret\n");
+        for said in [&said.ours, &said.theirs] {
+            let text = all(said);
+            assert!(text.contains("MK dump:\t00 01 02 03") && text.contains("3c 3d 3e 3f"), "{text}");
+        }
+        pair.succeed(
+            &["-q", "luksDump", "--dump-volume-key", "--volume-key-file", "out", "disk"],
+            "secret\n",
+        );
+        assert_eq!(fs::read(pair.folder("ours").join("out")).unwrap(), key);
+    }
+}
