@@ -44,6 +44,7 @@ fn what_systemd_enrolled_opens_while_the_pcrs_are_the_same_and_the_pin_is_right(
         theirs.env("PASSWORD", PASSPHRASE).env("NEWPIN", PIN);
         run(theirs.arg(format!("--tpm2-with-pin={pin}")).arg(&disk.image));
     }
+    tpm.forget_sessions();
     read(&disk, &tpm, "0", None).unwrap();
     read(&disk, &tpm, "1", Some("pin")).unwrap();
     is_clean(&tpm);
