@@ -2,19 +2,20 @@
 
 use std::os::fd::AsFd;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::termios::{LocalModes, tcgetattr};
 use underseal_cipher::Key;
 
 use crate::member::{Members, wrong};
-use crate::tool::{Tool, terminal};
+use crate::tool::{Running, Tool, terminal};
 use crate::{Error, ErrorKind, Options, Result, Token};
 
 /// All modules that this machine's p11-kit knows.
 const MODULES: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libp11-kit.so.0", "/usr/lib/aarch64-linux-gnu/libp11-kit.so.0"];
-const PROMPT: &[u8] = b"PIN: ";
+/// How long a card may take before its PIN is asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a `pkcs11:` URI says that names a key. What else it may say (a module, a PIN) is not for a header to say.
 #[derive(Debug, Default, PartialEq)]
@@ -53,20 +54,17 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
             tool = tool.args([option, value]);
         }
     }
-    let tool = tool.with_file("--input-file", &sealed)?.with_result("--output-file")?.with_terminal();
+    if pin.as_bytes().iter().any(u8::is_ascii_control) {
+        return Err(Error::new(ErrorKind::WrongPin, "a PIN has no control characters"));
+    }
     let (ours, theirs) = terminal()?;
-    let mut running = tool.start(theirs.into())?;
-    let asks = |_: &[u8], said: &[u8]| said.windows(PROMPT.len()).any(|words| words == PROMPT);
-    if running.talk(None::<&std::os::fd::OwnedFd>, &[], asks)? {
-        wait_for_silence(&ours);
+    let tool = tool.with_file("--input-file", &sealed)?.with_result("--output-file")?;
+    let mut running = tool.with_terminal(&theirs)?.start(theirs.into())?;
+    if asks(&ours, &mut running) {
         let mut line = Key::zeroed(pin.len() + 1)?;
         line.as_mut_bytes()[..pin.len()].copy_from_slice(pin.as_bytes());
         line.as_mut_bytes()[pin.len()] = b'\n';
-        if pin.as_bytes().iter().any(|b| b.is_ascii_control()) {
-            return Err(Error::new(ErrorKind::WrongPin, "a PIN has no control characters"));
-        }
-        let done = |secret: &[u8], _: &[u8]| !secret.is_empty();
-        running.talk(Some(&ours), line.as_bytes(), done)?;
+        running.talk(Some(&ours), line.as_bytes(), |_, _| false)?;
     }
     let done = running.finish()?;
     let kind = match &done.said {
@@ -88,17 +86,16 @@ pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Resul
     crate::base64(done.secret.as_bytes())
 }
 
-/// Waits until a terminal shows nothing of what is typed: what is typed before is thrown away. Not for ever: the tool may do
-/// without.
-fn wait_for_silence(terminal: impl AsFd) {
-    for _ in 0..500 {
-        match tcgetattr(terminal.as_fd()) {
-            Ok(modes) if modes.local_modes.contains(LocalModes::ECHO) => {
-                thread::sleep(Duration::from_millis(2))
-            }
-            _ => return,
+/// Waits until the tool shows nothing of what is typed, since it throws away what was typed before.
+fn asks(terminal: impl AsFd, tool: &mut Running) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE && !tool.has_ended() {
+        if tcgetattr(terminal.as_fd()).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ECHO)) {
+            return true;
         }
+        thread::sleep(Duration::from_millis(2));
     }
+    false
 }
 
 fn tool(options: &Options) -> Result<Tool> {

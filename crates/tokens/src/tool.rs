@@ -41,6 +41,8 @@ pub(crate) struct Tool {
     inherited: Vec<OwnedFd>,
     /// Where the secret comes out, unless that is its stdout.
     result: Option<OwnedFd>,
+    /// What it talks on besides its stderr.
+    terminal: Option<File>,
     /// It talks to the user itself.
     is_users: bool,
 }
@@ -66,13 +68,29 @@ impl Tool {
                 Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
             });
         }
-        Ok(Self { name: name.into(), command, limit, inherited: Vec::new(), result: None, is_users: false })
+        Ok(Self {
+            name: name.into(),
+            command,
+            limit,
+            inherited: Vec::new(),
+            result: None,
+            terminal: None,
+            is_users: false,
+        })
     }
 
     /// A program of the user's own, in the user's environment: its stderr and its terminal are the user's.
     pub(crate) fn of_user(program: &str, limit: Duration) -> Self {
         let command = Command::new(program);
-        Self { name: program.into(), command, limit, inherited: Vec::new(), result: None, is_users: true }
+        Self {
+            name: program.into(),
+            command,
+            limit,
+            inherited: Vec::new(),
+            result: None,
+            terminal: None,
+            is_users: true,
+        }
     }
 
     pub(crate) fn args<S: AsRef<std::ffi::OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
@@ -87,13 +105,14 @@ impl Tool {
         self
     }
 
-    /// Its stdin is the terminal that it finds as /dev/tty.
-    pub(crate) fn with_terminal(mut self) -> Self {
+    /// It finds this terminal as /dev/tty and has it as its stdout, too; it is to be started with it as its stdin.
+    pub(crate) fn with_terminal(mut self, terminal: &File) -> Result<Self> {
+        self.terminal = Some(terminal.try_clone().map_err(|e| Error::system("a terminal", e))?);
         // SAFETY: as in `find`; the child's descriptors are in their places by then.
         unsafe {
             self.command.pre_exec(|| Ok(ioctl_tiocsctty(rustix::stdio::stdin())?));
         }
-        self
+        Ok(self)
     }
 
     /// A path under which the child reads these bytes, which are no secret and fit a pipe.
@@ -124,7 +143,10 @@ impl Tool {
         let again = || said_end.try_clone().map_err(|e| Error::system("a pipe", e));
         let secret = match self.result.take() {
             Some(secret) => {
-                self.command.stdout(again()?);
+                match self.terminal.take() {
+                    Some(terminal) => self.command.stdout(terminal),
+                    None => self.command.stdout(again()?),
+                };
                 secret
             }
             None => {
@@ -245,6 +267,11 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Whether it is gone already.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// What it has given so far, which the next answer comes after.

@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use underseal_cipher::Key;
 
@@ -11,6 +13,13 @@ use crate::{Error, ErrorKind, Options, Result};
 
 /// The TPM behind the kernel's resource manager.
 const DEVICE: &str = "/dev/tpmrm0";
+
+/// What a TPM says when the same command is to be sent again.
+const TESTING: u32 = 0x90a;
+const YIELDED: u32 = 0x908;
+const RETRY: u32 = 0x922;
+/// How often it is: for a few seconds.
+const TRIES: u32 = 200;
 
 pub(super) struct Channel {
     running: Option<Running>,
@@ -72,12 +81,18 @@ impl Channel {
         let head = [&tag.to_be_bytes()[..], &size.to_be_bytes(), &code.to_be_bytes()].concat();
         command.as_mut_bytes()[..10].copy_from_slice(&head);
         command.as_mut_bytes()[10..].copy_from_slice(body);
-        let answer = self.raw(command.as_bytes())?;
-        let mut head = Reader(&answer.as_bytes()[6..]);
-        match head.u32() {
-            Some(0) => Ok(Ok(Key::new(&answer.as_bytes()[10..])?)),
-            Some(code) => Ok(Err(Refused(code))),
-            None => Err(malformed()),
+        let mut tries = 0;
+        loop {
+            let answer = self.raw(command.as_bytes())?;
+            let mut head = Reader(&answer.as_bytes()[6..]);
+            match head.u32() {
+                Some(0) => return Ok(Ok(Key::new(&answer.as_bytes()[10..])?)),
+                // It is busy with itself, and did nothing.
+                Some(TESTING | YIELDED | RETRY) if tries < TRIES => tries += 1,
+                Some(code) => return Ok(Err(Refused(code))),
+                None => return Err(malformed()),
+            }
+            thread::sleep(Duration::from_millis(20));
         }
     }
 

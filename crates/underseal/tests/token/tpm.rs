@@ -56,8 +56,14 @@ impl Tpm {
         run(self.tool("tpm2_dictionarylockout").arg("-c"));
     }
 
+    /// What systemd leaves behind, and a resource manager would take away.
+    pub(crate) fn forget_sessions(&self) {
+        run(self.tool("tpm2_flushcontext").arg("-l"));
+    }
+
     /// A command for which it is /dev/tpmrm0. Root only.
     pub(crate) fn with_device(&self, command: &Command) -> (Command, OwnedFd) {
+        self.forget_sessions();
         let (ours, name, keep) = terminal();
         let mut tpm = UnixStream::connect(&self.socket).unwrap();
         // It ends when the terminal's other side is closed.

@@ -44,6 +44,7 @@ fn what_systemd_enrolled_opens_while_the_pcrs_are_the_same_and_the_pin_is_right(
         theirs.env("PASSWORD", PASSPHRASE).env("NEWPIN", PIN);
         run(theirs.arg(format!("--tpm2-with-pin={pin}")).arg(&disk.image));
     }
+    tpm.forget_sessions();
     read(&disk, &tpm, "0", None).unwrap();
     read(&disk, &tpm, "1", Some("pin")).unwrap();
     is_clean(&tpm);
@@ -118,15 +119,17 @@ fn what_we_enroll_opens_here_and_with_cryptsetup_and_systemds_plugin() {
         assert!(said.contains(slot), "{said}");
     }
     // The PIN is typed.
-    let (open, _keep) = tpm.with_device(&theirs("1"));
+    let (open, keep) = tpm.with_device(&theirs("1"));
     let mut terminal = Terminal::shell(disk.scratch.folder(), &line(&open));
     terminal.sees("PIN:").types(&format!("{PIN}\n")).sees("Key slot 2 unlocked");
     assert_eq!(terminal.ends().0, Some(0));
+    drop(keep);
     // Where the machine's own TPM is, nobody has to name it.
     let mut ours = disk.read();
     ours.arg("--token-only");
-    let (mut ours, _keep) = tpm.with_device(&ours);
+    let (mut ours, keep) = tpm.with_device(&ours);
     let ran = output(&mut ours);
+    drop(keep);
     assert!(ran.status.success(), "{ran:?}");
     // And when the PCRs change, theirs refuses ours too.
     tpm.extend(7);
