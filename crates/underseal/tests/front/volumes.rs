@@ -52,7 +52,7 @@ struct Open<'a> {
 
 impl<'a> Open<'a> {
     #[track_caller]
-    fn open(pair: &'a Pair, name: &str, words: &[&str], stdin: &str) -> Self {
+    fn start(pair: &'a Pair, name: &str, words: &[&str], stdin: &str) -> Self {
         let name = format!("us-{name}-{}", std::process::id());
         let output = with_stdin(pair.ours().arg("open").args(words).arg(&name), stdin);
         assert!(output.status.success(), "{}", all(&output));
@@ -76,7 +76,7 @@ fn an_open_volume_is_a_file_that_takes_a_file_system() {
     let pair = Pair::new();
     pair.image("disk", 32 << 20);
     pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
-    let open = Open::open(&pair, "fs", &["disk"], "secret\n");
+    let open = Open::start(&pair, "fs", &["disk"], "secret\n");
     let device = Path::new("/dev/mapper").join(&open.name);
     run(tool("mkfs.ext4").args(["-q", "-F"]).arg(&device));
     let folder = pair.folder("mnt");
@@ -110,7 +110,7 @@ fn an_open_volume_is_a_file_that_takes_a_file_system() {
 
     // Read only, by a key file, and the file is there.
     pair.file("key", b"secret");
-    let open = Open::open(&pair, "fs", &["disk", "--readonly", "--key-file", "key"], "");
+    let open = Open::start(&pair, "fs", &["disk", "--readonly", "--key-file", "key"], "");
     run(client("mount").args(["-o", "ro,noload"]).arg(&open.plain).arg(&folder));
     assert_eq!(fs::read(folder.join("file")).unwrap(), b"kept");
     run(client("umount").arg(&folder));
@@ -125,7 +125,7 @@ fn a_volume_whose_server_was_killed_opens_again() {
     let pair = Pair::new();
     pair.image("disk", 24 << 20);
     pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
-    let open = Open::open(&pair, "killed", &["disk"], "secret\n");
+    let open = Open::start(&pair, "killed", &["disk"], "secret\n");
     let list = run(pair.ours().env("UNDERSEAL_NONE", "").args(["status", &open.name]));
     assert!(list.contains("active"), "{list}");
     let mut status = tool(env!("CARGO_BIN_EXE_underseal"));
@@ -150,7 +150,7 @@ fn a_plain_volume_needs_no_header() {
     pair.image("disk", 1 << 20);
     let words = ["disk", "--type", "plain", "-c", "aes-cbc-essiv:sha256", "-s", "256", "-h", "ripemd160"];
     let more = ["--skip", "8", "--offset", "16", "--size", "1024"];
-    let open = Open::open(&pair, "plain", &[&words[..], &more].concat(), "secret\n");
+    let open = Open::start(&pair, "plain", &[&words[..], &more].concat(), "secret\n");
     assert_eq!(fs::metadata(&open.plain).unwrap().len(), 1024 * 512);
     fs::write(&open.plain, vec![7; 1024 * 512]).unwrap();
     run(pair.ours().args(["close", &open.name]));
