@@ -9,6 +9,7 @@
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
+//!   unlock()                    rows: our unlock of a keyslot and cryptsetup's: time and memory
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
@@ -26,6 +27,7 @@ mod range;
 mod report;
 mod rounds;
 mod ublk;
+mod unlock;
 mod vhost_user;
 
 pub use beside::ServerRow;
@@ -41,4 +43,5 @@ pub use range::Range;
 pub use report::{Report, Row, Scaling};
 pub use rounds::Turns;
 pub use ublk::{UblkOptions, UblkReport, ublk};
+pub use unlock::{UnlockOptions, UnlockReport, unlock};
 pub use vhost_user::{VhostUserOptions, VhostUserReport, vhost_user};

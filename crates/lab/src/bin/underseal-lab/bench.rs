@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use underseal_bench::{Effort, FuseOptions, MountOptions, NbdOptions, Turns, UblkOptions, VhostUserOptions};
-use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, vhost_user};
+use underseal_bench::{
+    Effort, FuseOptions, MountOptions, NbdOptions, Turns, UblkOptions, UnlockOptions, VhostUserOptions,
+};
+use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, unlock, vhost_user};
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
 use crate::failure::{Failure, Result};
@@ -17,7 +19,7 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
     let shown = args.json;
     let turns = |effort: Interleaved| -> Result<Turns> {
         Ok(Turns {
-            underseal: underseal.map_or_else(measured, Ok)?,
+            underseal: underseal.clone().map_or_else(measured, Ok)?,
             rounds: effort.rounds.into(),
             runtime: Duration::from_secs(effort.runtime.into()),
             only: effort.only,
@@ -53,6 +55,16 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 devices: if args.devices.is_empty() { by_default() } else { args.devices },
             };
             show(&ublk(&options, progress)?, shown)
+        }
+        Bench::Unlock(args) => {
+            let options = UnlockOptions {
+                underseal: underseal.map_or_else(measured, Ok)?,
+                rounds: args.rounds.into(),
+                directory: args.directory,
+                memory_kib: args.memory,
+                passes: args.passes,
+            };
+            show(&unlock(&options, progress)?, shown)
         }
         Bench::VhostUser(args) => {
             let options =

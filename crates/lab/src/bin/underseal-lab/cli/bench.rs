@@ -39,6 +39,7 @@ pub(crate) enum Bench {
     Ublk(BenchUblkArgs),
     Ecryptfs(BenchEcryptfsArgs),
     VhostUser(BenchVhostUserArgs),
+    Unlock(BenchUnlockArgs),
 }
 
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
@@ -119,6 +120,23 @@ pub(crate) struct ServeFuseArgs {
     pub(crate) threads: u16,
 }
 
+/// Unlocking a keyslot with 1, 2 and 4 lanes of Argon2id, beside cryptsetup, interleaved; and answers that need no key
+#[derive(Debug, Args)]
+pub(crate) struct BenchUnlockArgs {
+    /// How often each of them
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// Where the headers go
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Argon2's memory
+    #[arg(long, value_name = "KiB", default_value_t = 1 << 20)]
+    pub(crate) memory: u32,
+    /// Argon2's passes
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) passes: u32,
+}
+
 /// Serves zeroed memory without a cipher, for `bench nbd`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -174,5 +192,6 @@ Examples:
   underseal-lab bench nbd --only 'depth 32' --rounds 3
   underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
+  underseal-lab bench unlock                               needs cryptsetup-bin
   underseal-lab bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
   underseal-lab bench ecryptfs                             needs fio, fuse3 and gocryptfs";
