@@ -27,7 +27,7 @@ pub(crate) enum HeaderCommand {
     Erase(HeaderEraseArgs),
     Set(HeaderSetArgs),
     Convert(HeaderConvertArgs),
-    DumpKey(HeaderDumpKeyArgs),
+    DumpKey(Box<HeaderDumpKeyArgs>),
 }
 
 /// Where the header is.
