@@ -27,12 +27,12 @@ pub(crate) struct Error {
     exit: Exit,
     what: String,
     remedy: Option<String>,
-    wrong_passphrase: bool,
+    volume: Option<volume::ErrorKind>,
 }
 
 impl Error {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), remedy: None, wrong_passphrase: false }
+        Self { exit, what: what.into(), remedy: None, volume: None }
     }
 
     /// Input that is refused before anything was done.
@@ -74,9 +74,9 @@ impl Error {
         self.what.clone()
     }
 
-    /// Whether it is that a passphrase opened nothing, and no more than that.
-    pub(crate) fn is_wrong_passphrase(&self) -> bool {
-        self.wrong_passphrase
+    /// What was wrong with a volume's header or key, if it was one of these.
+    pub(crate) fn of_volume(&self) -> Option<volume::ErrorKind> {
+        self.volume
     }
 
     pub(crate) fn exit(&self) -> Exit {
@@ -143,8 +143,7 @@ impl From<volume::Error> for Error {
             Kind::Io => (Exit::Failed, ""),
             _ => (Exit::Failed, ""),
         };
-        let wrong_passphrase = error.kind() == Kind::WrongPassphrase;
-        Self { wrong_passphrase, ..Self::of(exit, &error, remedy) }
+        Self { volume: Some(error.kind()), ..Self::of(exit, &error, remedy) }
     }
 }
 

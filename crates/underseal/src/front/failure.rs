@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use underseal_volume::ErrorKind;
+
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::manner::manner;
@@ -19,6 +21,8 @@ pub(super) enum Status {
     Wrong = 1,
     /// A passphrase that opens nothing, or no permission.
     NoPermission = 2,
+    /// Not enough memory.
+    NoMemory = 3,
     /// No such device, or one that cannot be used.
     NoDevice = 4,
     /// It is there already, or in use.
@@ -30,6 +34,7 @@ impl Status {
         match self {
             Self::Wrong => "wrong or missing parameters",
             Self::NoPermission => "no permission or bad passphrase",
+            Self::NoMemory => "out of memory",
             Self::NoDevice => "wrong device or file specified",
             Self::Busy => "device already exists or device is busy",
         }
@@ -57,7 +62,7 @@ impl Failure {
 
     /// A process that did the work ended with this status, and has said why.
     pub(super) fn told(code: Option<i32>) -> Self {
-        let all = [Status::Wrong, Status::NoPermission, Status::NoDevice, Status::Busy];
+        let all = [Status::Wrong, Status::NoPermission, Status::NoMemory, Status::NoDevice, Status::Busy];
         let status = all.into_iter().find(|status| Some(*status as i32) == code).unwrap_or(Status::Wrong);
         Self { status, line: None, told: true }
     }
@@ -88,12 +93,16 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let status = match error.exit() {
-            Exit::NoKey => Status::NoPermission,
-            Exit::InUse => Status::Busy,
-            Exit::Failed | Exit::Usage | Exit::BadHeader | Exit::Unsupported | Exit::Partial => Status::Wrong,
+        let of_volume = error.of_volume();
+        let status = match (error.exit(), of_volume) {
+            (_, Some(ErrorKind::Memory)) => Status::NoMemory,
+            (_, Some(ErrorKind::NoKeyslot)) => Status::Wrong,
+            (Exit::NoKey, _) => Status::NoPermission,
+            (Exit::InUse, _) => Status::Busy,
+            _ => Status::Wrong,
         };
-        let line = if error.is_wrong_passphrase() { manner().wrong.to_owned() } else { error.what() };
+        let wrong = of_volume == Some(ErrorKind::WrongPassphrase);
+        let line = if wrong { manner().wrong.to_owned() } else { error.what() };
         Self::new(status, line)
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Words;
 use super::args::Args;
 use super::call::{Call, from_stdin};
-use super::failure::{Failure, Result, Status};
+use super::failure::{Failure, Result};
 use super::look::find;
 use super::open::must_exist;
 use crate::passphrase::confirm;
@@ -57,7 +57,7 @@ pub(super) fn sure(args: &Args, what: &str) -> Result<()> {
     if nobody || confirm(what)? {
         return Ok(());
     }
-    Err(Failure::new(Status::NoPermission, "Operation aborted."))
+    Err(Failure::wrong("Operation aborted."))
 }
 
 fn data_offset(args: &Args) -> Result<Option<u64>> {
@@ -70,6 +70,12 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
         }
         _ => None,
     };
+    // As there: right behind the keyslots, where their room is given.
+    if let (None, Some(keyslots), None) = (sectors, args.luks2_keyslots_size, &args.header) {
+        let copies = args.luks2_metadata_size.unwrap_or(16 << 10).saturating_mul(2);
+        let end = copies.checked_add(keyslots).and_then(|end| end.checked_next_multiple_of(1 << 20));
+        return end.map(Some).ok_or_else(|| Failure::wrong("--luks2-keyslots-size: too large"));
+    }
     let bytes =
         sectors.map(|count| count.checked_mul(SECTOR).ok_or_else(|| Failure::wrong("--offset: too large")));
     bytes.transpose()

@@ -71,9 +71,11 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
         ));
     }
     find(args, device)?;
-    slots("test", args, device)
-        .number("key-slot", args.key_slot)
-        .option("volume-key-file", args.volume_key_file.as_ref())
+    let call = slots("test", args, device);
+    if args.volume_key_file.is_some() {
+        return call.option("volume-key-file", args.volume_key_file.as_ref()).run();
+    }
+    call.number("key-slot", args.key_slot)
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only)

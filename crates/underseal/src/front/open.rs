@@ -81,14 +81,18 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
     let call = call
         .option("type", Some(kind))
         .option("header", args.header.as_ref())
-        .number("key-slot", args.key_slot)
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
-        .flag("token-only", args.token_only)
-        .secret(args);
+        .flag("token-only", args.token_only);
+    // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to do.
+    let luks = |call: Call| match &args.volume_key_file {
+        Some(file) => call.option("volume-key-file", Some(file)),
+        None if args.token_only => call.number("key-slot", args.key_slot),
+        None => call.number("key-slot", args.key_slot).secret(args),
+    };
     match kind {
-        "luks" | "luks1" | "luks2" => Ok(call.option("volume-key-file", args.volume_key_file.as_ref())),
-        "plain" => Ok(plain(call, args)),
+        "luks" | "luks1" | "luks2" => Ok(luks(call)),
+        "plain" => Ok(plain(call.secret(args), args)),
         _ => Err(Failure::unsupported(&format!("--type {kind} is not supported"))),
     }
 }

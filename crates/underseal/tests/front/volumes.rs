@@ -15,7 +15,7 @@ fn what_one_formats_the_other_opens() {
         &["--type", "luks2"],
         &["--sector-size", "512", "--uuid", "12345678-1234-1234-1234-123456789abc"],
         &["--label", "a name", "--subsystem", "of mine"],
-        &["-c", "serpent-xts-plain64", "-s", "256", "-h", "sha1"],
+        &["-c", "aes-cbc-essiv:sha256", "-s", "256", "-h", "sha512"],
         &["--luks2-metadata-size", "64k", "--luks2-keyslots-size", "2m"],
         &["--offset", "32768"],
         &["--align-payload", "8192"],

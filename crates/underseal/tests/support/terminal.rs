@@ -55,6 +55,12 @@ impl Terminal {
         Self { child, keyboard, screen, shown: String::new(), seen: 0 }
     }
 
+    /// Waits a moment: cryptsetup forgets what is typed before it has set its terminal up, which comes after the question.
+    pub(crate) fn waits(&mut self) -> &mut Self {
+        std::thread::sleep(Duration::from_millis(300));
+        self
+    }
+
     /// Waits until the text appears after what was seen so far.
     #[track_caller]
     pub(crate) fn sees(&mut self, text: &str) -> &mut Self {
