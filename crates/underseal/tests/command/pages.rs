@@ -79,7 +79,11 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-ecryptfs-wrap",
         "-ecryptfs",
     ];
-    assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len());
+    // And the page of what the program is under cryptsetup's name.
+    assert_eq!(std::fs::read_dir(place.path("man")).unwrap().count(), commands.len() + 1);
+    assert!(
+        String::from_utf8(place.read("man/underseal-cryptsetup.7")).unwrap().contains("UNDERSEAL_MAPPER")
+    );
     for command in commands {
         let name = format!("man/underseal{command}.1");
         let page = String::from_utf8(place.read(&name)).unwrap();
