@@ -180,6 +180,8 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) disable_locks: bool,
     #[arg(long)]
+    pub(super) disable_blkid: bool,
+    #[arg(long)]
     pub(super) serialize_memory_hard_pbkdf: bool,
 
     // What is shown.

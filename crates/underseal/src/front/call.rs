@@ -7,7 +7,7 @@ use clap::Parser;
 
 use super::args::Args;
 use super::failure::{Failure, Result};
-use crate::cli::Cli;
+use crate::cli::{Cli, SecretSource};
 use crate::commands;
 
 /// The words of a command.
@@ -77,6 +77,14 @@ impl Call {
             Failure::wrong(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
         })?;
         Ok(commands::run(cli)?)
+    }
+}
+
+/// The same for what is done without a command.
+pub(super) fn source(args: &Args) -> SecretSource<'_> {
+    match args.key_file.first() {
+        Some(file) => SecretSource::KeyFile(file, args.keyfile_offset.unwrap_or(0), args.keyfile_size),
+        None => from_stdin().map_or(SecretSource::Asked, SecretSource::Descriptor),
     }
 }
 

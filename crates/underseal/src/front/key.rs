@@ -6,11 +6,10 @@ use underseal_cipher::Key;
 use underseal_volume::UnlockOptions;
 
 use super::args::Args;
-use super::call::from_stdin;
+use super::call::source;
 use super::failure::{Failure, Result};
 use super::header::{on, sure};
 use super::look::find;
-use crate::cli::SecretSource;
 use crate::commands::write_secret;
 use crate::error::Error;
 use crate::lower::open_header;
@@ -34,12 +33,8 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
     }
     let path = args.header.as_deref().unwrap_or(device);
     let keyslots = open_header(path, true)?;
-    let source = match args.key_file.first() {
-        Some(file) => SecretSource::KeyFile(file, args.keyfile_offset.unwrap_or(0), args.keyfile_size),
-        None => from_stdin().map_or(SecretSource::Asked, SecretSource::Descriptor),
-    };
     let options = UnlockOptions { slot: args.key_slot, ..UnlockOptions::default() };
-    let unlocked = Secret::new(source, device)
+    let unlocked = Secret::new(source(args), device)
         .try_with(|key| Ok(header.unlock(&*keyslots, key, &options).map_err(|e| e.in_file(path))?))?;
     let info = header.info();
     let segment = info.segments.first().ok_or_else(|| Failure::wrong("There is no data segment."))?;

@@ -2,12 +2,21 @@
 
 use std::path::Path;
 
+use underseal_cipher::Key;
+use underseal_volume::UnlockOptions;
+
 use super::Words;
 use super::args::Args;
-use super::call::{Call, from_stdin};
+use super::call::{Call, from_stdin, source};
 use super::failure::{Failure, Result, Status};
+use super::header::sure;
 use super::look::find;
 use super::open::must_exist;
+use crate::cli::SecretSource;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::lower::open_header;
+use crate::passphrase::Secret;
 
 /// `luksAddKey DEVICE [NEWKEYFILE]`.
 pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -51,14 +60,38 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     area(call, args).cost(args).run()
 }
 
-/// `luksKillSlot DEVICE SLOT`: with the passphrase of another one, unless `--batch-mode` is given and nobody is there to ask.
+/// `luksKillSlot DEVICE SLOT`: with the passphrase of one that stays, or of the last one itself. In batch mode nobody is asked for
+/// it, but what stdin or a key file gives must be right.
 pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    let slot = words.need(1, "key slot")?;
-    find(args, device)?;
-    let call = slots("kill", args, device).word(slot).flag("force", args.batch_mode);
-    let asks = !args.batch_mode || !args.key_file.is_empty();
-    if asks { call.secret(args).run() } else { call.run() }
+    let slot = words.need(1, "key slot")?.to_string_lossy();
+    let mut header = find(args, device)?;
+    let info = header.info();
+    let number = slot.parse().ok().filter(|number| info.keyslots.iter().any(|slot| slot.number == *number));
+    let number: u32 = number.ok_or_else(|| Failure::wrong(&format!("Keyslot {slot} is not active.")))?;
+    let path = args.header.as_deref().unwrap_or(device);
+    let on = open_header(path, false)?;
+    let of_data = info.digests.iter().filter(|digest| !digest.segments.is_empty());
+    let is_last = of_data.flat_map(|digest| &digest.keyslots).all(|slot| *slot == number);
+    if is_last {
+        sure(args, "This is the last keyslot. Device will become unusable after purging this key.")?;
+    }
+    let options = UnlockOptions {
+        slot: is_last.then_some(number),
+        except: (!is_last).then_some(number),
+        ..UnlockOptions::default()
+    };
+    let source = source(args);
+    if !(args.batch_mode && matches!(source, SecretSource::Asked)) {
+        let unlock = |key: &Key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?);
+        match Secret::new(source, device).try_with(unlock) {
+            // There is nothing to read.
+            Err(e) if args.batch_mode && e.exit() == Exit::Usage => {}
+            unlocked => drop(unlocked?),
+        }
+    }
+    header.remove_keyslot(&*on, number, true).map_err(|e| Error::from(e.in_file(path)))?;
+    Ok(())
 }
 
 /// `open --test-passphrase DEVICE`.

@@ -6,7 +6,7 @@ use super::failure::{Failure, Result};
 const ALWAYS: &[&str] =
     &["batch-mode", "debug", "debug-json", "help", "test-args", "usage", "verbose", "version"];
 /// A header that may be elsewhere.
-const HEADER: &[&str] = &["disable-locks", "header"];
+const HEADER: &[&str] = &["disable-blkid", "disable-locks", "header"];
 /// A passphrase that exists.
 const SECRET: &[&str] = &["key-file", "keyfile-offset", "keyfile-size", "timeout", "verify-passphrase"];
 /// What a new passphrase costs.
