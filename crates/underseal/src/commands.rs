@@ -40,7 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Table(args) => table::run(&args, quiet),
         Command::Token(args) => token::run(&args, quiet),
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
-        Command::Control(command) => control::run(command),
+        Command::Control(command) => control::run(command, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

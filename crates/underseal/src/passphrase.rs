@@ -3,6 +3,7 @@
 mod source;
 mod terminal;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,15 @@ use crate::manner::manner;
 
 pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
+
+/// A volume's key out of a file; of a device, which never ends, so many bytes.
+///
+/// # Errors
+/// `Usage` when it is empty or too large; `Failed`.
+pub(crate) fn volume_key_file(path: &Path, len: usize) -> Result<Key> {
+    let endless = std::fs::metadata(path).is_ok_and(|about| about.file_type().is_char_device());
+    secret_file(path, 0, endless.then_some(len as u64))
+}
 
 /// How long a program may take to find a passphrase: somebody may have to answer it.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, is_remote, open_header};
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::{Secret, secret_file};
+use crate::passphrase::{Secret, volume_key_file};
 use crate::tokens;
 
 /// What may be done with the volume.
@@ -76,6 +76,12 @@ pub(crate) fn key_size(volume: &Volume) -> Option<usize> {
     volume.without_key().ok().map(|keyless| keyless.recipe().key_size)
 }
 
+/// The length of the key of a header's data, in bytes; 64 where nothing tells.
+pub(crate) fn key_len(header: &Header) -> usize {
+    let bits = header.info().segments.iter().find_map(|segment| segment.key_bits);
+    bits.map_or(64, |bits| bits as usize / 8)
+}
+
 fn luks_volume(
     args: &VolumeArgs,
     access: Access,
@@ -98,9 +104,9 @@ fn luks_volume(
         ..UnlockOptions::default()
     };
     let key = match &args.volume_key_file {
-        Some(file) => {
-            header.volume_key(secret_file(file, 0, None)?, &options).map_err(|e| e.in_file(name))?
-        }
+        Some(file) => header
+            .volume_key(volume_key_file(file, key_len(&header))?, &options)
+            .map_err(|e| e.in_file(name))?,
         None => {
             let unlocked = match tokens::unlock(&header, on, (&args.tokens, secret), name, &options)? {
                 Some(unlocked) => unlocked,

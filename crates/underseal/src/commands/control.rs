@@ -18,14 +18,14 @@ use crate::output::{Versioned, json, print, print_json, printable};
 /// What a server may take to answer what it answers from memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn run(command: Control) -> Result<()> {
+pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
     match command {
         Control::List(args) => list(&args),
         Control::Status(args) => status(&args),
         Control::Policy(args) => policy(args),
         Control::Suspend(args) => suspend(&args),
         Control::Resume(args) => resume::run(&args),
-        Control::Resize(args) => resize(&args),
+        Control::Resize(args) => resize(&args, quiet),
         Control::Message(args) => message::run(&args),
         Control::Close(args) => end(&args.volume.name),
         Control::Top(args) => top::run(&args),
@@ -66,14 +66,14 @@ fn suspend(args: &SuspendArgs) -> Result<()> {
 }
 
 /// Says the size that the volume has then, and who does not see it yet.
-fn resize(args: &ResizeArgs) -> Result<()> {
+fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
     let name = &args.volume.name;
     let request = Request::Resize { size: args.size, seconds: args.timeout };
     let limit = PATIENCE + Duration::from_secs(args.timeout.into());
     match ask(name, &request, None, limit)? {
         Reply::Resized { size, notes } => {
             notes.iter().for_each(|note| log::warn!("{name}: {}", printable(note)));
-            print(&format!("{name} has {size} bytes now\n"))
+            if quiet { Ok(()) } else { print(&format!("{name} has {size} bytes now\n")) }
         }
         other => finished(name, other),
     }

@@ -13,7 +13,7 @@ use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
 use crate::lower::is_remote;
 use crate::output::print;
-use crate::passphrase::{Secret, confirm, secret_file};
+use crate::passphrase::{Secret, confirm, volume_key_file};
 use crate::size;
 
 pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
@@ -98,7 +98,8 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
     if luks1 && (args.metadata_size.is_some() || args.keyslots_size.is_some()) {
         return Err(Error::usage("the sizes of a LUKS1 header are fixed").with_remedy("--type luks2"));
     }
-    let volume_key = args.volume_key_file.as_ref().map(|file| secret_file(file, 0, None)).transpose()?;
+    let volume_key =
+        args.volume_key_file.as_ref().map(|file| volume_key_file(file, key_len(args))).transpose()?;
     Ok(FormatOptions {
         volume_key,
         data_offset: args.data_offset,
@@ -118,6 +119,12 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         allow_null: args.allow_null,
         ..defaults
     })
+}
+
+/// The length of the volume key in bytes.
+fn key_len(args: &FormatArgs) -> usize {
+    let best = || underseal_cipher::key_sizes(&args.cipher).ok()?.last().copied();
+    args.key_size.map(|bits| bits / 8).or_else(best).unwrap_or(0)
 }
 
 /// Sees to it that nothing is lost that somebody wants.

@@ -20,8 +20,9 @@ use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::manner::{self, manner};
 use crate::output::print;
-use crate::passphrase::{Secret, secret_file};
+use crate::passphrase::{Secret, volume_key_file};
 use crate::tokens;
+use crate::volume::key_len;
 
 pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
     match what {
@@ -81,7 +82,8 @@ impl<'a> Opened<'a> {
     }
 
     fn volume_key(&self, file: &Path) -> Result<VolumeKey> {
-        let key = self.header.volume_key(secret_file(file, 0, None)?, &UnlockOptions::default());
+        let key =
+            self.header.volume_key(volume_key_file(file, key_len(&self.header))?, &UnlockOptions::default());
         Ok(key.map_err(|e| e.in_file(self.path))?)
     }
 

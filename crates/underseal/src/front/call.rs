@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::path::Path;
 
 use clap::Parser;
 
@@ -52,12 +53,16 @@ impl Call {
     /// Where the passphrase that exists comes from: the key file; else a line of stdin; else somebody at a terminal.
     pub(super) fn secret(self, args: &Args) -> Self {
         match args.key_file.first() {
-            Some(path) => self
-                .option("key-file", Some(path))
-                .number("keyfile-offset", args.keyfile_offset)
-                .number("keyfile-size", args.keyfile_size),
+            Some(path) => self.key_file(path, args),
             None => self.number("passphrase-fd", from_stdin()),
         }
+    }
+
+    /// A key file, and which of its bytes.
+    pub(super) fn key_file(self, path: &Path, args: &Args) -> Self {
+        self.option("key-file", Some(path))
+            .number("keyfile-offset", args.keyfile_offset)
+            .number("keyfile-size", args.keyfile_size)
     }
 
     /// How a passphrase becomes a key.

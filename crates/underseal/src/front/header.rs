@@ -42,12 +42,8 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .flag("force", true)
         .cost(args);
     match words.get(1) {
-        Some(path) => call
-            .option("key-file", Some(path))
-            .number("keyfile-offset", args.keyfile_offset)
-            .number("keyfile-size", args.keyfile_size)
-            .run(),
-        None => call.secret(args).run(),
+        Some(path) if args.key_file.is_empty() => call.key_file(path, args).run(),
+        _ => call.secret(args).run(),
     }
 }
 

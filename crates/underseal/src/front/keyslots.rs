@@ -39,7 +39,7 @@ pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
     // Where nobody sits at the terminal, nobody is warned.
     let call = slots("remove", args, device).flag("force", args.batch_mode || from_stdin().is_some());
     match words.get(1) {
-        Some(path) => call.option("key-file", Some(path)).run(),
+        Some(path) => call.key_file(path, args).run(),
         None => call.secret(args).run(),
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
         let unlock = |key: &Key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?);
         match Secret::new(source, device).try_with(unlock) {
             // There is nothing to read.
-            Err(e) if args.batch_mode && e.exit() == Exit::Usage => {}
+            Err(e) if from_stdin().is_some() && e.exit() == Exit::Usage => {}
             unlocked => drop(unlocked?),
         }
     }

@@ -211,11 +211,16 @@ pub(super) fn status(_: &Args, words: &Words<'_>) -> Result<()> {
     lines.push(format!("  plain:   {}", printable(&place.path().to_string_lossy())));
     lines.push(format!("  policy:  {}", printable(&about.policy)));
     if let Some(segment) = &segment {
-        lines.push(format!("  sector size:  {}", segment.sector_size.unwrap_or(512)));
-        lines.push(format!("  offset:  {} sectors", segment.offset / 512));
+        lines.push(format!("  sector size:  {} [bytes]", segment.sector_size.unwrap_or(512)));
+        lines.push(format!("  offset:  {}", units(segment.offset)));
     }
-    lines.push(format!("  size:    {} sectors\n  mode:    {mode}{suspended}\n", about.size / 512));
+    lines.push(format!("  size:    {}\n  mode:    {mode}{suspended}\n", units(about.size)));
     Ok(print(&lines.join("\n"))?)
+}
+
+/// A size as cryptsetup shows it since 2.8.
+fn units(bytes: u64) -> String {
+    format!("{} [512-byte units] ({bytes} [bytes])", bytes / 512)
 }
 
 fn about(place: &Place) -> Result<Option<About>> {

@@ -8,7 +8,7 @@ use crate::cli::{KeyslotAddArgs, RecoveryKeyArgs};
 use crate::commands::write_secret;
 use crate::error::{Error, Result};
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::{Secret, secret_file};
+use crate::passphrase::{Secret, volume_key_file};
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
     let mut opened = Opened::to_change(&args.of)?;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
 /// A key that is not the volume's: given, or random.
 fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
     if let Some(file) = &args.volume_key_file {
-        return secret_file(file, 0, None);
+        return volume_key_file(file, args.key_size / 8);
     }
     if !args.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("{} bits are no whole number of bytes", args.key_size)));
