@@ -49,6 +49,11 @@ pub(crate) fn is_called() -> bool {
     Path::new(&name).file_name() == Some(OsStr::new("cryptsetup"))
 }
 
+/// A loop device is known by its file.
+pub(crate) fn known_as(device: &Path) -> PathBuf {
+    loops::file_of(device).unwrap_or_else(|| device.to_owned())
+}
+
 /// Does what cryptsetup would.
 pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     let (args, given) = match Args::of_process() {

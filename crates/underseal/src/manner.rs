@@ -1,6 +1,6 @@
 //! As whom the program speaks: as itself, or as cryptsetup when it is called by that name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(crate) struct Manner {
     /// What stands around a question before something that cannot be undone.
     warning: &'static str,
     sure: &'static str,
+    /// What people know a volume by.
+    name: fn(&Path) -> PathBuf,
     /// The question for a passphrase, and for one that is to come; `{}` is the volume.
     question: &'static str,
     new_question: &'static str,
@@ -32,6 +34,8 @@ pub(crate) enum Keyslot {
     Unlocked(u32),
     /// It is new.
     Created(u32),
+    /// It is gone.
+    Removed(u32),
 }
 
 impl Manner {
@@ -43,6 +47,7 @@ impl Manner {
         tells: false,
         warning: "",
         sure: "\nType YES in capitals to go on: ",
+        name: Path::to_path_buf,
         question: "Passphrase for {}: ",
         new_question: "New passphrase for {}: ",
     };
@@ -62,6 +67,7 @@ impl Manner {
             tells,
             warning: "\nWARNING!\n========\n",
             sure: "\n\nAre you sure? (Type 'yes' in capital letters): ",
+            name: crate::front::known_as,
             question,
             new_question,
         }
@@ -69,7 +75,8 @@ impl Manner {
 
     /// The question for a volume's passphrase.
     pub(crate) fn question(&self, volume: &Path) -> String {
-        self.question.replace("{}", &volume.display().to_string())
+        let name = (self.name)(volume);
+        self.question.replace("{}", &name.display().to_string())
     }
 
     /// The question for a passphrase that the volume is to get.
@@ -87,6 +94,7 @@ impl Manner {
         let (number, theirs, ours) = match of {
             Keyslot::Unlocked(number) => (number, "unlocked", "opens"),
             Keyslot::Created(number) => (number, "created", "is new"),
+            Keyslot::Removed(number) => (number, "removed", "is gone"),
         };
         if self.tells {
             // Nobody waits for it.

@@ -16,6 +16,7 @@ use crate::cli::SecretSource;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::lower::open_header;
+use crate::manner::{Keyslot, manner};
 use crate::passphrase::Secret;
 
 /// `luksAddKey DEVICE [NEWKEYFILE]`.
@@ -40,6 +41,10 @@ pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
     let call = slots("remove", args, device).flag("force", args.batch_mode || from_stdin().is_some());
     match words.get(1) {
         Some(path) => call.key_file(path, args).run(),
+        // Here the size counts for a line of stdin, too.
+        None if args.key_file.is_empty() && args.keyfile_size.is_some() && from_stdin().is_some() => {
+            call.key_file(Path::new("-"), args).run()
+        }
         None => call.secret(args).run(),
     }
 }
@@ -48,7 +53,8 @@ pub(super) fn remove(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn change(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    let call = slots("change", args, device).number("key-slot", args.key_slot).secret(args);
+    let call = slots("change", args, device).number("key-slot", args.key_slot).flag("in-place", true);
+    let call = call.secret(args);
     new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
@@ -56,7 +62,8 @@ pub(super) fn change(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    let call = slots("convert", args, device).number("key-slot", args.key_slot).secret(args);
+    let call = slots("convert", args, device).number("key-slot", args.key_slot).flag("in-place", true);
+    let call = call.secret(args);
     area(call, args).cost(args).run()
 }
 
@@ -91,6 +98,7 @@ pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
         }
     }
     header.remove_keyslot(&*on, number, true).map_err(|e| Error::from(e.in_file(path)))?;
+    manner().tell(path, Keyslot::Removed(number));
     Ok(())
 }
 

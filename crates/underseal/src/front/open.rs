@@ -92,7 +92,12 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
     };
     match kind {
         "luks" | "luks1" | "luks2" => Ok(luks(call)),
-        "plain" => Ok(plain(call.secret(args), args)),
+        "plain" => {
+            // As there, no more of a key file is read than the key has.
+            let raw = args.key_file.first().is_some_and(|path| path.as_os_str() != "-");
+            let size = (raw && args.keyfile_size.is_none()).then(|| args.key_size.unwrap_or(256) / 8);
+            Ok(plain(call.secret(args).number("keyfile-size", size), args))
+        }
         _ => Err(Failure::unsupported(&format!("--type {kind} is not supported"))),
     }
 }
