@@ -31,12 +31,11 @@ pub(crate) use ecryptfs::{
 pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use header::{
     HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
-    HeaderEraseArgs, HeaderOfArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
+    HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
 };
 pub(crate) use keyslot::{
-    AreaArgs, HeaderPathArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs,
-    KeyslotKillArgs, KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs,
-    RecoveryKeyArgs,
+    AreaArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
+    KeyslotListArgs, KeyslotPriorityArgs, KeyslotRemoveArgs, KeyslotTestArgs, RecoveryKeyArgs,
 };
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use pbkdf::PbkdfArgs;
@@ -44,11 +43,11 @@ pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
-    TokenExportArgs, TokenHeaderArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
+    TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{LowerArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderPathArgs, LowerArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 

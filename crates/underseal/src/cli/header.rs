@@ -1,12 +1,12 @@
 //! `underseal header`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use underseal_volume::PersistentFlag;
 use uuid::Uuid;
 
-use super::{SecretArgs, TrustArgs};
+use super::{HeaderPathArgs, SecretArgs, TrustArgs};
 
 /// Works on a LUKS header: backups, damage, names, the other version.
 ///
@@ -30,23 +30,6 @@ pub(crate) enum HeaderCommand {
     DumpKey(Box<HeaderDumpKeyArgs>),
 }
 
-/// Where the header is.
-#[derive(Debug, Args)]
-pub(crate) struct HeaderOfArgs {
-    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
-    pub(crate) image: PathBuf,
-    /// The header is in this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) header: Option<PathBuf>,
-}
-
-impl HeaderOfArgs {
-    /// What the header is on.
-    pub(crate) fn path(&self) -> &Path {
-        self.header.as_deref().unwrap_or(&self.image)
-    }
-}
-
 /// Copies the header with its keyslots to a new file, which cryptsetup takes, too
 ///
 /// Who has the backup and one of its passphrases opens the volume, also after that passphrase was removed from it.
@@ -54,7 +37,7 @@ impl HeaderOfArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderBackupArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The file to make, for you alone and read only
     pub(crate) backup: PathBuf,
 }
@@ -67,7 +50,7 @@ pub(crate) struct HeaderBackupArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRestoreArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The backup
     pub(crate) backup: PathBuf,
     /// Do not ask
@@ -80,7 +63,7 @@ pub(crate) struct HeaderRestoreArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderCheckArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// For programs: what was found as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -91,7 +74,7 @@ pub(crate) struct HeaderCheckArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRepairArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// Do not ask before something else than a header is overwritten
     #[arg(long)]
     pub(crate) force: bool,
@@ -102,7 +85,7 @@ pub(crate) struct HeaderRepairArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderEraseArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// Do not ask
     #[arg(long)]
     pub(crate) force: bool,
@@ -113,7 +96,7 @@ pub(crate) struct HeaderEraseArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderSetArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     #[command(flatten)]
     pub(crate) what: HeaderSettings,
 }
@@ -147,7 +130,7 @@ pub(crate) struct HeaderSettings {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderConvertArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The version to make
     #[arg(long, value_name = "VERSION", value_enum)]
     pub(crate) to: HeaderVersion,
@@ -167,7 +150,7 @@ pub(crate) enum HeaderVersion {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderDumpKeyArgs {
     #[command(flatten)]
-    pub(crate) of: HeaderOfArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The file to make, for you alone and read only, with the key's bytes; else they are shown in hex on the terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

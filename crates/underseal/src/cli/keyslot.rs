@@ -1,12 +1,12 @@
 //! `underseal keyslot`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_volume as volume;
 
-use super::{NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs};
+use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs};
 use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
@@ -32,23 +32,6 @@ pub(crate) enum Keyslot {
     Convert(KeyslotConvertArgs),
     Priority(KeyslotPriorityArgs),
     RecoveryKey(RecoveryKeyArgs),
-}
-
-/// Which header.
-#[derive(Debug, Args)]
-pub(crate) struct HeaderPathArgs {
-    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
-    image: PathBuf,
-    /// The header is in this file; IMAGE is not looked at
-    #[arg(long, value_name = "FILE")]
-    header: Option<PathBuf>,
-}
-
-impl HeaderPathArgs {
-    /// Where the header is.
-    pub(crate) fn path(&self) -> &Path {
-        self.header.as_ref().unwrap_or(&self.image)
-    }
 }
 
 /// Shows the keyslots in use, without any key

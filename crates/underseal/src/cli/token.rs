@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::SecretArgs;
+use super::{HeaderPathArgs, SecretArgs};
 
 /// Tokens are asked before anybody is, unless a passphrase or key file is given.
 #[derive(Debug, Args)]
@@ -74,22 +74,12 @@ pub(crate) enum Token {
     Enroll(Box<EnrollArgs>),
 }
 
-/// The header that is meant.
-#[derive(Debug, Args)]
-pub(crate) struct TokenHeaderArgs {
-    /// The image or block device, or an NBD server's export
-    pub(crate) image: PathBuf,
-    /// The header is in this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) header: Option<PathBuf>,
-}
-
 /// Lists the tokens and the keyslots that they open
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenListArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// For programs: everything as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -100,7 +90,7 @@ pub(crate) struct TokenListArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenImportArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The token's JSON; "-" is stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub(crate) json_file: PathBuf,
@@ -120,7 +110,7 @@ pub(crate) struct TokenImportArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenExportArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// Its number
     #[arg(long, value_name = "N")]
     pub(crate) token_id: u32,
@@ -131,7 +121,7 @@ pub(crate) struct TokenExportArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenRemoveArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// Its number
     #[arg(long, value_name = "N")]
     pub(crate) token_id: u32,
@@ -142,7 +132,7 @@ pub(crate) struct TokenRemoveArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TokenAssignArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The token's number
     #[arg(long, value_name = "N")]
     pub(crate) token_id: u32,
@@ -158,7 +148,7 @@ pub(crate) struct TokenAssignArgs {
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EnrollArgs {
     #[command(flatten)]
-    pub(crate) of: TokenHeaderArgs,
+    pub(crate) of: HeaderPathArgs,
     /// The new keyslot's number; the first that is free by default
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,

@@ -1,6 +1,6 @@
 //! Which volume, and how it is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
@@ -41,6 +41,23 @@ pub(crate) struct VolumeArgs {
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
+}
+
+/// Which header.
+#[derive(Debug, Args)]
+pub(crate) struct HeaderPathArgs {
+    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    pub(crate) image: PathBuf,
+    /// The header is in this file; IMAGE is not looked at
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+}
+
+impl HeaderPathArgs {
+    /// Where the header is.
+    pub(crate) fn path(&self) -> &Path {
+        self.header.as_ref().unwrap_or(&self.image)
+    }
 }
 
 /// How an image's file or device is opened.

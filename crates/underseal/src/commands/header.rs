@@ -9,7 +9,7 @@ use underseal_volume::Target;
 
 pub(crate) use key::write_secret;
 
-use crate::cli::{HeaderArgs, HeaderCommand, HeaderOfArgs};
+use crate::cli::{HeaderArgs, HeaderCommand, HeaderPathArgs};
 use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::output::print;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
 }
 
 /// Opens what the header is on, to change it.
-fn to_change(of: &HeaderOfArgs) -> Result<Box<dyn Target>> {
+fn to_change(of: &HeaderPathArgs) -> Result<Box<dyn Target>> {
     open_header(of.path(), false)
 }
 
@@ -37,7 +37,7 @@ fn to_change(of: &HeaderOfArgs) -> Result<Box<dyn Target>> {
 ///
 /// # Errors
 /// `Usage` when the answer is no, or nobody can be asked.
-fn agreed(force: bool, of: &HeaderOfArgs, questions: &[String]) -> Result<()> {
+fn agreed(force: bool, of: &HeaderPathArgs, questions: &[String]) -> Result<()> {
     if force {
         return Ok(());
     }
@@ -50,6 +50,6 @@ fn agreed(force: bool, of: &HeaderOfArgs, questions: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn say(quiet: bool, of: &HeaderOfArgs, what: &str) -> Result<()> {
+fn say(quiet: bool, of: &HeaderPathArgs, what: &str) -> Result<()> {
     if quiet { Ok(()) } else { print(&format!("{}: {what}\n", of.path().display())) }
 }

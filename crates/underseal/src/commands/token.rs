@@ -2,16 +2,13 @@
 
 mod enroll;
 
-use std::path::Path;
-
 use serde::Serialize;
 use underseal_tokens::Kind;
 use underseal_volume::luks2::{self, NewToken, token_from_json};
 use underseal_volume::{Header, Target};
 
 use crate::cli::{
-    Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenHeaderArgs, TokenImportArgs,
-    TokenListArgs,
+    HeaderPathArgs, Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenImportArgs, TokenListArgs,
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -26,7 +23,7 @@ pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
         Token::Export(args) => export(args),
         Token::Remove(args) => {
             let (on, mut header) = open(&args.of, false)?;
-            Ok(header.remove_token(&*on, args.token_id).map_err(|e| e.in_file(name(&args.of)))?)
+            Ok(header.remove_token(&*on, args.token_id).map_err(|e| e.in_file(args.of.path()))?)
         }
         Token::Assign(args) => assign(args, true),
         Token::Unassign(args) => assign(args, false),
@@ -35,8 +32,8 @@ pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
 }
 
 /// A header of LUKS2's, and what it is on.
-fn open(of: &TokenHeaderArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
-    let path = name(of);
+fn open(of: &HeaderPathArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
+    let path = of.path();
     let on = open_header(path, read_only)?;
     match Header::read(&*on).map_err(|e| e.in_file(path))? {
         Header::Luks2(header) => Ok((on, header)),
@@ -45,10 +42,6 @@ fn open(of: &TokenHeaderArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<l
             Err(Error::new(Exit::Unsupported, what).with_remedy("a LUKS2 volume"))
         }
     }
-}
-
-fn name(of: &TokenHeaderArgs) -> &Path {
-    of.header.as_ref().unwrap_or(&of.image)
 }
 
 /// A token for people and for programs.
@@ -73,7 +66,7 @@ fn list(args: &TokenListArgs) -> Result<()> {
     let (_, header) = open(&args.of, true)?;
     let mut tokens = Vec::new();
     for found in header.info().tokens {
-        let token = header.token(found.number).map_err(|e| e.in_file(name(&args.of)))?;
+        let token = header.token(found.number).map_err(|e| e.in_file(args.of.path()))?;
         let opens = Kind::of(&found.kind).is_some();
         tokens.push(Listed {
             number: found.number,
@@ -105,21 +98,21 @@ fn import(args: &TokenImportArgs, quiet: bool) -> Result<()> {
         log::warn!("{}: no machine can open with it: {e}", args.json_file.display());
     }
     let new = NewToken { number: args.token_id, replace: args.replace };
-    let in_file = |e: underseal_volume::Error| e.in_file(name(&args.of));
+    let in_file = |e: underseal_volume::Error| e.in_file(args.of.path());
     let number = header.add_token(&*on, token, new).map_err(in_file)?;
     if let Some(slot) = args.key_slot {
         header.assign_token(&*on, number, slot, true).map_err(in_file)?;
     }
-    if quiet { Ok(()) } else { print(&format!("{}: token {number}\n", name(&args.of).display())) }
+    if quiet { Ok(()) } else { print(&format!("{}: token {number}\n", args.of.path().display())) }
 }
 
 fn export(args: &TokenExportArgs) -> Result<()> {
     let (_, header) = open(&args.of, true)?;
-    print(&json(header.token(args.token_id).map_err(|e| e.in_file(name(&args.of)))?)?)
+    print(&json(header.token(args.token_id).map_err(|e| e.in_file(args.of.path()))?)?)
 }
 
 fn assign(args: &TokenAssignArgs, opens: bool) -> Result<()> {
     let (on, mut header) = open(&args.of, false)?;
     let assigned = header.assign_token(&*on, args.token_id, args.key_slot, opens);
-    Ok(assigned.map_err(|e| e.in_file(name(&args.of)))?)
+    Ok(assigned.map_err(|e| e.in_file(args.of.path()))?)
 }

@@ -13,7 +13,7 @@ use crate::tokens;
 
 pub(super) fn run(args: &EnrollArgs, quiet: bool) -> Result<()> {
     let (on, mut header) = super::open(&args.of, false)?;
-    let path = super::name(&args.of);
+    let path = args.of.path();
     let in_file = |e: underseal_volume::Error| e.in_file(path);
     let secret = Secret::new(args.secret.source(), &args.of.image);
     let options = UnlockOptions::default();
