@@ -1,5 +1,6 @@
 //! `luksFormat`, and the actions on a whole header.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::Words;
@@ -30,7 +31,7 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("header", args.header.as_ref())
         .option("cipher", args.cipher.as_ref())
         .number("key-size", args.key_size)
-        .number("sector-size", args.sector_size)
+        .number("sector-size", args.sector_size.or(physical_sector(kind, device)))
         .option("uuid", args.uuid.as_ref())
         .option("label", args.label.as_ref())
         .option("subsystem", args.subsystem.as_ref())
@@ -45,6 +46,17 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         Some(path) if args.key_file.is_empty() => call.key_file(path, args).run(),
         _ => call.secret(args).run(),
     }
+}
+
+/// A block device whose own sectors are small gets small ones, as there; every other image the largest that fit.
+fn physical_sector(kind: &str, device: &Path) -> Option<u32> {
+    let about = std::fs::metadata(device).ok().filter(|about| about.file_type().is_block_device())?;
+    let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
+    let folder = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has its disk's.
+    let read = |queue: &str| std::fs::read_to_string(format!("{folder}/{queue}/physical_block_size")).ok();
+    let size = read("queue").or_else(|| read("../queue"))?;
+    (kind == "luks2" && size.trim() == "512").then_some(512)
 }
 
 /// Asks whoever sits at the terminal, unless in batch mode; where nobody does, it is meant.
@@ -62,6 +74,7 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
         // Where a header is of its own, the data begins at once.
         (None, Some(unit)) if args.header.is_none() && unit > 0 => {
             let least: u64 = if args.kind.as_deref() == Some("luks1") { 4040 } else { 32768 };
+            let unit = if args.kind.as_deref() == Some("luks1") { unit } else { unit.next_multiple_of(8) };
             Some(least.next_multiple_of(unit))
         }
         _ => None,
