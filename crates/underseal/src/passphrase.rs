@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::manner::manner;
 
-pub(crate) use source::{first_line_of_descriptor, first_line_of_file, key_file as secret_file};
+pub(crate) use source::{
+    first_line_if_any, first_line_of_descriptor, first_line_of_file, key_file as secret_file,
+};
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
 /// A volume's key out of a file; of a device, which never ends, so many bytes.

@@ -92,7 +92,8 @@ impl Way<'_> {
     fn all(&mut self, tokens: Vec<TokenToTry>) -> Result<Option<Unlocked>> {
         let options = options(&self.tokens.hardware)?;
         let given = self.tokens.token_pin_file.as_ref();
-        let given = given.filter(|_| !tokens.is_empty()).map(|path| first_line_of_file(path)).transpose()?;
+        let mut given =
+            given.filter(|_| !tokens.is_empty()).map(|path| first_line_of_file(path)).transpose()?;
         let mut want_pin = Vec::new();
         for token in tokens {
             let token_json = self.header.token(token.number).map_err(|e| e.in_file(self.name))?;
@@ -103,7 +104,13 @@ impl Way<'_> {
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::PinWanted => want_pin.push((token, e)),
-                Err(e) => self.failed(&token, e),
+                Err(e) => {
+                    // A PIN that is wrong once is not tried on others, which may lock themselves.
+                    if e.kind() == ErrorKind::WrongPin {
+                        given = None;
+                    }
+                    self.failed(&token, e);
+                }
             }
         }
         for (token, wanted) in want_pin {

@@ -122,6 +122,13 @@ impl Header {
         }
     }
 
+    /// What tells whether two headers have the same key for the data: salts and digests.
+    pub(crate) fn data_digests(&self) -> Vec<(String, String)> {
+        let of_data = |digest: &crate::info::DigestInfo| !digest.segments.is_empty();
+        let digests = self.info().digests.into_iter().filter(of_data);
+        digests.filter_map(|digest| Some((digest.kdf?.salt, digest.digest?))).collect()
+    }
+
     /// What is wrong with one of LUKS2's two copies while the other is sound, if anything is.
     pub fn damage(&self) -> Option<&str> {
         match self {

@@ -147,9 +147,15 @@ impl Header {
     pub(crate) fn keyslots_end(&self) -> u64 {
         let len = af::split_len(self.phdr.key_bytes) as u64;
         let payload = Some(self.phdr.payload_offset).filter(|&offset| offset != 0);
-        // Free slots may say anything of their places.
-        let fits = |end: &u64| payload.is_none_or(|payload| *end <= payload);
-        let ends = (0..phdr::SLOTS).map(|number| self.phdr.place(number) + len).filter(fits);
+        // Free slots may say anything of their places: they count where a new header would have them.
+        let usual = FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * phdr::SLOTS as u64;
+        let used = |number: usize| self.phdr.slots[number].is_some();
+        let fits = |(number, end): &(usize, u64)| match payload {
+            Some(payload) => *end <= payload,
+            None => used(*number) || *end <= usual,
+        };
+        let ends = (0..phdr::SLOTS).map(|number| (number, self.phdr.place(number) + len));
+        let ends = ends.filter(fits).map(|(_, end)| end);
         let end = ends.max().unwrap_or(0).max(FIRST_PLACE).next_multiple_of(FIRST_PLACE);
         payload.map_or(end, |payload| end.min(payload))
     }
@@ -167,7 +173,8 @@ impl Header {
     /// What lies between the header and the first place of key material.
     pub(crate) fn unused(&self) -> Range<usize> {
         let first = (0..phdr::SLOTS).map(|number| self.phdr.place(number)).min().unwrap_or(0);
-        LEN..usize::try_from(first.min(FIRST_PLACE)).unwrap_or(LEN).max(LEN)
+        let end = first.min(FIRST_PLACE).min(self.keyslots_end());
+        LEN..usize::try_from(end).unwrap_or(LEN).max(LEN)
     }
 
     pub(crate) fn digest(&self) -> HeaderDigest {

@@ -52,14 +52,18 @@ impl Args {
         ]
     }
 
-    fn opening(&self, action: &str) -> [(bool, &'static str); 7] {
+    fn opening(&self, action: &str) -> [(bool, &'static str); 8] {
         let opens = action == "open";
         let plain = action == "create" || self.is(&["plain", "loopaes"]) || self.older_name_is_plain();
         let parameters =
             self.skip.is_some() || self.offset.is_some() || self.sector_size.is_some() || self.shared;
         [
             (opens && !plain && parameters, "Options of plain volumes are allowed only with --type plain."),
-            (opens && !plain && self.size.is_some(), "Option --size is allowed only with --type plain."),
+            (
+                opens && !plain && (self.size.is_some() || self.device_size.is_some()),
+                "Options --size and --device-size are allowed only with --type plain.",
+            ),
+            (self.limits_stdin(action), "Options --keyfile-size and --keyfile-offset need a key file here."),
             (
                 self.iv_large_sectors && (!plain || self.sector_size.is_none_or(|size| size <= 512)),
                 "Option --iv-large-sectors is for plain volumes with sectors of more than 512 bytes.",
@@ -81,6 +85,14 @@ impl Args {
                 "Option --key-file can be used only once here.",
             ),
         ]
+    }
+
+    /// A line of stdin is taken whole.
+    fn limits_stdin(&self, action: &str) -> bool {
+        let given = self.keyfile_size.is_some() || self.keyfile_offset.is_some();
+        let file = !self.key_file.is_empty() || action == "luksFormat" && self.words.len() > 2;
+        let else_told = ["luksAddKey", "luksChangeKey", "luksRemoveKey"].contains(&action);
+        given && !file && !else_told
     }
 
     /// `plainOpen` says it without `--type`.

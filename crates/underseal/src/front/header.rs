@@ -42,6 +42,7 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .number("key-slot", args.key_slot)
         .flag("force", true)
         .cost(args);
+    let call = super::keyslots::area(call, args);
     match words.get(1) {
         Some(path) if args.key_file.is_empty() => call.key_file(path, args).run(),
         _ => call.secret(args).run(),

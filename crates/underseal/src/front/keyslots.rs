@@ -14,10 +14,9 @@ use super::look::find;
 use super::open::must_exist;
 use crate::cli::SecretSource;
 use crate::error::Error;
-use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::Secret;
+use crate::passphrase::{Secret, first_line_if_any};
 
 /// `luksAddKey DEVICE [NEWKEYFILE]`.
 pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -27,7 +26,8 @@ pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("unbound", args.unbound)
         .number("key-size", args.key_size.filter(|_| args.unbound))
-        .number("new-key-slot", args.new_key_slot.or(args.key_slot));
+        .number("new-key-slot", args.new_key_slot.or(args.key_slot))
+        .number("key-slot", args.key_slot.filter(|_| args.new_key_slot.is_some() && !args.unbound));
     // An unbound key, and a volume key that is given, need no passphrase that exists.
     let call = if args.volume_key_file.is_some() || args.unbound { call } else { call.secret(args) };
     new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
@@ -88,14 +88,16 @@ pub(super) fn kill(args: &Args, words: &Words<'_>) -> Result<()> {
         except: (!is_last).then_some(number),
         ..UnlockOptions::default()
     };
-    let source = source(args);
-    if !(args.batch_mode && matches!(source, SecretSource::Asked)) {
-        let unlock = |key: &Key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?);
-        match Secret::new(source, device).try_with(unlock) {
-            // There is nothing to read.
-            Err(e) if from_stdin().is_some() && e.exit() == Exit::Usage => {}
-            unlocked => drop(unlocked?),
+    let unlock = |key: &Key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(path))?);
+    match source(args) {
+        SecretSource::Asked if args.batch_mode => {}
+        // Where stdin has nothing to say, nobody is asked; what it says must be right.
+        SecretSource::Descriptor(number) => {
+            if let Some(key) = first_line_if_any(number)? {
+                drop(unlock(&key)?);
+            }
         }
+        source => drop(Secret::new(source, device).try_with(unlock)?),
     }
     header.remove_keyslot(&*on, number, true).map_err(|e| Error::from(e.in_file(path)))?;
     manner().tell(path, Keyslot::Removed(number));
@@ -125,7 +127,7 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
 }
 
 /// What encrypts a new keyslot.
-fn area(call: Call, args: &Args) -> Call {
+pub(super) fn area(call: Call, args: &Args) -> Call {
     call.option("keyslot-cipher", args.keyslot_cipher.as_ref())
         .number("keyslot-key-size", args.keyslot_key_size)
 }

@@ -29,6 +29,8 @@ pub(super) fn is_luks(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn uuid(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     if let Some(uuid) = &args.uuid {
+        find(args, device)?;
+        super::header::sure(args, "Do you really want to change UUID of device?")?;
         let call = Call::new(&["header", "set"]).word(device).option("header", args.header.as_ref());
         return call.option("uuid", Some(uuid)).run();
     }

@@ -6,20 +6,44 @@ use std::process::Command;
 
 /// Makes a file a block device with blocks of `block` bytes, as the volume has them; none where that cannot be.
 pub(super) fn attach(file: &Path, block: u32, read_only: bool) -> Option<PathBuf> {
-    let mut losetup = Command::new("losetup");
+    let mut losetup = losetup();
     losetup.args(["--find", "--show", "--direct-io=on", "--sector-size", &block.to_string()]);
     if read_only {
         losetup.arg("--read-only");
     }
-    let output = losetup.arg("--").arg(file).output().ok()?;
+    let output = losetup.arg("--").arg(file).output();
+    let output = output.inspect_err(|e| log::warn!("no loop device: losetup: {e}")).ok()?;
     let device = String::from_utf8(output.stdout).ok()?;
     let device = Path::new(device.trim());
-    (output.status.success() && device.starts_with("/dev")).then(|| device.to_owned())
+    if output.status.success() && device.starts_with("/dev") {
+        return Some(device.to_owned());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    log::warn!("no loop device for {}: {}", file.display(), crate::output::printable(why.trim()));
+    None
+}
+
+/// Lets a loop device have the size that its file has now.
+pub(super) fn resize(device: &Path) -> std::io::Result<()> {
+    let output = losetup().arg("--set-capacity").arg(device).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// The system's own, with nothing of whoever asks.
+fn losetup() -> Command {
+    let places = ["/usr/sbin/losetup", "/sbin/losetup", "/usr/bin/losetup", "/bin/losetup"];
+    let found = places.into_iter().find(|path| Path::new(path).exists()).unwrap_or(places[0]);
+    let mut losetup = Command::new(found);
+    losetup.env_clear().env("LC_ALL", "C.UTF-8");
+    losetup
 }
 
 /// Gives a block device back. It goes when nobody has it open any more.
 pub(super) fn detach(device: &Path) {
-    match Command::new("losetup").arg("--detach").arg(device).output() {
+    match losetup().arg("--detach").arg(device).output() {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr);

@@ -39,6 +39,7 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
         return serve(args, device, &place);
     }
     must_exist(device)?;
+    let _lock = place.lock()?;
     if is_open(&place) {
         return Err(Failure::new(Status::Busy, format!("Device {} already exists.", place.name)));
     }
@@ -55,7 +56,9 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
         }
         return Ok(());
     }
-    place.clear();
+    if !is_open(&place) {
+        place.clear();
+    }
     // It has told why.
     Err(Failure::told(status.code()))
 }
@@ -122,7 +125,7 @@ fn plain(call: Call, args: &Args) -> Call {
         .number("sector-size", args.sector_size)
         .flag("iv-large-sectors", args.iv_large_sectors)
         .option("data-offset", sectors(args.offset))
-        .option("data-size", sectors(args.size))
+        .option("data-size", args.device_size.map(|bytes| bytes.to_string()).or(sectors(args.size)))
         .number("skip", args.skip)
 }
 
@@ -146,6 +149,8 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
         place.clear();
         return Err(Failure::new(Status::NoDevice, format!("Device {} is not active.", place.name)));
     };
+    let place = place.where_served(&about);
+    let _lock = place.lock()?;
     let busy = || Failure::new(Status::Busy, format!("Device {} is still in use.", place.name));
     // Whoever has claimed it, as a file system that is mounted from it has, keeps it.
     if place.device().is_some_and(|device| super::look::is_claimed(&device)) {
@@ -154,9 +159,9 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
     if let Some(file) =
         place.file.as_ref().filter(|file| about.addresses.iter().any(|at| Path::new(at) == *file))
     {
-        place.unlink();
+        // Where somebody has it open nevertheless, it goes when they close it, and no other takes its place.
+        place.detach();
         if is_used(file)? {
-            place.link_up(&about);
             return Err(busy());
         }
     }

@@ -4,11 +4,14 @@
 //! in the folder `mapper` beside the control sockets. For root `/dev/mapper/NAME` leads to a block device in any case, as scripts
 //! expect: to a loop device of the file, where it is a file.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use underseal_export::control::{Directory, Name, Status};
 
@@ -87,17 +90,53 @@ impl Place {
         }
     }
 
+    /// The same volume where its server has it, whatever the environment says today.
+    pub(super) fn where_served(mut self, about: &Status) -> Self {
+        let named =
+            |at: &&Path| at.is_absolute() && at.file_name() == Some(OsStr::new(&self.name.to_string()));
+        let mut paths = about.addresses.iter().map(Path::new);
+        if let Some(file) = paths.clone().find(|at| named(at) && !at.starts_with("/dev")) {
+            self.file = Some(file.to_owned());
+        } else if paths.any(|at| at.starts_with("/dev")) {
+            self.file = None;
+        }
+        self
+    }
+
+    /// Keeps everybody else from opening or closing a volume of this name, until it is dropped.
+    pub(super) fn lock(&self) -> Result<File> {
+        let default = Directory::of_user().path().to_owned();
+        let folder = self.file.as_ref().and_then(|file| file.parent()).unwrap_or(&default);
+        let path = folder.join(format!(".{}.lock", self.name));
+        let failed = |e: io::Error| Failure::wrong(&format!("{}: {e}", path.display()));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        belongs_to_user(folder)?;
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(_) => {
+                let line = format!("Device {} is being opened or closed.", self.name);
+                Err(Failure::new(failure::Status::Busy, line))
+            }
+        }
+    }
+
     /// Lets `/dev/mapper/NAME` lead to the plain bytes.
     pub(super) fn link_up(&self, about: &Status) {
         if !is_root() {
             return;
         }
-        let device =
-            self.file.as_ref().and_then(|file| loops::attach(file, about.block.min(4096), about.read_only));
-        let to = device.unwrap_or_else(|| self.path());
+        let attach = |file: &PathBuf| loops::attach(file, about.block.min(4096), about.read_only);
+        let device = self.file.as_ref().and_then(attach);
+        let to = device.clone().unwrap_or_else(|| self.path());
+        // It is known by this when nothing else tells any more.
+        let record =
+            |to: &Path| self.record().map_or(Ok(()), |path| fs::write(path, to.as_os_str().as_bytes()));
         let made = DirBuilder::new().recursive(true).mode(0o755).create(MAPPER);
-        if let Err(e) = made.and_then(|()| symlink(&to, self.link())) {
-            log::warn!("{}: {e}; the volume is at {}", self.link().display(), to.display());
+        if let Err(e) = made.and_then(|()| record(&to)).and_then(|()| symlink(&to, self.link())) {
+            device.iter().for_each(|device| loops::detach(device));
+            log::warn!("{}: {e}; the volume is at {}", self.link().display(), self.path().display());
         }
     }
 
@@ -109,14 +148,21 @@ impl Place {
         }
     }
 
+    /// Gives the loop device back, which goes when nobody has it open; the link stays.
+    pub(super) fn detach(&self) {
+        if let Some(device) = self.device().filter(|device| loops::file_of(device) == Some(self.path())) {
+            loops::detach(&device);
+        }
+    }
+
     /// Takes `/dev/mapper/NAME` away, and the loop device that it led to.
     pub(super) fn unlink(&self) {
-        let Some(to) = self.linked() else { return };
-        if to != self.path() {
-            loops::detach(&to);
+        if self.linked().is_some() {
+            self.detach();
+            // It leads nowhere now.
+            let _ = fs::remove_file(self.link());
         }
-        // It leads nowhere now.
-        let _ = fs::remove_file(self.link());
+        let _ = self.record().map(fs::remove_file);
     }
 
     /// Takes away what stands for a volume that is closed.
@@ -130,10 +176,19 @@ impl Place {
         }
     }
 
-    /// Where the link leads, if it is one of ours to a volume of this name.
+    /// Where the link leads, if it is one of ours to a volume of this name: also where the loop device is another file's by now.
     fn linked(&self) -> Option<PathBuf> {
         let to = fs::read_link(self.link()).ok().filter(|_| is_root())?;
-        (to == self.path() || loops::file_of(&to) == Some(self.path())).then_some(to)
+        let recorded = self.record().and_then(|path| fs::read(path).ok());
+        let is_ours = to == self.path()
+            || loops::file_of(&to) == Some(self.path())
+            || recorded.is_some_and(|device| device == to.as_os_str().as_bytes());
+        is_ours.then_some(to)
+    }
+
+    /// The file that remembers where the link was made to lead.
+    fn record(&self) -> Option<PathBuf> {
+        Some(self.file.as_ref()?.with_file_name(format!(".{}.device", self.name)))
     }
 }
 

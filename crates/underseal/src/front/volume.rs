@@ -1,11 +1,13 @@
 //! `resize`, `luksSuspend` and `luksResume`: an open volume changes.
 
+use underseal_export::control::Status as About;
 use underseal_export::control::status::Format;
 
 use super::Words;
 use super::args::Args;
 use super::call::Call;
 use super::failure::{Failure, Result, Status};
+use super::loops;
 use super::place::Place;
 use crate::commands::status_of_open;
 
@@ -14,7 +16,14 @@ pub(super) fn resize(args: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
     let sectors = args.size.filter(|size| *size > 0).map(|size| format!("{size}s"));
     let size = args.device_size.map(|size| size.to_string()).or(sectors);
-    Call::new(&["resize"]).word(place.name.to_string()).option("size", size).run()
+    Call::new(&["resize"]).word(place.name.to_string()).option("size", size).run()?;
+    let Some(about) = status_of_open(&place.name)? else { return Ok(()) };
+    let place = place.where_served(&about);
+    match place.device().filter(|_| place.file.is_some()) {
+        None => Ok(()),
+        Some(device) => loops::resize(&device)
+            .map_err(|e| Failure::wrong(&format!("{}: has its old size: {e}", device.display()))),
+    }
 }
 
 /// `luksSuspend NAME`.
@@ -27,17 +36,20 @@ pub(super) fn suspend(_: &Args, words: &Words<'_>) -> Result<()> {
 /// `luksResume NAME`.
 pub(super) fn resume(args: &Args, words: &Words<'_>) -> Result<()> {
     let place = Place::of(words.need(0, "name")?)?;
-    must_be_luks(&place)?;
+    if !must_be_luks(&place)?.suspended {
+        return Err(Failure::wrong(&format!("Volume {} is not suspended.", place.name)));
+    }
     let call = Call::new(&["resume"]).word(place.name.to_string());
     call.option("header", args.header.as_ref()).number("key-slot", args.key_slot).secret(args).run()
 }
 
 /// Only a header tells which key is the right one.
-fn must_be_luks(place: &Place) -> Result<()> {
+fn must_be_luks(place: &Place) -> Result<About> {
     let name = &place.name;
     let not_active = || Failure::new(Status::NoDevice, format!("Device {name} is not active."));
-    match status_of_open(name)?.ok_or_else(not_active)?.opened.map(|opened| opened.format) {
-        Some(Format::Luks1 | Format::Luks2) => Ok(()),
+    let about = status_of_open(name)?.ok_or_else(not_active)?;
+    match about.opened.as_ref().map(|opened| opened.format) {
+        Some(Format::Luks1 | Format::Luks2) => Ok(about),
         _ => Err(Failure::wrong("This operation is supported only for LUKS device.")),
     }
 }

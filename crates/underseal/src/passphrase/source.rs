@@ -28,6 +28,14 @@ pub(crate) fn first_line_of_file(path: &Path) -> Result<Key> {
 /// # Errors
 /// As [`first_line_of_file`].
 pub(crate) fn first_line_of_descriptor(number: u32) -> Result<Key> {
+    first_line_if_any(number)?.ok_or_else(|| nothing(&format!("descriptor {number}")))
+}
+
+/// The same; none where there is nothing to read.
+///
+/// # Errors
+/// As [`first_line_of_file`], but for an empty one.
+pub(crate) fn first_line_if_any(number: u32) -> Result<Option<Key>> {
     let name = format!("descriptor {number}");
     let not_open = || {
         let remedy = format!("{number}< FILE after the command opens it");
@@ -38,7 +46,7 @@ pub(crate) fn first_line_of_descriptor(number: u32) -> Result<Key> {
     // open; so one that is open here stays open for the borrow, and of one that is not, every call says so.
     let fd = unsafe { BorrowedFd::borrow_raw(raw) };
     rustix::io::fcntl_getfd(fd).map_err(|_| not_open())?;
-    first_line(fd, &name)
+    line(fd, &name)
 }
 
 /// All bytes of a file, or `len` of them after `offset`; "-" is stdin.
@@ -84,6 +92,14 @@ pub(crate) fn key_file(path: &Path, offset: u64, len: Option<u64>) -> Result<Key
 }
 
 fn first_line(fd: BorrowedFd<'_>, name: &str) -> Result<Key> {
+    line(fd, name)?.ok_or_else(|| nothing(name))
+}
+
+fn nothing(name: &str) -> Error {
+    Error::usage(format!("{name}: no passphrase there: it is empty"))
+}
+
+fn line(fd: BorrowedFd<'_>, name: &str) -> Result<Option<Key>> {
     let mut secret = Growing::new(0)?;
     loop {
         if secret.len == Key::MAX {
@@ -91,17 +107,15 @@ fn first_line(fd: BorrowedFd<'_>, name: &str) -> Result<Key> {
                 .with_remedy("--key-file for a key that is not text"));
         }
         match rustix::io::read(fd, &mut secret.room(Key::MAX)?[..1]) {
-            Ok(0) if secret.len == 0 => {
-                return Err(Error::usage(format!("{name}: no passphrase there: it is empty")));
-            }
-            Ok(0) => return Ok(secret.into_key()),
+            Ok(0) if secret.len == 0 => return Ok(None),
+            Ok(0) => return Ok(Some(secret.into_key())),
             Ok(_) => secret.len += 1,
             Err(Errno::INTR) => {}
             Err(e) => return Err(Error::io(Path::new(name), "cannot read the passphrase", e)),
         }
         if secret.is_line() {
             secret.len -= 1;
-            return Ok(secret.into_key());
+            return Ok(Some(secret.into_key()));
         }
     }
 }

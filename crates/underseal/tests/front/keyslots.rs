@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::pair::{CHEAP, Pair, all};
+use crate::pair::{CHEAP, Pair, all, with_stdin};
 
 /// An image of each program, with the passphrase "secret".
 fn formatted(kind: &str) -> Pair {
@@ -10,6 +10,7 @@ fn formatted(kind: &str) -> Pair {
     pair.image("disk", 24 << 20);
     pair.succeed(&[&["luksFormat", "-q", "--type", kind, "disk"][..], &CHEAP].concat(), "secret\n");
     pair.file("key", b"bytes of a key\nin two lines\n");
+    pair.file("empty", b"");
     pair
 }
 
@@ -67,6 +68,7 @@ fn refusals_have_their_statuses() {
             (&["luksChangeKey", "disk"], "wrong\nnew\n"),
             (&["luksChangeKey", "disk", "--key-slot", "3"], "secret\nnew\n"),
             (&["luksKillSlot", "disk"], ""),
+            (&["luksKillSlot", "-d", "key", "--keyfile-offset", "100", "disk", "0"], ""),
             (&["luksKillSlot", "disk", "7"], "secret\n"),
             (&["config", "disk"], ""),
         ] {
@@ -78,6 +80,9 @@ fn refusals_have_their_statuses() {
             let said = pair.agree(&words, stdin);
             assert!(!said.ours.status.success(), "{words:?}");
         }
+        // An empty key file is no reason to ask for nothing.
+        let killed = with_stdin(pair.ours().args(["luksKillSlot", "-d", "empty", "disk", "0"]), "");
+        assert!(!killed.status.success(), "{}", all(&killed));
         pair.each_opens_the_others("disk", "secret\n", true);
     }
 }

@@ -210,3 +210,43 @@ fn a_folder_that_others_may_write_to_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{}", all(&output));
     assert!(!folder.join("name").exists());
 }
+
+#[test]
+fn what_is_in_use_is_not_closed_wherever_it_is_looked_for() {
+    if let Some(reason) = cannot_mount() {
+        return skip("in use", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let open = Open::start(&pair, "used", &["disk"], "secret\n");
+    let device = Path::new("/dev/mapper").join(&open.name);
+    let looped = fs::canonicalize(&device).unwrap();
+    let held = fs::File::open(&device).unwrap();
+    for mapper in ["mapper", "other"] {
+        let mut close = pair.ours();
+        let busy = output(close.env("UNDERSEAL_MAPPER", pair.folder(mapper)).args(["close", &open.name]));
+        assert_eq!(busy.status.code(), Some(5), "{mapper}: {}", all(&busy));
+        assert_eq!(fs::canonicalize(&device).unwrap(), looped, "no other loop device took its place");
+    }
+    drop(held);
+    run(pair.ours().args(["close", &open.name]));
+    assert!(fs::symlink_metadata(&device).is_err());
+}
+
+#[test]
+fn a_plain_volume_is_as_long_as_is_said() {
+    if let Some(reason) = cannot_mount() {
+        return skip("lengths", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 4 << 20);
+    let words = ["disk", "--type", "plain", "--device-size", "1M"];
+    let open = Open::start(&pair, "long", &words, "secret\n");
+    let device = Path::new("/dev/mapper").join(&open.name);
+    let size = || run(tool("blockdev").arg("--getsize64").arg(&device)).trim().to_owned();
+    assert_eq!((fs::metadata(&open.plain).unwrap().len(), size()), (1 << 20, (1 << 20).to_string()));
+    run(pair.ours().args(["resize", &open.name, "--size", "4096"]));
+    assert_eq!(size(), (2 << 20).to_string(), "the block device has the new size");
+    run(pair.ours().args(["close", &open.name]));
+}

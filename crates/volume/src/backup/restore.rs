@@ -18,6 +18,8 @@ use underseal_error::with_causes;
 pub enum Found {
     /// The header of the same volume.
     Same,
+    /// The header of the same volume, whose data have another key than the backup's, or are just getting one.
+    OtherKey,
     /// A sound header of another volume, with its UUID if it has one, or of the other LUKS version.
     Another(Option<Uuid>),
     /// A header that is damaged, and why.
@@ -101,7 +103,12 @@ impl Backup {
         };
         let same_version = std::mem::discriminant(&header) == std::mem::discriminant(&self.header);
         let same = same_version && header.uuid() == self.header.uuid();
-        let found = if same { Found::Same } else { Found::Another(header.uuid()) };
+        let reencrypting = header.info().requirements.iter().any(|name| name.contains("reencrypt"));
+        let found = match same {
+            false => Found::Another(header.uuid()),
+            true if reencrypting || header.data_digests() != self.header.data_digests() => Found::OtherKey,
+            true => Found::Same,
+        };
         Ok((found, Some(header)))
     }
 

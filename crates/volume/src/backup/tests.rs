@@ -210,3 +210,35 @@ fn a_backup_that_does_not_fit_its_device_changes_nothing() {
         assert!(disk.is_untouched());
     }
 }
+
+#[test]
+fn a_header_of_the_same_volume_with_another_key_is_told_apart() {
+    for version in [Version::Luks1, Version::Luks2] {
+        let uuid = Some(uuid::Uuid::from_u128(7));
+        let made = || disk_with(FormatOptions { uuid, ..options(version) }, "old");
+        let backup = Backup::take(&made()).unwrap();
+        assert_eq!(backup.found_on(&made()).unwrap(), Found::OtherKey, "its data are another key's");
+    }
+}
+
+#[test]
+fn places_of_free_luks1_keyslots_are_believed_only_where_they_may_be() {
+    let disk = disk_with(options(Version::Luks1), "old");
+    let mut bytes = disk.bytes().clone();
+    // Keyslot 0 goes, the payload begins at byte 1024: no room for anything.
+    bytes[208..212].copy_from_slice(&0xDEADu32.to_be_bytes());
+    bytes[104..108].copy_from_slice(&2u32.to_be_bytes());
+    let taken = Backup::take(&Recorder::new(bytes.clone()));
+    assert!(taken.is_ok_and(|backup| backup.bytes().len() <= 1024));
+    // A header that stands apart, and a free keyslot far behind it.
+    let far = SIZE - (64 << 10);
+    let mut bytes = disk.bytes().clone();
+    bytes[104..108].fill(0);
+    let place = 208 + 5 * 48 + 40;
+    bytes[place..place + 4].copy_from_slice(&u32::try_from(far / 512).unwrap().to_be_bytes());
+    bytes[far..].fill(0x5a);
+    let disk = Recorder::new(bytes);
+    Header::read(&disk).unwrap().erase(&disk).unwrap();
+    assert!(disk.bytes()[far..].iter().all(|&byte| byte == 0x5a), "it is nobody's keyslot");
+    assert_eq!(opens(&disk.bytes(), "old"), None);
+}

@@ -162,6 +162,9 @@ fn digest(metadata: &Metadata) -> Result<(&Digest, &DigestCheck)> {
     let [digest] = metadata.digests.values().collect::<Vec<_>>()[..] else {
         return Err(lacks("digests: LUKS1 has one, for one key"));
     };
+    if digest.segments.is_empty() {
+        return Err(lacks("digests.segments: LUKS1's key is the data's"));
+    }
     Ok((digest, digest.check.as_ref().map_err(lacks)?))
 }
 

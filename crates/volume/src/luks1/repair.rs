@@ -84,7 +84,17 @@ fn free_slot(bytes: &mut [u8; LEN], number: usize) -> Option<String> {
     if !(marked || lost || unknown) {
         return None;
     }
-    let fresh = FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * number as u64;
+    // Readers want all eight places apart, in use or not.
+    let others = (0..SLOTS).filter(|other| *other != number);
+    let others = others.map(|other| u64::from(word(bytes, FIRST_SLOT + other * SLOT_LEN + 40)) * 512);
+    let others: Vec<u64> = others.collect();
+    let is_free = |at: &u64| {
+        let apart = |other: &u64| at + len <= *other || other + len <= *at;
+        *at >= FIRST_PLACE && !past_payload(bytes, at + len) && others.iter().all(apart)
+    };
+    let usual = |number: usize| FIRST_PLACE + len.next_multiple_of(FIRST_PLACE) * number as u64;
+    let mut places = [place, usual(number)].into_iter().chain((0..SLOTS).map(usual));
+    let fresh = places.find(is_free)?;
     let mut put = |at: usize, field: [u8; 4]| bytes[at..at + 4].copy_from_slice(&field);
     put(at, INACTIVE.to_be_bytes());
     // Below 8 MiB: of keys of at most 64 bytes.

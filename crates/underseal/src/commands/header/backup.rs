@@ -78,6 +78,14 @@ fn questions(found: &Found) -> Vec<String> {
     let lost = |what: String| format!("{what} will be lost for ever.");
     match found {
         Found::Same | Found::Nothing => vec![],
+        Found::OtherKey => {
+            let first = "the volume was or is being reencrypted since the backup was made: the key of its data, which only the header \
+                         there holds,";
+            vec![
+                lost(first.into()),
+                "With the backup's header nobody may be able to read the data. Really?".into(),
+            ]
+        }
         Found::Another(uuid) => {
             let uuid = uuid.map_or("no UUID".into(), |uuid| format!("UUID {uuid}"));
             let first = format!("it holds the header of another volume ({uuid}), whose keyslots");

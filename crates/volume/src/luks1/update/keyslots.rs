@@ -66,9 +66,12 @@ impl Header {
                     format_args!("keyslot {number} is new; the old one, {}, is still there", opened.slot);
                 removed.map_err(|e| e.within(context)).map(|()| number)
             }
+            Replace::InPlace if new.number.is_some_and(|number| number != opened.slot) => {
+                Err(bad(format!("a keyslot in place of keyslot {0} is keyslot {0}", opened.slot)))
+            }
             Replace::InPlace => {
                 self.remove_keyslot(on, opened.slot, true)?;
-                self.put(on, made, new.number.or(Some(opened.slot)))
+                self.put(on, made, Some(opened.slot))
             }
         }
     }

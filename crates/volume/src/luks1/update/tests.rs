@@ -5,7 +5,7 @@ use underseal_cipher::Key;
 use super::*;
 use crate::keyslots::{NewKeyslot, Replace};
 use crate::storage::recorder::{Recorder, left_of, once};
-use crate::{Cost, FormatOptions, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, VolumeKey};
+use crate::{Cost, ErrorKind, FormatOptions, NewHeader, Pbkdf, PbkdfKind, UnlockOptions, VolumeKey};
 
 /// Where eight keyslots end.
 const DATA: usize = 4096 + 8 * (64 << 10);
@@ -182,4 +182,13 @@ fn a_free_keyslot_whose_place_is_nonsense_gets_the_usual_one() {
         assert_eq!(header.phdr.slots[1].as_ref().unwrap().offset, 4096 + (64 << 10), "{nonsense}");
         assert_eq!((opens(&disk.bytes(), "old"), opens(&disk.bytes(), "new")), (Some(0), Some(1)));
     }
+}
+
+#[test]
+fn a_keyslot_is_overwritten_by_itself_only() {
+    let (disk, mut header, _) = disk();
+    let opened = header.unlock(&disk, &key("old"), &UnlockOptions::default()).unwrap();
+    let refused = header.change_keyslot(&disk, &opened, &key("new"), &slot(Some(3)), Replace::InPlace);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::BadOption);
+    assert_eq!(opens(&disk.bytes(), "old"), Some(0), "nothing was touched");
 }

@@ -21,13 +21,11 @@ impl NewSlot {
     /// Decides what it costs, which may take time. Its area has the data's cipher where that does: it is never authenticated nor
     /// null.
     pub(crate) fn settle_like_data(data: &CipherSpec, hash: Hash, pbkdf: &Pbkdf) -> Result<Self> {
-        match refused(data) {
-            None => Self::settle(data, None, hash, pbkdf),
-            Some(_) => {
-                let usual = "aes-xts-plain64".parse().expect("a constant that parses");
-                Self::settle(&usual, None, hash, pbkdf)
-            }
+        if refused(data).is_none() && stands_alone(data) {
+            return Self::settle(data, None, hash, pbkdf);
         }
+        let usual = "aes-xts-plain64".parse().expect("a constant that parses");
+        Self::settle(&usual, None, hash, pbkdf)
     }
 
     /// The same with a cipher for its area, and the length of its key; none takes the cipher's largest.
@@ -88,6 +86,15 @@ fn kdf_json(kdf: &Kdf) -> Value {
             "salt": salt,
         }),
     }
+}
+
+/// Whether a cipher needs neither tags nor IVs that are kept elsewhere, as authenticated volumes have them.
+fn stands_alone(cipher: &CipherSpec) -> bool {
+    let sizes = underseal_cipher::key_sizes(cipher).unwrap_or_default();
+    let Some(Ok(mut key)) = sizes.last().map(|size| Key::zeroed(*size)) else { return false };
+    // The halves of an XTS key must differ.
+    key.as_mut_bytes().iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, value)| *byte = value);
+    underseal_cipher::build(cipher, &key, SectorSize::S512).is_ok()
 }
 
 /// Why no keyslot's area may have this cipher, if so.
