@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Mover, Policy, WriteOrder};
 use underseal_device::Kind;
 use underseal_device_lab::{Fault, FaultControl, Rule};
+use underseal_volume::Volume;
 
 use super::dice::Dice;
 use super::disk::tick;
@@ -112,7 +113,8 @@ fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
         let end = (start + dice.length(1 << 10) * sector).min(setup.size);
         let claim = mover.claim(start..end, LONG).unwrap();
         thread::sleep(Duration::from_micros(dice.length(1000)));
-        claim.relay(setup.volume(1)).unwrap();
+        // Keys are what they were: only where things lie may be another place.
+        claim.relay(Volume::clone(&mapping.volume().unwrap())).unwrap();
     }
 }
 
