@@ -38,9 +38,9 @@ const LEAVES: &str = "\x1b[?1049l";
 fn start(operator: &Operator) -> Terminal {
     let top = env!("CARGO_BIN_EXE_underseal");
     let command = format!("stty rows 30 cols 120; stty -g; {top} top; echo status=$?; stty -g");
-    let mut script = tool("script");
-    script.env("TERM", "xterm-256color").env("UNDERSEAL_RUNTIME_DIR", operator.directory());
-    Terminal::of(script, &command)
+    let mut setsid = tool("setsid");
+    setsid.env("TERM", "xterm-256color").env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    Terminal::of(setsid, &command)
 }
 
 /// Waits for the end, and sees to it that the terminal is as it was.
@@ -79,8 +79,8 @@ fn the_live_view_is_drawn_and_leaves_the_terminal_as_it_was() {
     second.stop();
 }
 
-/// The process of `underseal top` below script(1) and its shell.
-fn top_of(script: u32) -> u32 {
+/// The process of `underseal top` below the shell.
+fn top_of(shell: u32) -> u32 {
     let parent = |pid: u32| -> Option<(u32, String)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (head, tail) = stat.rsplit_once(')')?;
@@ -89,7 +89,7 @@ fn top_of(script: u32) -> u32 {
     };
     let is_below = |mut pid: u32| {
         while let Some((up, _)) = parent(pid).filter(|_| pid > 1) {
-            if up == script {
+            if up == shell {
                 return true;
             }
             pid = up;

@@ -1,18 +1,26 @@
-//! A pseudo-terminal, which script(1) makes.
+//! A pseudo-terminal with a shell on it.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use underseal_testing::wait_until;
+
 /// Only a test that fails waits so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A shell command on a terminal of its own.
 pub(crate) struct Terminal {
     child: Child,
-    keyboard: ChildStdin,
+    keyboard: File,
     screen: Receiver<Vec<u8>>,
     shown: String,
     /// Up to where the screen was looked at.
@@ -27,37 +35,43 @@ impl Terminal {
 
     /// Runs a shell's command there.
     pub(crate) fn shell(folder: &Path, command: &str) -> Self {
-        let mut script = Command::new("script");
-        script.current_dir(folder);
-        Self::of(script, command)
+        let mut setsid = Command::new("setsid");
+        setsid.current_dir(folder);
+        Self::of(setsid, command)
     }
 
-    /// The same by a script(1) that has its folder and environment.
-    pub(crate) fn of(mut script: Command, command: &str) -> Self {
-        let mut child = script
-            .args(["--quiet", "--return", "--command", command, "/dev/null"])
-            .env("SHELL", "/bin/sh")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+    /// The same by a setsid(1) that has its folder and environment.
+    pub(crate) fn of(mut setsid: Command, command: &str) -> Self {
+        let (mut ours, theirs) = pair();
+        let end = || theirs.try_clone().unwrap();
+        let child = setsid
+            .args(["--ctty", "sh", "-c", command])
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
             .spawn()
-            .expect("script(1) is needed for the tests");
+            .expect("setsid(1) is needed for the tests");
+        // Its copies would keep the terminal open.
+        drop((setsid, theirs));
+        let keyboard = ours.try_clone().unwrap();
         let (send, screen) = channel();
-        let mut output = child.stdout.take().unwrap();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = output.read(&mut bytes) {
+            while let Ok(len @ 1..) = ours.read(&mut bytes) {
                 if send.send(bytes[..len].to_vec()).is_err() {
                     return;
                 }
             }
         });
-        let keyboard = child.stdin.take().unwrap();
         Self { child, keyboard, screen, shown: String::new(), seen: 0 }
     }
 
-    /// Waits a moment: cryptsetup forgets what is typed before it has set its terminal up, which comes after the question.
-    pub(crate) fn waits(&mut self) -> &mut Self {
-        std::thread::sleep(Duration::from_millis(300));
+    /// Waits until what is typed is not shown: cryptsetup turns that off after its question, and forgets what was typed before.
+    #[track_caller]
+    pub(crate) fn hides(&mut self) -> &mut Self {
+        wait_until("the terminal hides what is typed", PATIENCE, || {
+            !tcgetattr(&self.keyboard).unwrap().local_modes.contains(LocalModes::ECHO)
+        });
         self
     }
 
@@ -76,7 +90,7 @@ impl Terminal {
         }
     }
 
-    /// The process of script(1), above the shell.
+    /// The shell's process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -96,11 +110,23 @@ impl Terminal {
         self
     }
 
-    /// Waits for the end; gives the exit status and everything that was shown.
+    /// Waits for the end; gives the exit status as a shell does, and everything that was shown.
     pub(crate) fn ends(mut self) -> (Option<i32>, String) {
         while let Ok(bytes) = self.screen.recv_timeout(PATIENCE) {
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
         }
-        (self.child.wait().unwrap().code(), self.shown)
+        let status = self.child.wait().unwrap();
+        (status.code().or(status.signal().map(|signal| 128 + signal)), self.shown)
     }
+}
+
+/// Our side and the other's.
+fn pair() -> (File, OwnedFd) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
+    let theirs = rustix::fs::open(name, flags, rustix::fs::Mode::empty()).unwrap();
+    (ours.into(), theirs)
 }

@@ -121,7 +121,7 @@ fn what_we_enroll_opens_here_and_with_cryptsetup_and_systemds_plugin() {
     // The PIN is typed.
     let (open, keep) = tpm.with_device(&theirs("1"));
     let mut terminal = Terminal::shell(disk.scratch.folder(), &line(&open));
-    terminal.sees("PIN:").types(&format!("{PIN}\n")).sees("Key slot 2 unlocked");
+    terminal.sees("PIN:").hides().types(&format!("{PIN}\n")).sees("Key slot 2 unlocked");
     assert_eq!(terminal.ends().0, Some(0));
     drop(keep);
     // Where the machine's own TPM is, nobody has to name it.
