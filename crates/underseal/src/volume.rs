@@ -147,6 +147,7 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
     let options = PlainOptions {
         cipher: of.cipher.clone(),
         sector_size: SectorSize::new(of.sector_size)?,
+        iv_large_sectors: of.iv_large_sectors,
         offset: of.data_offset,
         iv_offset: of.skip,
         size: of.data_size,

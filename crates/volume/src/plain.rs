@@ -12,6 +12,8 @@ pub struct PlainOptions {
     pub cipher: CipherSpec,
     /// Bytes a sector.
     pub sector_size: SectorSize,
+    /// IVs count sectors of that size, not of 512 bytes: cryptsetup's `--iv-large-sectors`.
+    pub iv_large_sectors: bool,
     /// Where the data begins on its device, in bytes: a multiple of 512.
     pub offset: u64,
     /// Added to the sector number in IVs, in 512-byte units: cryptsetup's `--skip`.
@@ -31,6 +33,7 @@ impl Default for PlainOptions {
         Self {
             cipher: "aes-xts-plain64".parse().expect("a constant that parses"),
             sector_size: SectorSize::S512,
+            iv_large_sectors: false,
             offset: 0,
             iv_offset: 0,
             size: None,
@@ -137,7 +140,8 @@ pub fn activate(key: &Key, data_size: u64, options: &PlainOptions) -> Result<Vol
         return Err(bad(format!("{size} bytes are no whole number of {}-byte sectors", unit.bytes())));
     }
     let len = volume::data_length(data_size, options.offset, options.size, unit)?;
-    let recipe = Recipe::new(&options.cipher, unit, key.len());
+    let iv_large_sectors = options.iv_large_sectors;
+    let recipe = Recipe { iv_large_sectors, ..Recipe::new(&options.cipher, unit, key.len()) };
     let cipher = recipe.build(key).map_err(|e| match e.kind() {
         ErrorKind::BadHeader => bad("the key or sector size does not fit the cipher").with_source(e),
         _ => e,

@@ -107,6 +107,9 @@ pub(crate) struct PlainArgs {
     /// Bytes a sector
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     pub(crate) sector_size: u32,
+    /// IVs count sectors of that size, not of 512 bytes
+    #[arg(long)]
+    pub(crate) iv_large_sectors: bool,
     /// Where the data begins on the image ("2048s" is 2048 sectors)
     #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
     pub(crate) data_offset: u64,
