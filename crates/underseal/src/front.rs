@@ -67,7 +67,6 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
     };
     crate::start(protected, if args.debug { log::LevelFilter::Debug } else { log::LevelFilter::Warn });
     let verbose = args.verbose || args.debug;
-    // Nobody types to a program that reads its passphrase from somewhere.
     // As there, no time at all means any time.
     let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
     manner::speak(Manner::cryptsetup(

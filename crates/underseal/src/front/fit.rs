@@ -52,7 +52,7 @@ impl Args {
         ]
     }
 
-    fn opening(&self, action: &str) -> [(bool, &'static str); 8] {
+    fn opening(&self, action: &str) -> [(bool, &'static str); 9] {
         let opens = action == "open";
         let plain = action == "create" || self.is(&["plain", "loopaes"]) || self.older_name_is_plain();
         let parameters =
@@ -75,6 +75,10 @@ impl Args {
             (
                 self.test_passphrase && (self.persistent || self.refresh),
                 "Option --test-passphrase opens nothing: --persistent and --refresh do not go with it.",
+            ),
+            (
+                opens && self.persistent && (plain || self.is(&["luks1"])),
+                "Option --persistent is for LUKS2 headers.",
             ),
             (
                 opens && self.unbound && !self.test_passphrase,

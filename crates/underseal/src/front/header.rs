@@ -153,8 +153,7 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
 pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
     find(args, device)?;
-    if let Some(priority) = &args.priority {
-        let slot = args.key_slot.ok_or_else(|| Failure::wrong("Option --priority requires --key-slot."))?;
+    if let (Some(priority), Some(slot)) = (&args.priority, args.key_slot) {
         Call::new(&["keyslot", "priority"])
             .word(device)
             .option("header", args.header.as_ref())

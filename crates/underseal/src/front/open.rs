@@ -1,6 +1,5 @@
 //! `open`, `close` and `status`.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_export::control::Status as About;
-use underseal_volume::Header;
+use underseal_volume::{Header, PersistentFlag};
 
 use super::args::{Args, SERVE};
 use super::call::Call;
@@ -54,13 +53,27 @@ fn open_as(args: &Args, device: &Path, name: &Path) -> Result<()> {
         if let Some(about) = about(&place)? {
             place.link_up(&about);
         }
-        return Ok(());
+        return if args.persistent { persist(args, device) } else { Ok(()) };
     }
     if !is_open(&place) {
         place.clear();
     }
     // It has told why.
     Err(Failure::told(status.code()))
+}
+
+/// Writes how it was opened into the header, for whoever opens it next: these flags and no others.
+fn persist(args: &Args, device: &Path) -> Result<()> {
+    let is_set = |flag| match flag {
+        PersistentFlag::AllowDiscards => args.allow_discards,
+        PersistentFlag::SameCpuCrypt => args.same_cpu_crypt,
+        PersistentFlag::SubmitFromCryptCpus => args.submit_from_crypt_cpus,
+        PersistentFlag::NoReadWorkqueue => args.no_read_workqueue,
+        PersistentFlag::NoWriteWorkqueue => args.no_write_workqueue,
+    };
+    let set = Call::new(&["header", "set"]).word(device).option("header", args.header.as_ref());
+    let option = |flag| if is_set(flag) { "flag" } else { "no-flag" };
+    PersistentFlag::ALL.into_iter().fold(set, |set, flag| set.option(option(flag), Some(flag.name()))).run()
 }
 
 /// Unlocks the volume, and goes into the background: this returns only when it fails.
@@ -88,6 +101,8 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only);
     // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to do.
+    let no_token = args.disable_external_tokens && args.token_id.is_none() && args.token_type.is_none();
+    let call = call.flag("no-token", no_token && !args.token_only);
     let luks = |call: Call| match &args.volume_key_file {
         Some(file) => call.option("volume-key-file", Some(file)),
         None if args.token_only => call.number("key-slot", args.key_slot),
@@ -207,15 +222,18 @@ pub(super) fn status(_: &Args, words: &Words<'_>) -> Result<()> {
     let mode = if about.read_only { "readonly" } else { "read/write" };
     let suspended = if about.suspended { " (suspended)" } else { "" };
     let mut lines = vec![format!("{} is active.", printable(&shown.to_string_lossy()))];
-    let image = Path::new(&about.image);
-    let header = open_header(image, true).ok().and_then(|on| Header::read(&*on).ok());
-    let segment = header.as_ref().and_then(|header| header.info().segments.into_iter().next());
-    if let (Some(header), Some(segment)) = (&header, &segment) {
-        lines.push(format!("  type:    {}", header.info().format.to_uppercase()));
-        lines.push(format!("  cipher:  {}", printable(segment.cipher.as_deref().unwrap_or("(unknown)"))));
-        lines.push(format!("  keysize: {} bits", segment.key_bits.unwrap_or(0)));
-    } else {
-        lines.push("  type:    PLAIN, or its header is elsewhere".into());
+    let opened = about.opened.as_ref();
+    let format = opened.map(|opened| format!("{:?}", opened.format).to_uppercase());
+    lines.push(format!("  type:    {}", format.as_deref().unwrap_or("n/a")));
+    // A header says the rest.
+    let on = opened.and_then(|opened| opened.header.as_ref()).unwrap_or(&about.image);
+    let header = open_header(Path::new(on), true).ok().and_then(|on| Header::read(&*on).ok());
+    let segment = header.and_then(|header| header.info().segments.into_iter().next());
+    if let Some(cipher) = segment.as_ref().and_then(|segment| segment.cipher.as_deref()) {
+        lines.push(format!("  cipher:  {}", printable(cipher)));
+    }
+    if let Some(key_size) = opened.and_then(|opened| opened.key_size) {
+        lines.push(format!("  keysize: {} bits", key_size * 8));
     }
     lines.push(format!("  device:  {}", printable(&about.image)));
     lines.push(format!("  plain:   {}", printable(&place.path().to_string_lossy())));
@@ -246,7 +264,7 @@ pub(super) fn must_exist(device: &Path) -> Result<()> {
     if crate::lower::is_remote(device) || std::fs::metadata(device).is_ok() {
         return Ok(());
     }
-    let line = format!("Device {} does not exist or access denied.", OsString::from(device).display());
+    let line = format!("Device {} does not exist or access denied.", device.display());
     Err(Failure::new(Status::NoDevice, line))
 }
 

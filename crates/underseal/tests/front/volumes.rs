@@ -235,6 +235,65 @@ fn what_is_in_use_is_not_closed_wherever_it_is_looked_for() {
 }
 
 #[test]
+fn how_it_is_opened_is_kept_where_that_is_asked_for() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("persistent flags", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    for (words, flags) in [
+        (
+            &["disk", "--persistent", "--allow-discards", "--perf-no_read_workqueue"][..],
+            "allow-discards no-read-workqueue",
+        ),
+        (&["disk", "--persistent", "--perf-same_cpu_crypt"], "same-cpu-crypt"),
+        (&["disk", "--allow-discards"], "same-cpu-crypt"),
+    ] {
+        let open = Open::start(&pair, "kept", words, "secret\n");
+        run(pair.ours().args(["close", &open.name]));
+        let mut dump = pair.theirs();
+        let dump = run(dump.arg("luksDump").arg(pair.folder("ours").join("disk")));
+        assert!(dump.contains(&format!("Flags:       \t{flags}")), "{words:?}: {dump}");
+    }
+}
+
+#[test]
+fn large_sectors_may_count_in_ivs() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("large sectors", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 1 << 20);
+    let words =
+        ["disk", "--type", "plain", "--sector-size", "4096", "--iv-large-sectors", "-c", "aes-xts-plain64"];
+    let open = Open::start(&pair, "large", &words, "secret\n");
+    fs::write(&open.plain, vec![7; 1 << 20]).unwrap();
+    run(pair.ours().args(["close", &open.name]));
+    // dm-crypt's own words for it; the key is the passphrase's hash.
+    let key: String = sha2_of(b"secret").iter().map(|byte| format!("{byte:02x}")).collect();
+    let image = pair.folder("ours").join("disk");
+    let line = format!(
+        "0 2048 crypt aes-xts-plain64 {key} 0 {} 0 2 sector_size:4096 iv_large_sectors",
+        text(&image)
+    );
+    fs::write(pair.folder("ours").join("table"), line).unwrap();
+    let plain = pair.folder("ours").join("plain");
+    let mut decrypt = tool(env!("CARGO_BIN_EXE_underseal"));
+    decrypt
+        .current_dir(pair.folder("ours"))
+        .args(["table", "decrypt", "--table", "table", "--output"])
+        .arg(&plain);
+    run(&mut decrypt);
+    assert!(fs::read(plain).unwrap() == vec![7; 1 << 20]);
+}
+
+fn sha2_of(bytes: &[u8]) -> Vec<u8> {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).to_vec()
+}
+
+#[test]
 fn a_plain_volume_is_as_long_as_is_said() {
     if let Some(reason) = cannot_mount() {
         return skip("lengths", reason);
