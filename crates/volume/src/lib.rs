@@ -63,6 +63,7 @@ pub mod plain;
 mod random;
 mod recipe;
 mod recovery;
+pub mod reencrypt;
 mod rekey;
 mod repair;
 mod settings;

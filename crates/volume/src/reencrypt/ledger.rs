@@ -1,0 +1,50 @@
+//! Where plan and progress are kept.
+
+use super::{Plan, Progress};
+use crate::{Result, Target};
+
+/// Keeps a reencryption's plan, its progress, and an area of [`Plan::area`] bytes for what protects a step: LUKS2's header,
+/// or a state file.
+///
+/// After an error nobody knows what is kept. It has to be read again from its disk, but for one thing: [`Ledger::record`] may be
+/// called once more to put back the progress that was there before.
+pub trait Ledger {
+    /// What is to be done, which never changes.
+    fn plan(&self) -> &Plan;
+
+    /// How far it is, as last recorded.
+    fn progress(&self) -> Progress;
+
+    /// Writes to the area, from its byte `at` on. It need not be on stable storage before [`Ledger::sync_area`].
+    ///
+    /// # Errors
+    /// `Io`; `TooSmall` beyond the area.
+    fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Returns when what was written to the area is on stable storage.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn sync_area(&mut self) -> Result<()>;
+
+    /// Fills `bytes` from the area, from its byte `at` on. The area holds what a disk holds: any bytes.
+    ///
+    /// # Errors
+    /// `Io`; `TooSmall` beyond the area.
+    fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// Replaces the progress, in one update that a crash leaves whole or undone, and returns when it is on stable storage.
+    ///
+    /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else changed what is kept; `Io`.
+    fn record(&mut self, progress: Progress) -> Result<()>;
+
+    /// Ends the reencryption of which every byte is new: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
+    /// is called again after a crash on the way, and then goes on.
+    ///
+    /// # Errors
+    /// As [`Ledger::record`].
+    fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()>;
+}
