@@ -32,8 +32,10 @@ mod post;
 mod queue;
 mod request;
 mod slot;
+mod splice;
 mod stats;
 mod sync;
+mod users;
 mod workers;
 
 pub use error::{Error, ErrorKind};
@@ -45,6 +47,7 @@ pub use queue::{Full, Queue, QueueOptions, Rest};
 pub use request::{Completion, Request};
 pub use stats::{Backlog, Count, Dispatched, Histogram, Stages, Stats};
 pub use underseal_device::{Buffer, Zone, ZoneAction, ZoneLimits, Zones};
+pub use users::Users;
 pub use workers::may_run_first;
 
 /// The result of this crate's operations.

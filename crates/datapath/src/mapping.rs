@@ -307,7 +307,8 @@ impl Mapping {
     fn check(&self, volume: &Volume, now: &Layout, outside: &Range<u64>) -> Result<Layout> {
         layout::check(volume, |number| Some(&**self.devices.get(number)?))?;
         let (shape, layout) = (Shape::of(volume, &self.devices), self.shape.layout_of(volume));
-        let same = shape.sector == self.shape.sector && shape.discards == self.shape.discards;
+        // Requests are made for the largest sectors: smaller ones do.
+        let same = shape.sector <= self.shape.sector && shape.discards == self.shape.discards;
         if !same || layout.size != now.size || !now.agrees(&layout, outside) {
             return Err(Error::new(ErrorKind::Layout, "the volume lies elsewhere, or has other sectors"));
         }

@@ -126,6 +126,11 @@ impl Pace {
         self.state().stopped
     }
 
+    /// So far it is, before the first step or after the last.
+    pub fn set_position(&self, done: u64, left: u64) {
+        self.change(|state| (state.done, state.left) = (done, left));
+    }
+
     /// How far it is.
     pub fn advance(&self) -> Advance {
         let state = self.state();

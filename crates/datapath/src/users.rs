@@ -1,0 +1,117 @@
+//! A volume's users while it is reencrypted: the [`Foreground`] of a volume that is open.
+//!
+//! ```text
+//!   reencryption --claim--> Users --claim--> Mover       the users keep out of that range, and only of that
+//!        |                    |
+//!        +-----relay----------+--> the volume that is served, with another run of it within the range
+//!        +-----pace-----------+--> Pace: rests, pauses, stops
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use underseal_cipher::SectorSize;
+use underseal_volume::reencrypt::{self, Claim, Foreground};
+use underseal_volume::{self as volume, Segment, SegmentKind, Volume};
+
+use crate::{Error, ErrorKind, Exclusive, Mapping, Mover, Pace, Result, splice};
+
+/// Requests that do not end within this time are waited for again, once those had their turn that wait behind the claim.
+const TRY: Duration = Duration::from_secs(10);
+
+/// The users of a volume that is open, as its reencryption sees them. It is a [`Mover`] for as long as it is there, and like that not
+/// for a thread that has a queue.
+pub struct Users {
+    mapping: Arc<Mapping>,
+    mover: Mover,
+    pace: Arc<Pace>,
+}
+
+impl Users {
+    /// Comes to a volume, some of which has or will have sectors of this size.
+    ///
+    /// # Errors
+    /// `Unsupported` when its users were promised blocks of which such sectors would hold several; else as [`Mover::new`].
+    pub fn new(mapping: Arc<Mapping>, sectors: SectorSize, pace: Arc<Pace>, limit: Duration) -> Result<Self> {
+        let (sector, known) = (sectors.bytes(), mapping.sector());
+        if sector > known as usize {
+            let context = format!(
+                "sectors of {sector} bytes in place of {known}: whoever uses the volume was told the smaller size"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let mover = Mover::new(mapping.clone(), limit)?;
+        Ok(Self { mapping, mover, pace })
+    }
+}
+
+impl Foreground for Users {
+    /// While the volume is suspended, and as long as requests in the range take, this waits: until it is told to stop.
+    fn claim(&self, range: Range<u64>) -> volume::Result<Box<dyn Claim + '_>> {
+        loop {
+            match self.mover.claim(range.clone(), TRY) {
+                Ok(exclusive) => return Ok(Box::new(Claimed { users: self, exclusive })),
+                Err(e) if e.kind() == ErrorKind::Busy && !self.pace.is_stopped() => {
+                    log::debug!("reencryption: bytes {} to {}: {e}", range.start, range.end);
+                }
+                Err(e) => return Err(volume::Error::new(volume::ErrorKind::Busy, "stopped").with_source(e)),
+            }
+        }
+    }
+
+    /// Who suspends the volume waits for the range that is held, and gives out no other.
+    fn claims_ahead(&self) -> bool {
+        false
+    }
+
+    fn pace(&self, done: u64, left: u64) -> reencrypt::Pace {
+        match self.pace.next(done, left, || self.mapping.stats().stages.total) {
+            Some(_) => reencrypt::Pace::Go,
+            None => reencrypt::Pace::Stop,
+        }
+    }
+}
+
+/// A range that nobody uses.
+struct Claimed<'u> {
+    users: &'u Users,
+    exclusive: Exclusive<'u>,
+}
+
+impl Claimed<'_> {
+    /// Puts what `makes` makes in the place of the range, and leaves the rest as it is.
+    fn put(&self, made: impl FnOnce(&Volume, Range<u64>) -> volume::Result<Volume>) -> volume::Result<()> {
+        let failed =
+            |e: Error| volume::Error::new(volume::ErrorKind::BadLayout, "cannot be served so").with_source(e);
+        let now = self.users.mapping.volume().ok_or_else(|| failed(crate::control::no_key()))?;
+        let next = made(&now, self.exclusive.range())?;
+        drop(now);
+        self.exclusive.relay(next).map_err(failed)
+    }
+}
+
+impl Claim for Claimed<'_> {
+    fn relay(&self, volume: Volume) -> volume::Result<()> {
+        let relaid = self.put(|now, range| splice::splice(now, &volume, range));
+        // The old form is not there any more.
+        relaid.inspect_err(|_| self.give_up())
+    }
+
+    fn give_up(&self) {
+        let nothing = |Range { start, end }: Range<u64>| {
+            let gap = (start > 0).then_some(Segment { start: 0, len: start, kind: SegmentKind::Error });
+            let range = Segment { start, len: end - start, kind: SegmentKind::Error };
+            Volume::new(gap.into_iter().chain([range]).collect())
+        };
+        let range = self.exclusive.range();
+        log::error!(
+            "bytes {} to {} of the volume cannot be used until the reencryption goes on",
+            range.start,
+            range.end
+        );
+        if let Err(e) = self.put(|now, range| splice::splice(now, &nothing(range.clone())?, range)) {
+            log::error!("nor can they be kept from it: {e}");
+        }
+    }
+}
