@@ -130,7 +130,7 @@ pub enum Started {
 /// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
 /// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`, those for
 /// [`Token::channel`] to `woken`.
-pub trait Channel {
+pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
 

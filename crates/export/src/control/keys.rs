@@ -55,7 +55,14 @@ impl Keys {
     }
 
     /// Gives a suspended volume a key: the volume's own, where a header tells.
-    pub(super) fn set(&mut self, key: &Key, refused: impl Fn(&datapath::Error) -> Refusal) -> Answer {
+    ///
+    /// `newer` is what tells that where it is not what it was when the volume was opened.
+    pub(super) fn set(
+        &mut self,
+        key: &Key,
+        newer: Option<KeyCheck>,
+        refused: impl Fn(&datapath::Error) -> Refusal,
+    ) -> Answer {
         let present = self.mapping.volume().map(|volume| volume.without_key()).transpose();
         let present = present.map_err(|e| keyless(&e))?;
         let none = || Refusal::new(RefusalKind::Unsupported, "it had no key when it was opened", "");
@@ -65,7 +72,7 @@ impl Keys {
             let remedy = format!("a key of {bits} bits, as {} digits", bits / 4);
             Refusal::new(RefusalKind::Key, e.to_string(), remedy)
         })?;
-        if let Some(check) = &self.check {
+        if let Some(check) = newer.as_ref().or(self.check.as_ref()) {
             check.confirm(key).map_err(|e| match e.kind() {
                 ErrorKind::WrongKey => {
                     let remedy = "the key, or a passphrase, of this volume; until then it stays suspended";

@@ -8,6 +8,9 @@
 //!   {"version":1,"request":{"message":"key wipe"}}                   \n
 //!   {"version":1,"request":{"set-key":{"size":64}}}                  \n    and the 64 bytes of the key; also "resume":true
 //!   {"version":1,"request":{"resize":{"size":1048576,"seconds":60}}} \n    without a size: all that there is
+//!   {"version":1,"request":{"reencrypt":{"start":{"old":64,"new":64}}}} \n  and both keys; also "rate"
+//!   {"version":1,"request":{"reencrypt":"pause"}}                    \n    also "go-on", "stop"
+//!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n    also "give-way", {"limit":1048576}
 //!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
 //!
 //!   {"version":1,"reply":"done"}                                     \n
@@ -18,9 +21,11 @@
 //! ```
 
 use std::io::{self, Read};
+use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 use underseal_cipher::Key;
+use underseal_datapath as datapath;
 
 use super::Status;
 
@@ -69,8 +74,67 @@ pub enum Request {
         /// How long requests beyond a smaller end may take.
         seconds: u32,
     },
+    /// Begin, or end, or do otherwise the reencryption that the header or a state file says is under way.
+    Reencrypt(Reencrypt),
     /// Stop serving, as SIGTERM does.
     Close,
+}
+
+/// What is asked of a reencryption.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Reencrypt {
+    /// Go on with it; the bytes of both keys follow the request, the old one's first.
+    Start {
+        /// How many are the old one's; none where nothing was encrypted.
+        old: usize,
+        /// How many are the new one's.
+        new: usize,
+        /// How fast.
+        #[serde(default)]
+        rate: Rate,
+    },
+    /// Rest.
+    Pause,
+    /// Rest no more.
+    GoOn,
+    /// End it where it is.
+    Stop,
+    /// Be so fast.
+    Rate(Rate),
+}
+
+/// How fast a reencryption may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rate {
+    /// As fast as the volume's users hardly notice.
+    #[default]
+    GiveWay,
+    /// As fast as it can.
+    Full,
+    /// At most so many bytes a second.
+    Limit(NonZeroU64),
+}
+
+impl From<Rate> for datapath::Rate {
+    fn from(rate: Rate) -> Self {
+        match rate {
+            Rate::GiveWay => Self::GiveWay,
+            Rate::Full => Self::Full,
+            Rate::Limit(bytes) => Self::Limit(bytes),
+        }
+    }
+}
+
+impl From<datapath::Rate> for Rate {
+    fn from(rate: datapath::Rate) -> Self {
+        match rate {
+            datapath::Rate::GiveWay => Self::GiveWay,
+            datapath::Rate::Full => Self::Full,
+            datapath::Rate::Limit(bytes) => Self::Limit(bytes),
+        }
+    }
 }
 
 /// What a volume answers.
@@ -126,6 +190,8 @@ pub enum RefusalKind {
     WrongKey,
     /// The volume cannot have this size.
     Size,
+    /// There is no such thing to be told, or there is one already.
+    State,
     /// The volume can never do this.
     Unsupported,
     /// Not now, or not in time.
@@ -136,7 +202,8 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
-    pub(super) fn new(kind: RefusalKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// Why, and what to do about it; nothing, where nobody knows.
+    pub fn new(kind: RefusalKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { kind, message: message.into(), remedy: remedy.into() }
     }
 }
@@ -180,7 +247,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Reads a line and, for `SetKey`, the key: not a byte more, and none of the key into memory that is not locked.
+    /// Reads a line and, where keys follow, those, as one: not a byte more, and none of the key into memory that is not locked.
     ///
     /// # Errors
     /// When reading fails; and then, inside, what is wrong with the request.
@@ -199,7 +266,7 @@ impl Request {
             Ok(request) => request,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Self::SetKey { size, .. } = request else { return Ok(Ok((request, None))) };
+        let Some(size) = request.key_size() else { return Ok(Ok((request, None))) };
         if size > MAX_KEY {
             let message = format!("a volume's key has at most {MAX_KEY} bytes, not {size}");
             return Ok(Err(Refusal::new(RefusalKind::Key, message, "")));
@@ -210,6 +277,15 @@ impl Request {
         };
         from.read_exact(key.as_mut_bytes())?;
         Ok(Ok((request, Some(key))))
+    }
+
+    /// How many bytes of keys follow it.
+    fn key_size(&self) -> Option<usize> {
+        match self {
+            Self::SetKey { size, .. } => Some(*size),
+            Self::Reencrypt(Reencrypt::Start { old, new, .. }) => Some(old.saturating_add(*new)),
+            _ => None,
+        }
     }
 
     /// The line that says it.
@@ -264,6 +340,8 @@ mod tests {
             Request::Resize { size: Some(4096), seconds: 7 },
             Request::Resume,
             Request::Message("key wipe".into()),
+            Request::Reencrypt(Reencrypt::Pause),
+            Request::Reencrypt(Reencrypt::Rate(Rate::Limit(NonZeroU64::MIN))),
             Request::Close,
         ] {
             assert_eq!(read(&request.line()).unwrap().unwrap().0, request);
@@ -284,6 +362,23 @@ mod tests {
         assert_eq!(request, Request::SetKey { size: 4, resume: true });
         assert_eq!(key.unwrap().as_bytes(), b"\0\nab");
         assert_eq!(from, b" rest");
+    }
+
+    #[test]
+    fn both_keys_of_a_reencryption_follow_each_other() {
+        let start = Request::Reencrypt(Reencrypt::Start { old: 1, new: 3, rate: Rate::Full });
+        let mut bytes = start.line();
+        bytes.extend(b"onew rest");
+        let (request, key) = read(&bytes).unwrap().unwrap();
+        assert_eq!((request, key.unwrap().as_bytes()), (start, &b"onew"[..]));
+        let line = b"{\"version\":1,\"request\":{\"reencrypt\":{\"start\":{\"old\":0,\"new\":0}}}}\n";
+        let expected = Reencrypt::Start { old: 0, new: 0, rate: Rate::GiveWay };
+        assert_eq!(read(line).unwrap().unwrap().0, Request::Reencrypt(expected));
+        let most = usize::MAX;
+        let line = format!(
+            "{{\"version\":1,\"request\":{{\"reencrypt\":{{\"start\":{{\"old\":{most},\"new\":{most}}}}}}}}}\n"
+        );
+        assert_eq!(read(line.as_bytes()).unwrap().unwrap_err().kind, RefusalKind::Key);
     }
 
     #[test]

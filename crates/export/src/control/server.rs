@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Controlled;
-use super::protocol::{Refusal, RefusalKind, Reply, Request};
+use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
 use crate::Result;
 use crate::net::{Attend, Attendant, Deadlined, Listener, Peer, Printable, RateLimit, Socket};
 
@@ -166,6 +166,13 @@ fn told(request: &Request) -> String {
         Request::Message(_) => "a message".into(),
         Request::SetKey { resume: false, .. } => "message key set".into(),
         Request::SetKey { resume: true, .. } => "resume with a key".into(),
+        Request::Reencrypt(what) => match what {
+            Reencrypt::Start { .. } => "reencrypt".into(),
+            Reencrypt::Pause => "reencrypt: pause".into(),
+            Reencrypt::GoOn => "reencrypt: go on".into(),
+            Reencrypt::Stop => "reencrypt: stop".into(),
+            Reencrypt::Rate(rate) => format!("reencrypt: rate {rate:?}"),
+        },
         Request::Close => "close".into(),
     }
 }

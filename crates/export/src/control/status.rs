@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use underseal_datapath as datapath;
 
+use super::protocol::Rate;
+
 /// A volume's state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
@@ -37,6 +39,9 @@ pub struct Status {
     /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
+    /// Its reencryption, where it is in one, or was in one since it was opened.
+    #[serde(default)]
+    pub reencryption: Option<Reencryption>,
     /// Clients' streams of requests.
     pub queues: u64,
     /// Requests that came and are not over.
@@ -73,6 +78,53 @@ pub enum Format {
     Luks2,
     Plain,
     Table,
+}
+
+/// A volume whose bytes go from an old form to a new one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reencryption {
+    /// What becomes of it.
+    pub mode: Mode,
+    /// Whether it goes on.
+    pub state: Going,
+    /// Bytes that have their new form.
+    pub done: u64,
+    /// Bytes that there are.
+    pub total: u64,
+    /// Bytes a second, lately.
+    pub bytes_per_second: u64,
+    /// How long the rest takes at that rate; nothing while nothing moves.
+    pub left_ns: Option<u64>,
+    /// How fast it may be.
+    pub rate: Rate,
+    /// What it failed of.
+    pub error: Option<String>,
+}
+
+/// What becomes of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the words say it")]
+pub enum Mode {
+    Reencrypt,
+    Encrypt,
+    Decrypt,
+}
+
+/// Whether a reencryption goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Going {
+    /// It does.
+    Running,
+    /// Not until it is told to.
+    Paused,
+    /// Not in this server unless it is started.
+    Stopped,
+    /// It failed; it can be started again.
+    Failed,
+    /// It has come to its end.
+    Done,
 }
 
 /// Whether a volume has its key.

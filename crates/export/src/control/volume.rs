@@ -10,7 +10,8 @@ use underseal_volume::KeyCheck;
 
 use super::Name;
 use super::keys::Keys;
-use super::protocol::{Refusal, RefusalKind, Reply, Request};
+use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
+use super::reencryption::Reencrypter;
 use super::status::{KeyState, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
 
@@ -47,6 +48,7 @@ pub struct Controlled {
     /// Held through whatever suspends the volume, lets it go on, or changes its key or size.
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
+    reencrypter: Option<Arc<dyn Reencrypter>>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -64,7 +66,15 @@ impl Controlled {
     ) -> Self {
         let Known { check, size } = known;
         let keys = Mutex::new(Keys::new(mapping.clone(), check));
-        Self { described, size, mapping, since: Instant::now(), keys, tell_size, stop: Box::new(stop) }
+        let (since, stop) = (Instant::now(), Box::new(stop));
+        Self { described, size, mapping, since, keys, tell_size, reencrypter: None, stop }
+    }
+
+    /// The same, which can be reencrypted.
+    #[must_use]
+    pub fn with_reencrypter(mut self, reencrypter: Option<Arc<dyn Reencrypter>>) -> Self {
+        self.reencrypter = reencrypter;
+        self
     }
 
     /// Does what is asked. `Close` only asks the server to stop.
@@ -80,6 +90,7 @@ impl Controlled {
             (Request::Resume, _) => self.resume(),
             (Request::Message(words), _) => self.message(words),
             (Request::SetKey { resume, .. }, Some(key)) => self.set_key(key, *resume),
+            (Request::Reencrypt(what), key) => self.reencrypt(what, key),
             (Request::SetKey { .. }, None) => Err(unrecognised("there is no key")),
             (Request::Close, _) => {
                 (self.stop)();
@@ -108,6 +119,7 @@ impl Controlled {
             suspended: mapping.is_suspended(),
             key: if mapping.volume().is_some() { KeyState::Set } else { KeyState::Wiped },
             sandbox: sandbox.get().cloned(),
+            reencryption: self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.status()),
             queues: stats.queues,
             in_flight: stats.in_flight,
             requests: super::status::Requests {
@@ -169,7 +181,8 @@ impl Controlled {
             keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
-        keys.set(key, |e| self.refused(e))?;
+        let newer = self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.key_check());
+        keys.set(key, newer, |e| self.refused(e))?;
         if resume { self.mapping.resume().map_err(|e| self.refused(&e)) } else { Ok(()) }
     }
 
@@ -181,6 +194,33 @@ impl Controlled {
         let notes: Vec<_> = self.tell_size.iter().filter_map(|tell| tell(before, size)).collect();
         notes.iter().for_each(|note| log::warn!("resize: {note}"));
         Ok(Reply::Resized { size, notes })
+    }
+
+    fn reencrypt(&self, what: &Reencrypt, keys: Option<&Key>) -> Answer {
+        let Some(reencrypter) = &self.reencrypter else {
+            let message = "this volume cannot be reencrypted while it is open";
+            return Err(Refusal::new(
+                RefusalKind::Unsupported,
+                message,
+                "`underseal reencrypt` when it is closed",
+            ));
+        };
+        match (what, keys) {
+            (Reencrypt::Start { old, rate, .. }, Some(keys)) => {
+                // Nobody changes the key while it begins.
+                let _keys = self.keys();
+                let (old, new) = keys.as_bytes().split_at_checked(*old).ok_or_else(no_keys)?;
+                let key = |bytes| Key::new(bytes);
+                let keys = key(old).and_then(|old| Ok((old, key(new)?)));
+                let (old, new) = keys.map_err(|e| Refusal::new(RefusalKind::Failed, e.to_string(), ""))?;
+                reencrypter.start(&old, &new, *rate)
+            }
+            (Reencrypt::Start { .. }, None) => Err(no_keys()),
+            (Reencrypt::Pause, _) => reencrypter.pause(),
+            (Reencrypt::GoOn, _) => reencrypter.go_on(),
+            (Reencrypt::Stop, _) => reencrypter.stop(),
+            (Reencrypt::Rate(rate), _) => reencrypter.set_rate(*rate),
+        }
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -215,6 +255,10 @@ impl Controlled {
             _ => Refusal::new(RefusalKind::Failed, with_cause(error), ""),
         }
     }
+}
+
+fn no_keys() -> Refusal {
+    unrecognised("there are no keys")
 }
 
 fn unrecognised(remedy: &str) -> Refusal {

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use crate::control::Status;
-use crate::control::status::{KeyState, Latency};
+use crate::control::status::{Going, KeyState, Latency};
 
 /// Histograms have a bound at every power of two of these nanoseconds: from a microsecond to 17 s. They are bounds of the
 /// data path's buckets too, so nothing is counted on the wrong side.
@@ -51,6 +51,13 @@ pub fn text(status: &Status) -> String {
     text.gauge("key_set", "0 when the key was wiped.", u8::from(status.key == KeyState::Set));
     text.gauge("size_bytes", "The volume's size.", status.size);
     text.gauge("uptime_seconds", "Since the volume was opened.", Seconds(status.uptime_ns));
+    if let Some(of) = &status.reencryption {
+        let running = u8::from(of.state == Going::Running);
+        text.gauge("reencryption_running", "1 while the reencryption goes on.", running);
+        text.gauge("reencryption_failed", "1 after it failed.", u8::from(of.state == Going::Failed));
+        text.gauge("reencryption_done_bytes", "Bytes that have their new form.", of.done);
+        text.gauge("reencryption_total_bytes", "Bytes that there are.", of.total);
+    }
     let policy = [(format!("policy=\"{}\"", escape(&status.policy)), 1)];
     text.family("policy_info", "gauge", "The policy in force.", policy);
 

@@ -186,7 +186,8 @@ fn refused(name: &Name, refusal: Refusal) -> Error {
         | RefusalKind::Policy
         | RefusalKind::NotSuspended
         | RefusalKind::Key
-        | RefusalKind::Size => Exit::Usage,
+        | RefusalKind::Size
+        | RefusalKind::State => Exit::Usage,
         RefusalKind::NoKey | RefusalKind::WrongKey => Exit::NoKey,
         RefusalKind::Unsupported => Exit::Unsupported,
         RefusalKind::Forbidden | RefusalKind::Busy | RefusalKind::Failed => Exit::Failed,

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use underseal_export::control::Status;
-use underseal_export::control::status::{Format, KeyState, Opened, Sandbox};
+use underseal_export::control::status::{Format, Going, KeyState, Mode, Opened, Reencryption, Sandbox};
+use underseal_export::control::{Rate, Status};
 
 use crate::output::printable;
 use crate::size;
@@ -60,6 +60,9 @@ pub(super) fn status(of: &Status) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  {what:<11}{}", printable(&value));
     }
+    if let Some(of) = &of.reencryption {
+        let _ = writeln!(text, "  {:<11}{}", verb(of.mode), printable(&reencryption(of)));
+    }
 
     let all = &of.requests;
     let mut rows = vec![["", "requests", "bytes", "errors"].map(str::to_owned)];
@@ -85,14 +88,50 @@ pub(super) fn status(of: &Status) -> String {
     text
 }
 
-/// `open`, `suspended`, or `suspended, key wiped`.
+/// `open`, `suspended`, or `suspended, key wiped`; and what becomes of it.
 pub(super) fn state(of: &Status) -> String {
-    match (of.suspended, of.key) {
+    let state = match (of.suspended, of.key) {
         (false, KeyState::Set) => "open",
         (true, KeyState::Set) => "suspended",
         (_, KeyState::Wiped) => "suspended, key wiped",
+    };
+    match of.reencryption.as_ref().filter(|of| of.state != Going::Done) {
+        Some(of) => format!("{state}, {} {}%", verb(of.mode), percent(of)),
+        None => state.into(),
     }
-    .into()
+}
+
+/// How far a reencryption is, and how fast.
+pub(super) fn reencryption(of: &Reencryption) -> String {
+    let far = format!("{} of {} ({}%)", size::show(of.done), size::show(of.total), percent(of));
+    let manner = match of.rate {
+        Rate::GiveWay => "giving way to users".into(),
+        Rate::Full => "at full speed".into(),
+        Rate::Limit(bytes) => format!("at most {}/s", size::show(bytes.get())),
+    };
+    match of.state {
+        Going::Running => {
+            let left = of.left_ns.map(|nanos| format!(", {} left", duration(nanos))).unwrap_or_default();
+            format!("{far}, {}/s{left}, {manner}", size::show(of.bytes_per_second))
+        }
+        Going::Paused => format!("{far}, paused, {manner}"),
+        Going::Stopped => format!("{far}, stopped"),
+        Going::Failed => format!("{far}, failed: {}", of.error.as_deref().unwrap_or("nobody knows why")),
+        Going::Done => format!("{far}, done"),
+    }
+}
+
+/// What is done to the volume.
+fn verb(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Reencrypt => "reencrypts",
+        Mode::Encrypt => "encrypts",
+        Mode::Decrypt => "decrypts",
+    }
+}
+
+fn percent(of: &Reencryption) -> u128 {
+    u128::from(of.done) * 100 / u128::from(of.total.max(1))
 }
 
 /// What says how the volume lies, and where that is.
