@@ -6,6 +6,8 @@ use super::{Direction, Mode, Plan, Progress, Protection};
 use crate::volume::Stored;
 use crate::{Error, ErrorKind, Result};
 
+/// No disk writes more at once; that of the largest sectors.
+const LARGEST_BLOCK: u64 = 64 << 10;
 /// Positions are a file's.
 const END: u64 = i64::MAX as u64;
 
@@ -91,6 +93,7 @@ impl Plan {
         match self.protection {
             Protection::None => true,
             Protection::Checksum { hash, block } => {
+                // As `room`, which is not for numbers from a disk.
                 let hashes = len.div_ceil(block).checked_mul(hash.output_len() as u64);
                 hashes.is_some_and(|need| need <= self.area)
             }
