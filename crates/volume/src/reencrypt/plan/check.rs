@@ -77,8 +77,9 @@ impl Plan {
             "steps that are written over their source are not protected by it".into()
         })?;
         if let Protection::Checksum { block, .. } = self.protection {
-            let fits =
-                block.is_power_of_two() && block >= self.unit() && self.alignment.is_multiple_of(block);
+            let fits = block.is_power_of_two()
+                && (self.unit()..=LARGEST_BLOCK).contains(&block)
+                && self.alignment.is_multiple_of(block);
             held(fits, || format!("blocks of {block} bytes cannot tell old sectors from new ones"))?;
         }
         // The moved run is done at once.
