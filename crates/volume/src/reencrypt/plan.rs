@@ -14,6 +14,8 @@ mod check;
 
 use std::ops::Range;
 
+use underseal_cipher::SectorSize;
+
 use crate::volume::Stored;
 use crate::{Hash, Result, Segment, SegmentKind, Volume};
 
@@ -149,6 +151,15 @@ pub fn hot_zone(wanted: Option<u64>, alignment: u64, memory: u64) -> u64 {
     down(len, alignment).max(alignment)
 }
 
+/// How large an area must be to protect steps of `len` bytes in that way.
+pub fn room(protection: Protection, len: u64) -> u64 {
+    match protection {
+        Protection::None | Protection::Source => 0,
+        Protection::Checksum { hash, block } => len.div_ceil(block) * hash.output_len() as u64,
+        Protection::Journal => len,
+    }
+}
+
 impl Plan {
     /// By how much the bytes change their place, or none where they do not.
     pub fn shift(&self) -> Option<u64> {
@@ -236,6 +247,30 @@ impl Plan {
         start.max(first)
     }
 
+    /// Where the last of its places on the data device ends.
+    pub fn end(&self) -> u64 {
+        let moved = self.moved.map_or(0, |moved| moved.lower + moved.len);
+        (self.old.lower.max(self.new.lower) + self.size).max(moved)
+    }
+
+    /// How many bytes a disk must write whole or not at all, so that a crash loses nothing; none where nothing helps.
+    ///
+    /// Checksums tell which of a torn block's 512-byte parts are old. That gives back the block where its ciphers decrypt those parts one
+    /// by one: they have sectors of that size, or spread no byte over its sector.
+    pub fn atomic(&self) -> Option<u64> {
+        let splits = |form: &Stored| form.cipher.is_local() || form.cipher.sector_size() == SectorSize::S512;
+        match self.protection {
+            _ if !self.writes_in_place() => Some(512),
+            Protection::None => None,
+            Protection::Checksum { block, .. }
+                if block > 4096 || !splits(&self.old) || !splits(&self.new) =>
+            {
+                Some(block)
+            }
+            _ => Some(512),
+        }
+    }
+
     /// Which bytes are of which form, in order, without empty parts.
     pub fn parts(&self, progress: Progress) -> Vec<Part> {
         let moved = self.moved.map_or(0, |moved| moved.len);
@@ -320,6 +355,11 @@ impl Step {
     /// Never: a step makes something new.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
+    }
+
+    /// The progress before it.
+    pub fn before(&self) -> Progress {
+        Progress { done: self.done, hot: None }
     }
 
     /// The progress while it is under way.

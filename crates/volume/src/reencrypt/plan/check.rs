@@ -6,6 +6,8 @@ use super::{Direction, Mode, Plan, Progress, Protection};
 use crate::volume::Stored;
 use crate::{Error, ErrorKind, Result};
 
+/// No disk writes more at once; that of the largest sectors.
+const LARGEST_BLOCK: u64 = 64 << 10;
 /// Positions are a file's.
 const END: u64 = i64::MAX as u64;
 
@@ -75,8 +77,9 @@ impl Plan {
             "steps that are written over their source are not protected by it".into()
         })?;
         if let Protection::Checksum { block, .. } = self.protection {
-            let fits =
-                block.is_power_of_two() && block >= self.unit() && self.alignment.is_multiple_of(block);
+            let fits = block.is_power_of_two()
+                && (self.unit()..=LARGEST_BLOCK).contains(&block)
+                && self.alignment.is_multiple_of(block);
             held(fits, || format!("blocks of {block} bytes cannot tell old sectors from new ones"))?;
         }
         // The moved run is done at once.
@@ -91,6 +94,7 @@ impl Plan {
         match self.protection {
             Protection::None => true,
             Protection::Checksum { hash, block } => {
+                // As `room`, which is not for numbers from a disk.
                 let hashes = len.div_ceil(block).checked_mul(hash.output_len() as u64);
                 hashes.is_some_and(|need| need <= self.area)
             }

@@ -1,0 +1,226 @@
+//! The order in which things happen.
+//!
+//! A step's rows, as `commit` and `through` have them. Each is on stable storage where the next relies on it:
+//! ```text
+//!   row                          none    checksum    journal    source (the old bytes stay where they are)
+//!   1  read old bytes            x       x           x          x
+//!   2  to the area               -       hashes      bytes      -       synced
+//!   3  record: under way         -       x           x          x       the ledger syncs
+//!   4  write new bytes           x       x           x          x
+//!   5  sync the data             -       x           x          x
+//!   6  record: done              -       x           x          x       the ledger syncs
+//! ```
+//! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
+//! Without protection rows 5 and 6 come once, where it stops.
+
+use std::ops::Range;
+use std::thread;
+
+use super::work::{self, Made, Work};
+use super::{Claim, Foreground, Ledger, Pace, Progress, Protection, Step};
+use crate::{Error, ErrorKind, Result, Target, storage};
+
+/// How a reencryption is carried out.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many threads crypt.
+    pub workers: usize,
+    /// Recovery leaves blocks as they are that are neither old nor new, instead of refusing to go on: what was in them is lost.
+    pub keep_lost: bool,
+}
+
+impl Default for Options {
+    /// As many threads as there are processors; nothing is lost unasked.
+    fn default() -> Self {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        Self { workers, keep_lost: false }
+    }
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every byte is new, and the ledger has finished.
+    Finished,
+    /// The foreground stopped it between two steps.
+    Stopped,
+}
+
+/// Goes on with a reencryption: recovers a step that was cut, then takes one step after the other. `data` is the device of the
+/// volume's bytes.
+///
+/// # Errors
+/// `BadLayout` when the ledger's plan or progress is none; `TooSmall` when the device ends before the data does; `BadHeader`
+/// when a step cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on with after any of them: a
+/// step that could not be written was taken back, or is recovered next time. Only without protection may an error, or a crash, lose data.
+pub fn run(
+    data: &(dyn Target + Sync),
+    ledger: &mut dyn Ledger,
+    foreground: &dyn Foreground,
+    options: &Options,
+) -> Result<Outcome> {
+    let (plan, progress) = (ledger.plan().clone(), ledger.progress());
+    plan.check()?;
+    plan.check_progress(progress)?;
+    let size = storage::size(data)?;
+    if size < plan.end() {
+        let context = format!("the data ends at byte {}, but its device at byte {size}", plan.end());
+        return Err(Error::new(ErrorKind::TooSmall, context));
+    }
+    let work = Work { data, plan: &plan, workers: options.workers };
+    let mut engine = Engine { work, ledger, foreground, options, progress, unkept: false };
+    engine.recover()?;
+    let outcome = engine.steps();
+    let kept = engine.keep();
+    let outcome = outcome.and_then(|outcome| kept.map(|()| outcome))?;
+    if outcome == Outcome::Finished {
+        engine.ledger.finish(data)?;
+    }
+    Ok(outcome)
+}
+
+/// One that is carried out.
+pub(super) struct Engine<'a> {
+    pub(super) work: Work<'a>,
+    pub(super) ledger: &'a mut dyn Ledger,
+    pub(super) foreground: &'a dyn Foreground,
+    pub(super) options: &'a Options,
+    /// Ahead of the ledger's where nothing is protected.
+    pub(super) progress: Progress,
+    /// Steps without protection are done that the ledger has not heard of.
+    unkept: bool,
+}
+
+/// A step whose range is claimed.
+struct Claimed<'a> {
+    step: Step,
+    claim: Box<dyn Claim + 'a>,
+    made: Made,
+}
+
+impl<'a> Engine<'a> {
+    fn steps(&mut self) -> Result<Outcome> {
+        let mut ahead = None;
+        let mut spare = Made::default();
+        while let Some(step) = self.work.plan.step(self.progress) {
+            if self.foreground.pace(step.done, self.work.plan.size - step.done) == Pace::Stop {
+                return Ok(Outcome::Stopped);
+            }
+            let mut this = match ahead.take() {
+                Some(ready) => ready,
+                None => self.begin(step, std::mem::take(&mut spare))?,
+            };
+            ahead = self.commit_beside_next(&mut this, std::mem::take(&mut spare))?;
+            spare = this.made;
+        }
+        Ok(Outcome::Finished)
+    }
+
+    /// Claims a step's range and makes its first piece, or all of it.
+    fn begin(&self, step: Step, mut made: Made) -> Result<Claimed<'a>> {
+        let claim = self.foreground.claim(step.range.clone())?;
+        if step.is_one_piece() {
+            self.work.make(&step, 0..step.len(), &mut made)?;
+        }
+        Ok(Claimed { step, claim, made })
+    }
+
+    /// Commits a step. If the foreground allows it the next one is made meanwhile, and returned.
+    fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Option<Claimed<'a>>> {
+        let (work, foreground) = (self.work, self.foreground);
+        let next = work.plan.step(this.step.finished()).filter(Step::is_one_piece);
+        // Where it cannot be claimed now, it is claimed in its turn, and the error met again.
+        let next = next.filter(|_| foreground.claims_ahead()).and_then(|step| {
+            let claim = foreground.claim(step.range.clone()).ok()?;
+            Some((step, claim))
+        });
+        let Some((step, claim)) = next else { return self.commit(this).map(|()| None) };
+        let made = thread::scope(|scope| {
+            let making = scope.spawn(|| work.make(&step, 0..step.len(), &mut made).map(|()| made));
+            let committed = self.commit(this);
+            let made = work::joined(making);
+            committed.and(made)
+        })?;
+        Ok(Some(Claimed { step, claim, made }))
+    }
+
+    /// Rows 2 to 6, and what becomes of a step that fails in one of them.
+    fn commit(&mut self, this: &mut Claimed<'a>) -> Result<()> {
+        let Claimed { step, claim, made } = this;
+        // Row 2. The step has not begun: an error leaves all as it was.
+        self.protect(step, made)?;
+        // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be taken back.
+        if step.protection != Protection::None
+            && let Err(e) = self.ledger.record(step.started())
+        {
+            let undone = self.stand_back(step);
+            return Err(not_undone(undone, step, &**claim, e));
+        }
+        // Row 4.
+        if let Err(e) = self.write(step, made) {
+            let undone = self.undo(step, made);
+            return Err(not_undone(undone, step, &**claim, e));
+        }
+        // From here on only recovery can tell what is on the disk.
+        self.conclude(step, &**claim).inspect_err(|_| claim.give_up())
+    }
+
+    /// Row 2: what protects the step is in the area, and on stable storage before the record that relies on it.
+    fn protect(&mut self, step: &Step, made: &mut Made) -> Result<()> {
+        if step.guard_len(step.len()) == 0 {
+            return Ok(());
+        }
+        for piece in step.pieces() {
+            if !step.is_one_piece() {
+                self.work.make(step, piece.clone(), made)?;
+            }
+            self.ledger.write_area(step.guard_len(piece.start), &made.guard)?;
+        }
+        self.ledger.sync_area()
+    }
+
+    /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is read again.
+    fn write(&mut self, step: &Step, made: &mut Made) -> Result<()> {
+        for piece in step.pieces() {
+            if !step.is_one_piece() {
+                self.work.make(step, piece.clone(), made)?;
+            }
+            storage::write(self.work.data, step.target + piece.start, &made.new)?;
+        }
+        Ok(())
+    }
+
+    /// Rows 5 and 6; then the step's range is what everybody else gets.
+    fn conclude(&mut self, step: &Step, claim: &dyn Claim) -> Result<()> {
+        if step.protection == Protection::None {
+            self.unkept = true;
+        } else {
+            storage::sync(self.work.data)?;
+            self.ledger.record(step.finished())?;
+        }
+        self.progress = step.finished();
+        claim.relay(self.work.plan.volume(self.progress)?)
+    }
+
+    /// Rows 5 and 6 of all steps without protection.
+    fn keep(&mut self) -> Result<()> {
+        if !self.unkept {
+            return Ok(());
+        }
+        storage::sync(self.work.data)?;
+        self.ledger.record(self.progress)
+    }
+}
+
+/// Why a step failed. Where it could not be undone either, nobody may use its range until it is recovered.
+fn not_undone(undone: Result<()>, step: &Step, claim: &dyn Claim, why: Error) -> Error {
+    if undone.is_ok() {
+        return why;
+    }
+    claim.give_up();
+    if step.protection != Protection::None {
+        return why;
+    }
+    let Range { start, end } = step.range;
+    why.within(format_args!("bytes {start} to {end} of the volume are lost, since nothing protected them"))
+}

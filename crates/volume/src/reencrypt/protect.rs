@@ -1,0 +1,96 @@
+//! Checksums: which blocks of a step that was cut are old, which are new, and what was in those that were torn.
+
+use digest::DynDigest;
+use zeroize::Zeroizing;
+
+use super::{Protection, work::Work};
+use crate::Hash;
+
+/// The smallest piece of a block that reaches the disk whole.
+const PART: usize = 512;
+/// Of blocks of as many parts each choice of old and new ones is tried; of longer ones only those of a write that ended early.
+const FEW: usize = 8;
+
+/// How the bytes of a step are hashed.
+pub(super) struct Blocks {
+    hash: Hash,
+    size: usize,
+}
+
+impl Blocks {
+    /// None where a step is not protected by checksums.
+    pub(super) fn of(protection: Protection) -> Option<Self> {
+        let Protection::Checksum { hash, block } = protection else { return None };
+        // A plan has been checked.
+        usize::try_from(block).ok().map(|size| Self { hash, size })
+    }
+
+    /// The blocks' hashes, one after the other; the last block may be shorter.
+    pub(super) fn hash_all(&self, bytes: &[u8], hashes: &mut [u8]) {
+        let mut state = self.hash.start();
+        let blocks = bytes.chunks(self.size).zip(hashes.chunks_mut(self.hash.output_len()));
+        blocks.for_each(|(block, out)| digest(&mut *state, block, out));
+    }
+
+    /// Makes bytes new of which each block is old or new, from the volume's byte `at` on. `hashes` are those of the old ones.
+    ///
+    /// # Errors
+    /// The first block that is neither, nor a mixture of both. It is left as it is, and counts as new: the others are made new.
+    pub(super) fn renew(&self, work: &Work<'_>, at: u64, bytes: &mut [u8], hashes: &[u8]) -> Result<(), u64> {
+        let mut state = self.hash.start();
+        let mut found = vec![0; self.hash.output_len()];
+        let mut lost = Ok(());
+        let blocks = bytes.chunks_mut(self.size).zip(hashes.chunks(self.hash.output_len()));
+        for (at, (block, hash)) in (at..).step_by(self.size).zip(blocks) {
+            let mut was_old = |block: &[u8]| {
+                digest(&mut *state, block, &mut found);
+                found == hash
+            };
+            if was_old(block) {
+                work.renew(at, block);
+                continue;
+            }
+            let mut old = Zeroizing::new(block.to_vec());
+            work.age(at, &mut old);
+            if was_old(&old) {
+                continue;
+            }
+            if mend(block, &old, was_old) {
+                work.renew(at, block);
+            } else {
+                lost = lost.and(Err(at));
+            }
+        }
+        lost
+    }
+}
+
+fn digest(state: &mut dyn DynDigest, bytes: &[u8], out: &mut [u8]) {
+    state.update(bytes);
+    // `out` is as long as the hash, so the one error of this call cannot happen.
+    let _ = state.finalize_into_reset(out);
+}
+
+/// A block that a crash tore is old in some parts and new in others. `aged` is what its new parts were, as far as its ciphers decrypt a
+/// part without the others. Puts the old block together, if the hash tells which parts are which.
+fn mend(block: &mut [u8], aged: &[u8], was_old: impl FnMut(&[u8]) -> bool) -> bool {
+    let parts = block.len().div_ceil(PART);
+    let mut was_old = was_old;
+    let mut old = Zeroizing::new(vec![0; block.len()]);
+    let mut try_one = |is_new: &dyn Fn(usize) -> bool| {
+        let both = block.chunks(PART).zip(aged.chunks(PART));
+        for (i, (out, (here, aged))) in old.chunks_mut(PART).zip(both).enumerate() {
+            out.copy_from_slice(if is_new(i) { aged } else { here });
+        }
+        was_old(&old)
+    };
+    let found = if parts <= FEW {
+        (1..(1usize << parts) - 1).any(|set| try_one(&|i| set >> i & 1 == 1))
+    } else {
+        (1..parts).any(|cut| try_one(&|i| i < cut) || try_one(&|i| i >= cut))
+    };
+    if found {
+        block.copy_from_slice(&old);
+    }
+    found
+}

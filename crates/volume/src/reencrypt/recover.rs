@@ -1,0 +1,87 @@
+//! A step that was cut: what protects it tells what its bytes were, and it is done again. It may be cut again, anywhere.
+
+use std::ops::Range;
+
+use super::engine::Engine;
+use super::protect::Blocks;
+use super::work::{self, Bytes, Made};
+use super::{Protection, Step};
+use crate::{Error, ErrorKind, Result, storage};
+
+impl Engine<'_> {
+    /// Does the step again that is under way by the ledger's word, if there is one.
+    ///
+    /// # Errors
+    /// `BadHeader` when what protects it does not fit what is there: see [`super::Options::keep_lost`]; `Io`.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
+            return Ok(());
+        };
+        let claim = self.foreground.claim(step.range.clone())?;
+        let again = self.redo(&step).and_then(|()| {
+            // As of any step: data before the record that says it is there.
+            storage::sync(self.work.data)?;
+            self.ledger.record(step.finished())?;
+            self.progress = step.finished();
+            claim.relay(self.work.plan.volume(self.progress)?)
+        });
+        again.inspect_err(|_| claim.give_up()).map_err(|e| {
+            let Range { start, end } = step.range;
+            e.within(format_args!("recovery of bytes {start} to {end} of the volume"))
+        })
+    }
+
+    /// Brings all of a step into its new form. All of it is written, also what is there already: after a sync that failed, what is
+    /// read may be in memory only.
+    fn redo(&mut self, step: &Step) -> Result<()> {
+        let mut made = Made::default();
+        for piece in step.pieces() {
+            match step.protection {
+                Protection::Source => self.work.make(step, piece.clone(), &mut made)?,
+                Protection::Journal => self.by_journal(step, &piece, &mut made.new)?,
+                Protection::Checksum { .. } => self.by_checksums(step, &piece, &mut made)?,
+                Protection::None => {
+                    return Err(Error::new(ErrorKind::BadHeader, "nothing protects the step that was cut"));
+                }
+            }
+            storage::write(self.work.data, step.target + piece.start, &made.new)?;
+        }
+        Ok(())
+    }
+
+    fn by_journal(&self, step: &Step, piece: &Range<u64>, new: &mut Bytes) -> Result<()> {
+        work::resize(new, piece.end - piece.start)?;
+        self.ledger.read_area(piece.start, new)?;
+        let (start, work) = (step.range.start + piece.start, self.work);
+        work.share(work::in_chunks(new), |(at, chunk)| {
+            work.renew(start + at, chunk);
+            Ok(())
+        })
+    }
+
+    fn by_checksums(&self, step: &Step, piece: &Range<u64>, made: &mut Made) -> Result<()> {
+        let len = piece.end - piece.start;
+        work::resize(&mut made.new, len)?;
+        work::resize(&mut made.guard, step.guard_len(len))?;
+        self.ledger.read_area(step.guard_len(piece.start), &mut made.guard)?;
+        storage::read_into(self.work.data, step.target + piece.start, &mut made.new)?;
+        let Some(blocks) = Blocks::of(step.protection) else { return Ok(()) };
+        let start = step.range.start + piece.start;
+        let (work, keep_lost) = (self.work, self.options.keep_lost);
+        let guards = work::chunks(&mut made.guard, work::guard_chunk(step));
+        work.share(work::in_chunks(&mut made.new).zip(guards), |((at, chunk), hashes)| {
+            match blocks.renew(&work, start + at, chunk, hashes) {
+                Err(at) if !keep_lost => Err(lost(at)),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+fn lost(at: u64) -> Error {
+    let context = format!(
+        "the block at byte {at} of the volume is neither what it was nor what it was to become: a disk that writes less than a \
+         block at once tore it, or what protected it was lost; nothing was changed there"
+    );
+    Error::new(ErrorKind::BadHeader, context)
+}

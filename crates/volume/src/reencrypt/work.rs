@@ -1,0 +1,169 @@
+//! Bytes from one form to the other.
+//!
+//! A piece goes through the processors in chunks that stay in a cache: each is read, hashed, decrypted and encrypted by one of
+//! them at once.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use zeroize::Zeroizing;
+
+use super::protect::Blocks;
+use super::{Plan, Protection, Step, plan};
+use crate::storage::{self, Target};
+use crate::volume::Stored;
+use crate::{Error, ErrorKind, Result};
+
+/// What is held in memory of a step at once, or twice where the next one is made meanwhile.
+const PIECE: u64 = 64 << 20;
+/// A multiple of every sector size and every checksum's block.
+const CHUNK: usize = 256 << 10;
+
+/// Bytes of a volume, wiped when they go: ciphertext becomes plaintext in place.
+pub(super) type Bytes = Zeroizing<Vec<u8>>;
+
+/// Where the work is done, and by how many.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) data: &'a (dyn Target + Sync),
+    pub(super) plan: &'a Plan,
+    pub(super) workers: usize,
+}
+
+/// A piece of a step, made in memory.
+#[derive(Default)]
+pub(super) struct Made {
+    /// Which bytes of the step.
+    pub(super) piece: Range<u64>,
+    /// In their new form.
+    pub(super) new: Bytes,
+    /// What goes to the area: hashes of old bytes, or these themselves.
+    pub(super) guard: Bytes,
+}
+
+impl Step {
+    /// The step's bytes, counted from its start, in runs that fit in memory.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let len = self.len();
+        (0..len.div_ceil(PIECE)).map(move |i| i * PIECE..len.min((i + 1) * PIECE))
+    }
+
+    /// Whether all of it is made at once.
+    pub(super) fn is_one_piece(&self) -> bool {
+        self.len() <= PIECE
+    }
+
+    /// How many bytes go to the area for so many of its first ones.
+    pub(super) fn guard_len(&self, bytes: u64) -> u64 {
+        plan::room(self.protection, bytes)
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Reads a piece and makes its new form, and what protects it. After an error nothing is made.
+    ///
+    /// # Errors
+    /// `Io`, `TooSmall`, `Memory`.
+    pub(super) fn make(&self, step: &Step, piece: Range<u64>, made: &mut Made) -> Result<()> {
+        made.piece = piece.clone();
+        let all = self.make_all(step, piece, made);
+        if all.is_err() {
+            made.new.clear();
+        }
+        all
+    }
+
+    fn make_all(&self, step: &Step, piece: Range<u64>, made: &mut Made) -> Result<()> {
+        let guard_len = step.guard_len(piece.end - piece.start);
+        resize(&mut made.new, piece.end - piece.start)?;
+        resize(&mut made.guard, guard_len)?;
+        let blocks = Blocks::of(step.protection);
+        let guards = chunks(&mut made.guard, guard_chunk(step));
+        let places = (piece.start..piece.end).step_by(CHUNK);
+        let parts = places.zip(made.new.chunks_mut(CHUNK)).zip(guards);
+        self.share(parts, |((at, chunk), guard)| {
+            storage::read_into(self.data, step.source + at, chunk)?;
+            match (&blocks, step.protection) {
+                (Some(blocks), _) => blocks.hash_all(chunk, guard),
+                (None, Protection::Journal) => guard.copy_from_slice(chunk),
+                (None, _) => {}
+            }
+            self.renew(step.range.start + at, chunk);
+            Ok(())
+        })
+    }
+
+    /// Old bytes of the volume, from its byte `at` on, become new ones.
+    pub(super) fn renew(&self, at: u64, bytes: &mut [u8]) {
+        recrypt(&self.plan.old, &self.plan.new, at, bytes);
+    }
+
+    /// New bytes become again what they were.
+    pub(super) fn age(&self, at: u64, bytes: &mut [u8]) {
+        recrypt(&self.plan.new, &self.plan.old, at, bytes);
+    }
+
+    /// Spreads parts over the processors.
+    ///
+    /// # Errors
+    /// The first one's, by whoever met it.
+    pub(super) fn share<T: Send>(
+        &self,
+        parts: impl Iterator<Item = T> + Send,
+        one: impl Fn(T) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let parts = Mutex::new(parts);
+        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || std::iter::from_fn(next).try_for_each(&one);
+        let Some(first) = next() else { return Ok(()) };
+        let Some(second) = next() else { return one(first) };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..self.workers).map(|_| scope.spawn(work)).collect();
+            let mine = one(first).and_then(|()| one(second)).and_then(|()| work());
+            others.into_iter().map(joined).fold(mine, Result::and)
+        })
+    }
+}
+
+/// What a thread of ours returned.
+pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Cuts what protects chunks as they are cut: as many parts as there are chunks, also where nothing protects.
+pub(super) fn chunks(guard: &mut [u8], len: usize) -> Box<dyn Iterator<Item = &mut [u8]> + Send + '_> {
+    match len {
+        0 => Box::new(std::iter::repeat_with(|| &mut [][..])),
+        _ => Box::new(guard.chunks_mut(len)),
+    }
+}
+
+/// How many bytes of the area protect a chunk.
+pub(super) fn guard_chunk(step: &Step) -> usize {
+    usize::try_from(step.guard_len(CHUNK as u64)).unwrap_or(usize::MAX)
+}
+
+/// The chunks of a piece.
+pub(super) fn in_chunks(bytes: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> + Send {
+    bytes.chunks_mut(CHUNK).enumerate().map(|(i, chunk)| ((i * CHUNK) as u64, chunk))
+}
+
+fn recrypt(from: &Stored, to: &Stored, at: u64, bytes: &mut [u8]) {
+    let sector = |form: &Stored| form.iv_offset.wrapping_add(at >> 9);
+    from.cipher.decrypt(sector(from), (&mut *bytes).into());
+    to.cipher.encrypt(sector(to), bytes.into());
+}
+
+/// Makes room for `len` bytes; what was there stays until it is overwritten.
+pub(super) fn resize(bytes: &mut Bytes, len: u64) -> Result<()> {
+    let none = || Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of a step"));
+    let len = usize::try_from(len).map_err(|_| none())?;
+    if len > bytes.capacity() {
+        // Growing in place would leave a copy behind.
+        *bytes = Bytes::default();
+        bytes.try_reserve_exact(len).map_err(|e| none().with_source(e))?;
+    }
+    bytes.resize(len, 0);
+    Ok(())
+}
