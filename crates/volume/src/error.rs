@@ -36,6 +36,8 @@ pub enum ErrorKind {
     BadOption,
     /// Somebody else changed the header, or holds its lock.
     Busy,
+    /// A reencryption was cut off in the middle of a step, which has to be made good first.
+    NeedsRecovery,
     /// Reading or writing failed.
     Io,
     /// Memory could not be had.

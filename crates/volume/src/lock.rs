@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -72,6 +73,69 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
+/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end. Held until dropped.
+#[derive(Debug)]
+pub(crate) struct ReencryptionLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl ReencryptionLock {
+    /// Takes it, or refuses at once; none where this user cannot take it, as cryptsetup could not, or the volume has no UUID.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else has it.
+    pub(crate) fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
+        let Some(uuid) = uuid else { return Ok(None) };
+        let cannot =
+            |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
+        let path = Path::new("/run/cryptsetup").join(format!("LN_LUKS2-reencryption-{uuid}"));
+        loop {
+            let file = match Self::open(&path) {
+                Ok(file) => file,
+                Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(cannot(e)),
+            };
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) => {
+                    let context = "this volume is being reencrypted already; wait until that ends, or stop it";
+                    return Err(Error::new(ErrorKind::Busy, context));
+                }
+                Err(e) => return Err(cannot(e.into())),
+            }
+            // Whoever had it before has removed the name, and somebody may have made it anew.
+            let same = |there: std::fs::Metadata| -> io::Result<bool> {
+                let here = file.metadata()?;
+                Ok((there.dev(), there.ino()) == (here.dev(), here.ino()))
+            };
+            match std::fs::metadata(&path).and_then(same) {
+                Ok(true) => return Ok(Some(Self { path, _file: file })),
+                Ok(false) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(cannot(e)),
+            }
+        }
+    }
+
+    fn open(path: &Path) -> io::Result<File> {
+        if let Some(folder) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    }
+}
+
+impl Drop for ReencryptionLock {
+    fn drop(&mut self) {
+        // The lock goes with the file, whether or not its name does.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -120,5 +184,20 @@ mod tests {
         drop(first);
         drop(_second);
         wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap();
+    }
+
+    #[test]
+    fn a_volume_is_reencrypted_once_at_a_time() {
+        let uuid = |number| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
+        let Some(first) = ReencryptionLock::take(uuid(1)).unwrap() else {
+            return underseal_testing::skip("only root can lock reencryptions");
+        };
+        assert_eq!(ReencryptionLock::take(uuid(1)).unwrap_err().kind(), ErrorKind::Busy);
+        drop(ReencryptionLock::take(uuid(2)).unwrap());
+        let path = first.path.clone();
+        assert!(path.exists());
+        drop(first);
+        assert!(!path.exists());
+        drop(ReencryptionLock::take(uuid(1)).unwrap());
     }
 }

@@ -99,7 +99,7 @@ impl Header {
         let area = KeyArea { spec: cipher, hash: *hash };
         let key = area.read(from, slot.offset, &wrapping, *key_bytes)?;
         if self.confirms(&key, budget)? {
-            return Ok(VolumeKey { key, digest: 0 });
+            return Ok(VolumeKey::new(key, 0));
         }
         Err(unlock::wrong_passphrase())
     }
@@ -107,7 +107,7 @@ impl Header {
     /// Takes a volume key from elsewhere; see [`crate::Header::volume_key`].
     pub fn volume_key(&self, key: Key, options: &UnlockOptions) -> Result<VolumeKey> {
         if key.len() == self.phdr.key_bytes && self.confirms(&key, &Budget::new(options.limits))? {
-            return Ok(VolumeKey { key, digest: 0 });
+            return Ok(VolumeKey::new(key, 0));
         }
         Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
     }

@@ -21,6 +21,7 @@ mod json;
 pub(crate) mod keyslot;
 pub(crate) mod metadata;
 mod node;
+mod reencrypt;
 pub(crate) mod store;
 mod tokens;
 mod update;
@@ -32,6 +33,7 @@ use uuid::Uuid;
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
 pub(crate) use store::Copies;
+pub use reencrypt::{Ledger, ResumeOptions, Stage, Status};
 pub use tokens::{TokenChoice, TokenToTry};
 pub use update::tokens::{NewToken, token_from_json};
 

@@ -28,15 +28,38 @@ pub struct ActivateOptions {
     pub allow_null: bool,
 }
 
-/// A volume key that its header's digest has confirmed.
+/// A volume key that its header's digest has confirmed. A volume in the middle of a reencryption has two, and needs both.
 #[derive(Debug)]
 pub struct VolumeKey {
     pub(crate) key: Key,
     /// The number of the digest in LUKS2; 0 in LUKS1.
     pub(crate) digest: u32,
+    /// The other key, with its digest, of a volume in the middle of a reencryption.
+    pub(crate) other: Option<(u32, Key)>,
 }
 
 impl VolumeKey {
+    pub(crate) fn new(key: Key, digest: u32) -> Self {
+        Self { key, digest, other: None }
+    }
+
+    /// Puts another key of the same header beside this one: the old key of a volume in the middle of a reencryption beside the new
+    /// one, where no passphrase opens both. Of one key twice, one is kept.
+    #[must_use]
+    pub fn with(mut self, other: Self) -> Self {
+        let more = [Some((other.digest, other.key)), other.other];
+        if let Some(new) = more.into_iter().flatten().find(|(digest, _)| *digest != self.digest) {
+            self.other = Some(new);
+        }
+        self
+    }
+
+    /// The key of a digest, if it is here.
+    pub(crate) fn of(&self, digest: u32) -> Option<&Key> {
+        let other = self.other.as_ref().filter(|(number, _)| *number == digest).map(|(_, key)| key);
+        if self.digest == digest { Some(&self.key) } else { other }
+    }
+
     /// The key itself.
     pub fn key(&self) -> &Key {
         &self.key

@@ -52,7 +52,7 @@ impl NewHeader {
             Version::Luks1 => luks1::format(data_size, passphrase, options)?,
             Version::Luks2 => luks2::format(data_size, passphrase, options)?,
         };
-        Ok(Self { detached, key: VolumeKey { key, digest: 0 }, parts })
+        Ok(Self { detached, key: VolumeKey::new(key, 0), parts })
     }
 
     /// Writes the header, and reads it back.

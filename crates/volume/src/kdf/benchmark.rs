@@ -190,11 +190,15 @@ fn argon2_cost(variant: Argon2Variant, max_kib: u32, lanes: u32, time: Duration)
     Ok((passes, memory_kib))
 }
 
-/// This machine's memory in KiB, saturating.
-pub(crate) fn physical_memory_kib() -> u32 {
+/// This machine's memory in bytes, saturating.
+pub(crate) fn physical_memory() -> u64 {
     let info = rustix::system::sysinfo();
-    let bytes = info.totalram.saturating_mul(info.mem_unit.into());
-    u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
+    info.totalram.saturating_mul(info.mem_unit.into())
+}
+
+/// The same in KiB.
+pub(crate) fn physical_memory_kib() -> u32 {
+    u32::try_from(physical_memory() >> 10).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

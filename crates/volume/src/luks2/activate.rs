@@ -1,6 +1,7 @@
 //! From metadata and volume key to segments of a volume.
 
 use super::metadata::{Crypt, Metadata, OPAL, Segment};
+use super::reencrypt;
 use crate::{
     ActivateOptions, DispatchFlags, Error, ErrorKind, Recipe, Result, Volume, VolumeKey, unlock, volume,
 };
@@ -14,7 +15,22 @@ pub(super) fn activate(
     data_size: u64,
     options: &ActivateOptions,
 ) -> Result<Volume> {
-    requirements(&metadata.config.requirements)?;
+    let discards = options.allow_discards || metadata.config.flags.iter().any(|flag| flag == ALLOW_DISCARDS);
+    let volume = match reencrypt::activate(metadata, key, data_size, options)? {
+        Some(volume) => volume,
+        None => regular(metadata, key, data_size, options)?,
+    };
+    let volume = volume.with_discards(discards);
+    Ok(volume.with_dispatch(DispatchFlags::of_luks2(&metadata.config.flags)))
+}
+
+/// The volume that the regular segments make, each of which has the one key.
+fn regular(
+    metadata: &Metadata,
+    key: &VolumeKey,
+    data_size: u64,
+    options: &ActivateOptions,
+) -> Result<Volume> {
     let mut segments = Vec::with_capacity(metadata.segments.len());
     let mut start = 0u64;
     for (&number, segment) in metadata.segments.iter().filter(|(_, s)| !s.is_backup()) {
@@ -34,9 +50,7 @@ pub(super) fn activate(
         segments.push(made);
     }
     apart(&segments)?;
-    let discards = options.allow_discards || metadata.config.flags.iter().any(|flag| flag == ALLOW_DISCARDS);
-    let volume = Volume::new(segments)?.with_discards(discards);
-    Ok(volume.with_dispatch(DispatchFlags::of_luks2(&metadata.config.flags)))
+    Volume::new(segments)
 }
 
 fn one(
@@ -77,16 +91,23 @@ fn apart(segments: &[crate::Segment]) -> Result<()> {
     }
 }
 
-/// Refuses a header that asks for what this build does not know.
+/// Refuses a header that asks for what this build does not know, or whose data is being reencrypted: only that goes on.
 pub(crate) fn requirements(requirements: &[String]) -> Result<()> {
-    let Some(first) = requirements.first() else { return Ok(()) };
-    let context = if first.starts_with("online-reencrypt") || first == "offline-reencrypt" {
-        "a reencryption of this volume is under way; finish it first (cryptsetup reencrypt --resume-only)"
+    requirements.first().map_or(Ok(()), |first| Err(refused(first)))
+}
+
+/// Why a header with this requirement is refused.
+pub(super) fn refused(requirement: &str) -> Error {
+    let context = if requirement == "offline-reencrypt" {
+        "config.requirements: \"offline-reencrypt\": a reencryption in the old form is under way, which only the cryptsetup-reencrypt \
+         that began it can finish"
             .into()
-    } else if first == "opal" || first.starts_with("opal-") {
+    } else if requirement.starts_with("online-reencrypt") {
+        "a reencryption of this volume is under way; finish it first (underseal reencrypt --resume-only)".into()
+    } else if requirement == "opal" || requirement.starts_with("opal-") {
         format!("config.requirements: {OPAL}")
     } else {
-        format!("the header requires {}, which this build does not know", crate::printable(first))
+        format!("the header requires {}, which this build does not know", crate::printable(requirement))
     };
-    Err(Error::new(ErrorKind::Unsupported, context))
+    Error::new(ErrorKind::Unsupported, context)
 }

@@ -68,9 +68,10 @@ fn segments(metadata: &Metadata, keyslots_end: u64) -> Result<()> {
             return Err(bad(format!("segments.{number}: stands behind what only a reencryption uses")));
         }
     }
+    // A header apart from its data may say 0; every other offset leaves room for a header.
+    let is_apart = regular.iter().any(|(_, segment)| segment.offset == 0);
     for (i, &(number, segment)) in regular.iter().enumerate() {
-        // A header apart from its data may say 0; every other offset leaves room for a header.
-        if segment.offset != 0 && segment.offset < keyslots_end {
+        if !is_apart && segment.offset < keyslots_end {
             let why = format!("byte {} lies within the header, which ends at {keyslots_end}", segment.offset);
             return Err(bad(format!("segments.{number}.offset: {why}")));
         }

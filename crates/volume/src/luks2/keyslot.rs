@@ -5,24 +5,39 @@ pub(crate) mod new;
 use underseal_cipher::Key;
 
 use super::metadata::{Digest, Keyslot, Metadata};
+use super::reencrypt;
 use crate::area::KeyArea;
 use crate::kdf::Budget;
 use crate::storage::ReadAt;
 use crate::{Error, ErrorKind, KdfLimits, KeyCheck, Result, UnlockOptions, Unlocked, VolumeKey};
 
-/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number.
+/// Tries the passphrase on the chosen keyslot, or on all of them by priority, then by number. In the middle of a reencryption it may
+/// open both keys, or one of them.
 pub(super) fn unlock(
     metadata: &Metadata,
     from: &(impl ReadAt + ?Sized),
     passphrase: &Key,
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
-    let candidates = candidates(metadata, options)?;
+    let [these, others] = candidates(metadata, options)?;
     let budget = Budget::new(options.limits);
-    crate::unlock::first_that_opens(candidates.into_iter(), |number| {
-        let key = open(metadata, number, from, passphrase, options, &budget)?;
-        Ok(Unlocked { slot: number, key })
-    })
+    let first_of = |slots: Vec<u32>| {
+        crate::unlock::first_that_opens(slots.into_iter(), |number| {
+            let key = open(metadata, number, from, passphrase, options, &budget)?;
+            Ok(Unlocked { slot: number, key })
+        })
+    };
+    if others.is_empty() {
+        return first_of(these);
+    }
+    match (first_of(these), first_of(others)) {
+        (Ok(one), Ok(other)) => Ok(Unlocked { slot: one.slot, key: one.key.with(other.key) }),
+        (_, Err(e)) | (Err(e), _) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Memory) => Err(e),
+        // A keyslot that was asked for is among these.
+        (Err(e), Ok(_)) if options.slot.is_some() => Err(e),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        (Err(e), Err(_)) => Err(e),
+    }
 }
 
 /// Checks a key that came from elsewhere against the digest of the data.
@@ -30,7 +45,7 @@ pub(super) fn verify(metadata: &Metadata, key: Key, options: &UnlockOptions) -> 
     let budget = Budget::new(options.limits);
     for (number, digest) in metadata.digests.iter().filter(|(_, d)| protects_data(metadata, d)) {
         if has_length(metadata, digest, key.len()) && matches(digest, &key, &budget)? {
-            return Ok(VolumeKey { key, digest: *number });
+            return Ok(VolumeKey::new(key, *number));
         }
     }
     Err(Error::new(ErrorKind::WrongKey, "this is not the key of this volume"))
@@ -66,25 +81,34 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
 }
 
-/// The slots to try. One that opens no data (an unbound one) is tried only when asked for.
-fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> {
-    if let Some(number) = options.slot {
-        return match metadata.keyslots.get(&number) {
-            Some(_) => Ok(vec![number]),
-            None => Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use"))),
-        };
-    }
+/// The slots to try. One that opens no data (an unbound one) is tried only when asked for. In the middle of a reencryption those of
+/// the other key are apart, and any of them will do beside the one that was asked for.
+fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>; 2]> {
     let opens_data = |number: &u32| options.except != Some(*number) && opens_data(metadata, *number);
     let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
-    if usable.is_empty() {
-        return Err(Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"));
-    }
-    Ok(usable.into_iter().map(|(number, _)| number).collect())
+    let mut usable: Vec<u32> = usable.into_iter().map(|(number, _)| number).collect();
+    // The key of what the volume begins with comes first.
+    let begins = |number: &u32| digest_of(metadata, *number).is_some_and(|(_, digest)| digest.segments.contains(&0));
+    usable.sort_by_key(|number| reencrypt::is_under_way(metadata) && !begins(number));
+    let first = match options.slot {
+        Some(number) if !metadata.keyslots.contains_key(&number) => {
+            return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use")));
+        }
+        Some(number) => number,
+        None => *usable.first().ok_or_else(|| {
+            Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data")
+        })?,
+    };
+    let key = |number: u32| digest_of(metadata, number).map(|(digest, _)| digest);
+    let (these, others): (Vec<u32>, Vec<u32>) =
+        usable.into_iter().partition(|number| !reencrypt::is_under_way(metadata) || key(*number) == key(first));
+    let named = options.slot.map(|number| vec![number]);
+    Ok([named.unwrap_or(these), others])
 }
 
-/// Whether a keyslot holds the key of the data, and not one of nothing.
+/// Whether a keyslot holds a key of the data, and not one of nothing. The new key of a reencryption that has only begun is one.
 pub(super) fn opens_data(metadata: &Metadata, number: u32) -> bool {
     digest_of(metadata, number).is_some_and(|(_, digest)| protects_data(metadata, digest))
 }
@@ -112,7 +136,7 @@ fn open(
     if !matches(digest, &key, budget).map_err(|e| e.within(format_args!("digests.{digest_number}")))? {
         return Err(crate::unlock::wrong_passphrase());
     }
-    Ok(VolumeKey { key, digest: digest_number })
+    Ok(VolumeKey::new(key, digest_number))
 }
 
 /// Whether the digest is this key's.
@@ -129,5 +153,8 @@ fn digest_of(metadata: &Metadata, slot: u32) -> Option<(u32, &Digest)> {
 }
 
 fn protects_data(metadata: &Metadata, digest: &Digest) -> bool {
-    digest.segments.iter().any(|number| !metadata.segments[number].is_backup())
+    digest.segments.iter().any(|number| {
+        let segment = &metadata.segments[number];
+        !segment.is_backup() || segment.flags.iter().any(|flag| flag == reencrypt::FINAL)
+    })
 }

@@ -9,7 +9,7 @@ mod keyslots;
 mod restore;
 mod tidy;
 pub(super) mod tokens;
-mod words;
+pub(super) mod words;
 
 use serde_json::{Map, Value};
 

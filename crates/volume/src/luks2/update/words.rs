@@ -6,19 +6,19 @@ use serde_json::{Map, Value, json};
 use crate::{Error, ErrorKind, Priority, Result};
 
 /// Puts something under its number into one of the document's parts.
-pub(super) fn insert(document: &mut Map<String, Value>, part: &str, number: u32, value: Value) -> Result<()> {
+pub(in crate::luks2) fn insert(document: &mut Map<String, Value>, part: &str, number: u32, value: Value) -> Result<()> {
     object(document.get_mut(part), part)?.insert(number.to_string(), value);
     Ok(())
 }
 
 /// What is said of one keyslot.
-pub(super) fn keyslot(document: &mut Map<String, Value>, number: u32) -> Result<&mut Map<String, Value>> {
+pub(in crate::luks2) fn keyslot(document: &mut Map<String, Value>, number: u32) -> Result<&mut Map<String, Value>> {
     let keyslots = object(document.get_mut("keyslots"), "keyslots")?;
     object(keyslots.get_mut(&number.to_string()), "keyslots")
 }
 
 /// Says when it is tried. Of what is normal nothing is said, as by cryptsetup.
-pub(super) fn set_priority(keyslot: &mut Map<String, Value>, priority: Priority) {
+pub(in crate::luks2) fn set_priority(keyslot: &mut Map<String, Value>, priority: Priority) {
     if priority == Priority::Normal {
         keyslot.remove("priority");
     } else {
@@ -27,14 +27,14 @@ pub(super) fn set_priority(keyslot: &mut Map<String, Value>, priority: Priority)
 }
 
 /// Lets a digest tell whether the keyslot's key is right.
-pub(super) fn bind(document: &mut Map<String, Value>, digest: u32, number: u32) -> Result<()> {
+pub(in crate::luks2) fn bind(document: &mut Map<String, Value>, digest: u32, number: u32) -> Result<()> {
     let digest = object(document.get_mut("digests"), "digests")?.get_mut(&digest.to_string());
     keyslots_of(digest.ok_or_else(|| missing("digests"))?, "digests")?.push(number.to_string().into());
     Ok(())
 }
 
 /// Gives a keyslot another number. What names it by the old one goes on doing so.
-pub(super) fn rename_keyslot(document: &mut Map<String, Value>, old: u32, new: u32) -> Result<()> {
+pub(in crate::luks2) fn rename_keyslot(document: &mut Map<String, Value>, old: u32, new: u32) -> Result<()> {
     let keyslots = object(document.get_mut("keyslots"), "keyslots")?;
     let slot = keyslots.remove(&old.to_string()).ok_or_else(|| missing("keyslots"))?;
     keyslots.insert(new.to_string(), slot);
@@ -42,7 +42,7 @@ pub(super) fn rename_keyslot(document: &mut Map<String, Value>, old: u32, new: u
 }
 
 /// Lets each token that names the one keyslot name the other, too.
-pub(super) fn name_in_tokens(document: &mut Map<String, Value>, one: u32, other: u32) -> Result<()> {
+pub(in crate::luks2) fn name_in_tokens(document: &mut Map<String, Value>, one: u32, other: u32) -> Result<()> {
     for token in object(document.get_mut("tokens"), "tokens")?.values_mut() {
         let slots = keyslots_of(token, "tokens")?;
         if slots.iter().any(|slot| slot.as_str() == Some(&one.to_string())) {
@@ -54,7 +54,7 @@ pub(super) fn name_in_tokens(document: &mut Map<String, Value>, one: u32, other:
 
 /// Takes a keyslot's words out of the document, and its number out of what names it. A digest that is left with neither keyslot
 /// nor data goes with it.
-pub(super) fn remove_keyslot(document: &mut Map<String, Value>, number: u32) -> Result<()> {
+pub(in crate::luks2) fn remove_keyslot(document: &mut Map<String, Value>, number: u32) -> Result<()> {
     object(document.get_mut("keyslots"), "keyslots")?.remove(&number.to_string());
     let named = |slot: &Value| slot.as_str() == Some(&number.to_string());
     for token in object(document.get_mut("tokens"), "tokens")?.values_mut() {
@@ -79,11 +79,11 @@ fn keyslots_of<'d>(entry: &'d mut Value, part: &str) -> Result<&'d mut Vec<Value
     entry.get_mut("keyslots").and_then(Value::as_array_mut).ok_or_else(|| missing(part))
 }
 
-fn object<'d>(value: Option<&'d mut Value>, part: &str) -> Result<&'d mut Map<String, Value>> {
+pub(in crate::luks2) fn object<'d>(value: Option<&'d mut Value>, part: &str) -> Result<&'d mut Map<String, Value>> {
     value.and_then(Value::as_object_mut).ok_or_else(|| missing(part))
 }
 
 /// The document was parsed, so its parts are there.
-fn missing(part: &str) -> Error {
+pub(in crate::luks2) fn missing(part: &str) -> Error {
     Error::new(ErrorKind::BadHeader, format!("{part}: not as they were read"))
 }

@@ -1,0 +1,104 @@
+//! The end: all of the data is new, and what kept the old key goes.
+//!
+//! ```text
+//!   old bytes outside the volume: wiped, synced -> one header without old keyslots, backups, requirement and state -> their areas: wiped
+//! ```
+//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, neither it nor anybody else who wants both keys
+//! opens the volume any more. So the header comes first here.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
+
+use super::ledger::Ledger;
+use super::slot::{Reencryption, bad, is_reencryption};
+use crate::lock::LockTo;
+use crate::luks2::metadata::Metadata;
+use crate::luks2::update::words;
+use crate::luks2::store;
+use crate::reencrypt::Ledger as _;
+use crate::{Error, ErrorKind, Result, Target, storage};
+
+/// cryptsetup's ceiling.
+const MAX_KEYSLOTS_SIZE: u64 = 128 << 20;
+
+impl Ledger<'_> {
+    /// See [`crate::reencrypt::Ledger::finish`].
+    pub(super) fn end(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        if self.plan().step(self.progress()).is_some() {
+            return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
+        }
+        // The header is not the volume's, but its own bytes are not left over.
+        let kept = if self.detached { 0 } else { self.header.keyslots_end() };
+        let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
+        for range in leftovers.filter(|range| range.start < range.end) {
+            storage::scrub(data, range)?;
+        }
+        storage::sync(data)?;
+        let room = if self.detached { 0 } else { self.plan().new.lower.saturating_sub(self.header.keyslots_begin()) };
+        let Self { header, on, of, .. } = self;
+        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
+        let areas = header.update(*on, edit, |_| Ok(()))?;
+        // Nobody else may have put something there since.
+        let _lock = on.lock(LockTo::Change)?;
+        store::unchanged(*on, &header.stored)?;
+        areas.into_iter().try_for_each(|area| storage::scrub(*on, area))?;
+        storage::sync(*on)
+    }
+}
+
+/// Takes the reencryption and the old key out of the document: the areas that are free then.
+fn forget(
+    document: &mut Map<String, Value>,
+    metadata: &Metadata,
+    of: &Reencryption,
+    room: u64,
+) -> Result<Vec<Range<u64>>> {
+    let mut gone = vec![of.slot];
+    if let Some(digest) = of.previous.digest.filter(|digest| of.last.digest != Some(*digest)) {
+        gone.extend(&metadata.digests[&digest].keyslots);
+    }
+    let last = document["segments"][of.last.number.to_string()].clone();
+    let Value::Object(mut last) = last else { return Err(words::missing("segments")) };
+    last.remove("flags");
+    let digests = words::object(document.get_mut("digests"), "digests")?;
+    for (number, digest) in digests.iter_mut() {
+        let is_last = of.last.digest.is_some_and(|last| last.to_string() == *number);
+        let segments = if is_last { json!(["0"]) } else { json!([]) };
+        words::object(Some(digest), "digests")?.insert("segments".into(), segments);
+    }
+    // A digest that is left with neither keyslot nor data goes.
+    for number in &gone {
+        words::remove_keyslot(document, *number)?;
+    }
+    let digests = words::object(document.get_mut("digests"), "digests")?;
+    digests.retain(|number, digest| {
+        let used = |part: &str| digest[part].as_array().is_some_and(|list| !list.is_empty());
+        let of_old = of.previous.digest.is_some_and(|old| old.to_string() == *number);
+        !of_old || used("keyslots") || used("segments")
+    });
+    document.insert("segments".into(), json!({ "0": last }));
+    let config = words::object(document.get_mut("config"), "config")?;
+    forget_requirement(config)?;
+    // What the old data leaves free before the new is room for keyslots.
+    let room = room.min(MAX_KEYSLOTS_SIZE) & !4095;
+    if room > metadata.config.keyslots_size {
+        config.insert("keyslots_size".into(), room.to_string().into());
+    }
+    let area = |number: &u32| {
+        let (offset, size) = metadata.keyslots[number].area;
+        offset..offset + size
+    };
+    Ok(gone.iter().map(area).collect())
+}
+
+fn forget_requirement(config: &mut Map<String, Value>) -> Result<()> {
+    let requirements = words::object(config.get_mut("requirements"), "config.requirements")?;
+    let named = requirements.get_mut("mandatory").and_then(Value::as_array_mut);
+    let named = named.ok_or_else(|| bad("config.requirements: not as it was read"))?;
+    named.retain(|name| !name.as_str().is_some_and(is_reencryption));
+    if named.is_empty() {
+        config.remove("requirements");
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Plan and progress in the header: the regular segments say how far it is.
+//!
+//! | step                    | here                                                        |
+//! | ----------------------- | ----------------------------------------------------------- |
+//! | what protects it        | `write_area`, `sync_area`: the keyslot's area               |
+//! | it is under way         | `record`: the hot segments, one update of the header        |
+//! | it is done              | `record`: the segments after it, one update of the header   |
+
+use serde_json::{Map, Value, json};
+
+use super::activate::verified;
+use super::shape::Given;
+use super::slot::{HOT, Lay, Reencryption, bad};
+use super::{Stage, shape};
+use crate::lock::ReencryptionLock;
+use crate::luks2::Header;
+use crate::luks2::metadata::Metadata;
+use crate::reencrypt::{Part, Plan, Progress, Which};
+use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage};
+
+/// How a reencryption goes on.
+#[derive(Debug, Clone, Default)]
+pub struct ResumeOptions {
+    /// The header is in another file than the data.
+    pub detached: bool,
+    /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
+    pub allow_null: bool,
+    /// The longest step in bytes; none takes what is usual.
+    pub hot_zone: Option<u64>,
+}
+
+/// The [`crate::reencrypt::Ledger`] that is a LUKS2 header. While it is there nobody else reencrypts the volume.
+pub struct Ledger<'d> {
+    pub(super) header: Header,
+    pub(super) on: &'d (dyn Target + Sync),
+    pub(super) of: Reencryption,
+    plan: Plan,
+    progress: Progress,
+    pub(super) detached: bool,
+    /// The last segment reaches to the end of the device, however long that is.
+    open: bool,
+    /// What an update that failed would have recorded.
+    unsure: Option<Progress>,
+    _lock: Option<ReencryptionLock>,
+}
+
+impl<'d> Ledger<'d> {
+    /// Takes up the reencryption that the header says is under way, after checking all that the keys vouch for. `on` is what the header
+    /// is on, `data_size` the size of the device that holds the data.
+    ///
+    /// # Errors
+    /// `BadOption` when none is under way; `Busy` when it is gone on with elsewhere; `WrongPassphrase` when the key has not all that
+    /// is needed; `Untrusted` when somebody without the keys wrote what the header says; `BadHeader`, `BadLayout`, `TooSmall`,
+    /// `NullCipher`, `Unsupported` when it cannot be gone on with; `Io`, `Memory`.
+    pub fn resume(
+        on: &'d (dyn Target + Sync),
+        key: &VolumeKey,
+        data_size: u64,
+        options: &ResumeOptions,
+    ) -> Result<Self> {
+        // What was read before it was locked may be out of date.
+        let lock = ReencryptionLock::take(read(on)?.uuid())?;
+        let header = read(on)?;
+        let metadata = header.metadata();
+        let of = parse(&header)?;
+        let ResumeOptions { detached, allow_null, hot_zone } = *options;
+        let given = Given { data_size, hot_zone, allow_null, detached };
+        let (plan, progress) = match shape::stage(metadata, &of) {
+            // The old key may be gone.
+            Stage::Final => shape::read_final(metadata, &of, key, given)?,
+            Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
+        };
+        let open = shape::is_open(metadata, &of, given, plan.size);
+        Ok(Self { header, on, of, plan, progress, detached, open, unsure: None, _lock: lock })
+    }
+
+    /// The header as it stands.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Takes the header as it is on the disk after an update of it has failed: as it was, or with `attempt` recorded.
+    fn settle(&mut self, attempt: Progress) -> Result<()> {
+        let now = read(self.on)?;
+        let before = self.header.json();
+        let mut after = before.clone();
+        write_segments(&mut after, &self.of, &self.plan.parts(attempt), self.open.then_some(self.plan.size))?;
+        if *now.json() != *before && *now.json() != after {
+            return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
+        }
+        self.take(now)
+    }
+
+    fn take(&mut self, header: Header) -> Result<()> {
+        self.of = parse(&header)?;
+        self.header = header;
+        Ok(())
+    }
+}
+
+fn read(on: &(dyn Target + Sync)) -> Result<Header> {
+    match crate::Header::read(on)? {
+        crate::Header::Luks2(header) => Ok(*header),
+        crate::Header::Luks1(_) => Err(Error::new(ErrorKind::BadOption, "LUKS1 knows no reencryption")),
+    }
+}
+
+fn parse(header: &Header) -> Result<Reencryption> {
+    let none = || Error::new(ErrorKind::BadOption, "no reencryption of this volume is under way");
+    Reencryption::parse(header.metadata())?.ok_or_else(none)
+}
+
+/// Puts the regular segments into the document, and behind them the backups. A last segment that ends at byte `open` reaches to the end
+/// of the device.
+pub(super) fn write_segments(
+    document: &mut Map<String, Value>,
+    of: &Reencryption,
+    parts: &[Part],
+    open: Option<u64>,
+) -> Result<()> {
+    let lost = || bad("segments: not as they were read");
+    let old = document.get("segments").and_then(Value::as_object).ok_or_else(lost)?;
+    let said = |lay: &Lay| old.get(&lay.number.to_string()).and_then(Value::as_object).ok_or_else(lost);
+    let mut segments = Map::new();
+    let mut of_key: Vec<(u32, Vec<String>)> = of.digests().into_iter().map(|digest| (digest, Vec::new())).collect();
+    let mut add = |segment: Map<String, Value>, keys: &[Option<u32>]| {
+        let number = segments.len().to_string();
+        for (_, numbers) in of_key.iter_mut().filter(|(digest, _)| keys.contains(&Some(*digest))) {
+            numbers.push(number.clone());
+        }
+        segments.insert(number, Value::Object(segment));
+    };
+    for Part { range, which, lower } in parts {
+        let lay = if matches!(which, Which::New | Which::Hot) { &of.last } else { &of.previous };
+        let mut segment = said(lay)?.clone();
+        let len = range.end - range.start;
+        let is_open = open == Some(range.end) && *which != Which::Hot;
+        segment.insert("offset".into(), lower.to_string().into());
+        segment.insert("size".into(), if is_open { "dynamic".into() } else { len.to_string().into() });
+        if lay.crypt().is_some() {
+            segment.insert("iv_tweak".into(), (range.start >> 9).to_string().into());
+        }
+        segment.remove("flags");
+        if *which == Which::Hot {
+            segment.insert("flags".into(), json!([HOT]));
+        }
+        let keys = if *which == Which::Hot && lay.crypt().is_some() {
+            [of.previous.digest, of.last.digest]
+        } else {
+            [lay.digest, None]
+        };
+        add(segment, &keys);
+    }
+    for lay in of.backups() {
+        add(said(lay)?.clone(), &[lay.digest]);
+    }
+    let digests = document.get_mut("digests").and_then(Value::as_object_mut);
+    let digests = digests.ok_or_else(|| bad("digests: not as they were read"))?;
+    for (digest, numbers) in of_key {
+        let digest = digests.get_mut(&digest.to_string()).and_then(Value::as_object_mut);
+        digest.ok_or_else(|| bad("digests: not as they were read"))?.insert("segments".into(), json!(numbers));
+    }
+    document.insert("segments".into(), Value::Object(segments));
+    Ok(())
+}
+
+impl crate::reencrypt::Ledger for Ledger<'_> {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        storage::write(self.on, self.in_area(at, bytes.len())?, bytes)
+    }
+
+    fn sync_area(&mut self) -> Result<()> {
+        storage::sync(self.on)
+    }
+
+    fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        storage::read_into(self.on, self.in_area(at, bytes.len())?, bytes)
+    }
+
+    fn record(&mut self, progress: Progress) -> Result<()> {
+        self.plan.check_progress(progress)?;
+        if let Some(attempt) = self.unsure.take() {
+            self.settle(attempt)?;
+        }
+        let Self { header, on, of, plan, open, .. } = self;
+        let parts = plan.parts(progress);
+        let edit = |document: &mut Map<String, Value>, _: &Metadata| {
+            write_segments(document, of, &parts, open.then_some(plan.size))
+        };
+        if let Err(e) = header.update(*on, edit, |()| Ok(())) {
+            self.unsure = Some(progress);
+            return Err(e);
+        }
+        // Its backups have other numbers now.
+        self.of = parse(header)?;
+        self.progress = progress;
+        Ok(())
+    }
+
+    fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        self.end(data)
+    }
+}
+
+impl Ledger<'_> {
+    fn in_area(&self, at: u64, len: usize) -> Result<u64> {
+        let area = &self.of.area;
+        let place = area.start.checked_add(at).filter(|place| {
+            place.checked_add(len as u64).is_some_and(|end| end <= area.end)
+        });
+        let beyond = || Error::new(ErrorKind::TooSmall, format!("{len} bytes at byte {at} are beyond the area of the reencryption"));
+        place.ok_or_else(beyond)
+    }
+}

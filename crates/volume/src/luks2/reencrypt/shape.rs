@@ -1,0 +1,272 @@
+//! From the regular segments to how far it is, and back.
+//!
+//! Nobody vouches for them, so they are taken only in the one shape that a plan and its progress give.
+
+use std::sync::Arc;
+
+use underseal_cipher::SectorSize;
+
+use super::Stage;
+use super::slot::{HOT, Kept, Lay, Reencryption, bad, crypt_of};
+use crate::luks2::metadata::{Metadata, Segment};
+use crate::reencrypt::{Mode, Moved, Part, Plan, Progress, Protection, Which};
+use crate::{Error, ErrorKind, Recipe, Result, Stored, VolumeKey, recipe, unlock, volume};
+
+/// What cryptsetup takes for what a disk writes whole, where it knows nothing of the disk.
+const PAGE: u64 = 4096;
+
+/// What the device and the caller add to a header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given {
+    /// The size of the data device.
+    pub(crate) data_size: u64,
+    /// The longest step.
+    pub(crate) hot_zone: Option<u64>,
+    /// Accepts data that is not encrypted under the name of a cipher.
+    pub(crate) allow_null: bool,
+    /// The header is in another file than the data.
+    pub(crate) detached: bool,
+}
+
+/// Where a header's reencryption stands.
+pub(crate) fn stage(metadata: &Metadata, of: &Reencryption) -> Stage {
+    let regular: Vec<_> = metadata.segments.iter().filter(|(_, segment)| !segment.is_backup()).collect();
+    match regular[..] {
+        _ if regular.iter().any(|(_, segment)| is_hot(segment)) => Stage::Hot,
+        [(&number, segment)] if which(metadata, of, number, segment, 0) == Some(Which::New) => Stage::Final,
+        _ => Stage::Clean,
+    }
+}
+
+/// Plan and progress. `key` must have all that is needed.
+///
+/// # Errors
+/// `BadHeader` where the regular segments are in no shape that this reencryption goes through; `BadLayout` where it cannot be
+/// carried out at all; `WrongPassphrase` without one of the keys; `TooSmall`, `NullCipher`, `Unsupported`, `Memory`.
+pub(crate) fn read(
+    metadata: &Metadata,
+    of: &Reencryption,
+    key: &VolumeKey,
+    given: Given,
+) -> Result<(Plan, Progress)> {
+    let found = parts(metadata, of)?;
+    let size = size(metadata, of, &found, given)?;
+    let forms = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
+    let [old, new] = forms;
+    let plan = plan(of, [old?, new?], given, size)?;
+    let mut progress = Progress::default();
+    let end = plan.size;
+    let found: Vec<Part> = found.into_iter().map(|(_, part)| part.ending_by(end)).collect();
+    for part in &found {
+        let len = part.range.end.saturating_sub(part.range.start);
+        match part.which {
+            Which::New => progress.done += len,
+            Which::Hot => progress.hot = Some(len),
+            Which::Old | Which::Moved => {}
+        }
+    }
+    plan.check_progress(progress).map_err(|e| e.within("segments"))?;
+    if plan.parts(progress) != found {
+        return Err(bad("segments: no reencryption of this kind goes through what they say"));
+    }
+    Ok((plan, progress))
+}
+
+/// The same where all is new: the old key may be gone, and nothing is done with it.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_final(
+    metadata: &Metadata,
+    of: &Reencryption,
+    key: &VolumeKey,
+    given: Given,
+) -> Result<(Plan, Progress)> {
+    let size = size(metadata, of, &parts(metadata, of)?, given)?;
+    let nothing = |lay: &Lay| {
+        let sector_size = lay.crypt().map_or(SectorSize::S512, |crypt| crypt.sector_size);
+        let cipher = recipe::null(sector_size)?;
+        Ok(Stored { device: 0, lower: lay.segment.offset, iv_offset: 0, cipher, recipe: None })
+    };
+    let plan = plan(of, [nothing(&of.previous)?, form(metadata, &of.last, key, given)?], given, size)?;
+    Ok((plan, Progress { done: size, hot: None }))
+}
+
+/// Whether the last segment reaches to the end of the device, also where the step under way, which says its length, is the last.
+pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: Given, size: u64) -> bool {
+    let last = metadata.segments.values().rfind(|segment| !segment.is_backup());
+    let to_end = || {
+        let begins = of.last.segment.offset.max(of.previous.segment.offset);
+        given.data_size.checked_sub(begins).is_some_and(|room| room & !511 == size)
+    };
+    last.is_some_and(|last| last.size.is_none() || is_hot(last) && of.previous.segment.size.is_none() && to_end())
+}
+
+/// Of a part that reaches to the end of its device.
+const OPEN: u64 = u64::MAX;
+
+impl Part {
+    /// The same part, where it is open, up to the volume's end.
+    fn ending_by(mut self, end: u64) -> Self {
+        if self.range.end == OPEN {
+            self.range.end = end;
+        }
+        self
+    }
+}
+
+/// What each regular segment is.
+fn parts(metadata: &Metadata, of: &Reencryption) -> Result<Vec<(u32, Part)>> {
+    let mut start = 0u64;
+    let mut parts = Vec::new();
+    for (&number, segment) in metadata.segments.iter().filter(|(_, segment)| !segment.is_backup()) {
+        let place = format!("segments.{number}");
+        crypt_of(segment, &place)?;
+        let which = which(metadata, of, number, segment, start);
+        let which = which.ok_or_else(|| bad(format!("{place}: is neither as the data was nor as it will be")))?;
+        let end = match segment.size {
+            None => OPEN,
+            Some(size) => {
+                let end = start.checked_add(size).filter(|&end| end < OPEN);
+                end.ok_or_else(|| bad(format!("{place}.size: is beyond any device")))?
+            }
+        };
+        parts.push((number, Part { range: start..end, which, lower: segment.offset }));
+        start = end;
+    }
+    Ok(parts)
+}
+
+/// What a regular segment that begins at byte `start` of the volume is, if it is anything.
+fn which(
+    metadata: &Metadata,
+    of: &Reencryption,
+    number: u32,
+    segment: &Segment,
+    start: u64,
+) -> Option<Which> {
+    let counts_on = segment.crypt.as_ref().map_or(true, |crypt| crypt.iv_tweak == start >> 9);
+    let has_key = |digest: Option<u32>| digest.is_none_or(|digest| metadata.digests[&digest].segments.contains(&number));
+    let lacks_key = |digest: Option<u32>| !digest.is_some_and(|digest| metadata.digests[&digest].segments.contains(&number));
+    let (old, new) = (&of.previous, &of.last);
+    let is = |lay: &Lay, other: &Lay| {
+        lay.is_like(segment) && has_key(lay.digest) && (lay.digest == other.digest || lacks_key(other.digest))
+    };
+    if !counts_on {
+        return None;
+    }
+    if is_hot(segment) {
+        let both = new.is_like(segment) && has_key(new.digest) && (of.mode != Mode::Reencrypt || has_key(old.digest));
+        return (both && segment.flags.len() == 1).then_some(Which::Hot);
+    }
+    if !segment.flags.is_empty() {
+        return None;
+    }
+    let lies_at = |lay: &Lay| lay.segment.offset.checked_add(start) == Some(segment.offset);
+    let is_moved = |moved: &Lay| {
+        start == 0 && (moved.segment.offset, moved.segment.size) == (segment.offset, segment.size) && is(moved, new)
+    };
+    match () {
+        () if of.moved.as_ref().is_some_and(is_moved) => Some(Which::Moved),
+        () if is(new, old) && lies_at(new) => Some(Which::New),
+        () if is(old, new) && lies_at(old) => Some(Which::Old),
+        () => None,
+    }
+}
+
+fn is_hot(segment: &Segment) -> bool {
+    segment.flags.iter().any(|flag| flag == HOT)
+}
+
+/// The size of the volume while it is reencrypted: what its segments say, or to the end of the device.
+fn size(metadata: &Metadata, of: &Reencryption, parts: &[(u32, Part)], given: Given) -> Result<u64> {
+    let Some((number, last)) = parts.last() else { return Err(bad("segments: none")) };
+    if last.range.end != OPEN {
+        return Ok(last.range.end);
+    }
+    let unit = [&of.previous, &of.last].into_iter().filter_map(|lay| Some(lay.crypt()?.sector_size)).max();
+    let unit = unit.unwrap_or(SectorSize::S512);
+    // Data that moves has room at its old place and at its new one.
+    let (old, new) = (of.previous.segment.offset, of.last.segment.offset);
+    let reserved = old.max(new) - if last.which == Which::New { new } else { old };
+    let offset = metadata.segments[number].offset;
+    let len = volume::data_length(given.data_size.saturating_sub(reserved), offset, None, unit);
+    let len = len.map_err(|e| e.within(format_args!("segments.{number}")))?;
+    last.range.start.checked_add(len).ok_or_else(|| bad(format!("segments.{number}: is beyond any device")))
+}
+
+fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> Result<Plan> {
+    let unit = old.cipher.sector_size().max(new.cipher.sector_size()).bytes() as u64;
+    let protection = match of.resilience.kept {
+        Some(Kept::Checksums { hash, block }) => Protection::Checksum { hash, block: u64::from(block) },
+        Some(Kept::Journal) => Protection::Journal,
+        // Nothing is written over its own source where the data moves.
+        Some(Kept::Nothing) | None => Protection::None,
+    };
+    let alignment = match of.resilience.kept {
+        Some(Kept::Checksums { block, .. }) => u64::from(block),
+        _ => PAGE,
+    }
+    .max(unit);
+    let moved = of.moved.as_ref().and_then(|lay| {
+        Some(Moved { lower: lay.segment.offset, len: lay.segment.size? })
+    });
+    let plan = Plan {
+        mode: of.mode,
+        direction: of.direction,
+        size,
+        old,
+        new,
+        moved,
+        protection,
+        area: of.area.end - of.area.start,
+        hot_zone: crate::reencrypt::hot_zone(given.hot_zone, alignment, crate::kdf::benchmark::physical_memory()),
+        alignment,
+    };
+    plan.check().map_err(|e| e.within(format_args!("keyslots.{}", of.slot)))?;
+    let moved = plan.moved.map(|moved| moved.lower + moved.len);
+    let ends = [Some(plan.old.lower + size), Some(plan.new.lower + size), moved];
+    match ends.into_iter().flatten().max() {
+        Some(end) if end > given.data_size => {
+            let context = format!("the data reaches to byte {end}, but its device ends at byte {}", given.data_size);
+            Err(Error::new(ErrorKind::TooSmall, context))
+        }
+        _ => Ok(plan),
+    }
+}
+
+/// One form of the data, with its cipher.
+fn form(metadata: &Metadata, lay: &Lay, key: &VolumeKey, given: Given) -> Result<Stored> {
+    let place = format!("segments.{}", lay.number);
+    let lower = lay.segment.offset;
+    let Some(crypt) = crypt_of(&lay.segment, &place)? else {
+        let cipher = recipe::null(SectorSize::S512)?;
+        return Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: None });
+    };
+    if lower == 0 && !given.detached {
+        let context = "the data begins at byte 0, so this header stands apart from it: name both files";
+        return Err(Error::new(ErrorKind::BadLayout, context).within(place));
+    }
+    unlock::allow_null(&crypt.cipher, given.allow_null).map_err(|e| e.within(&place))?;
+    let digest = lay.digest.ok_or_else(|| bad(format!("{place}: no digest has its key")))?;
+    let key = key.of(digest).ok_or_else(|| lacks(metadata, digest))?;
+    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.len());
+    let cipher = recipe.build(key).map_err(|e| e.within(&place))?;
+    Ok(Stored { device: 0, lower, iv_offset: 0, cipher, recipe: Some(Arc::new(recipe)) })
+}
+
+/// One of the keys is not there.
+pub(crate) fn lacks(metadata: &Metadata, digest: u32) -> Error {
+    let slots = metadata.digests.get(&digest).map_or(&[][..], |digest| &digest.keyslots);
+    let slots: Vec<String> = slots.iter().map(u32::to_string).collect();
+    let context = if slots.is_empty() {
+        "no keyslot has the other one of the two keys that this volume needs while it is reencrypted".into()
+    } else {
+        format!(
+            "while it is reencrypted this volume needs two keys, and the passphrase opens one of them: the other one's is wanted, too \
+             (keyslot {})",
+            slots.join(" or ")
+        )
+    };
+    Error::new(ErrorKind::WrongPassphrase, context)
+}
