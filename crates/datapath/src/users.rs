@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
@@ -26,6 +27,8 @@ pub struct Users {
     mapping: Arc<Mapping>,
     mover: Mover,
     pace: Arc<Pace>,
+    /// How long the next step may be.
+    longest: AtomicU64,
 }
 
 impl Users {
@@ -42,7 +45,7 @@ impl Users {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let mover = Mover::new(mapping.clone(), limit)?;
-        Ok(Self { mapping, mover, pace })
+        Ok(Self { mapping, mover, pace, longest: AtomicU64::new(u64::MAX) })
     }
 }
 
@@ -65,9 +68,16 @@ impl Foreground for Users {
         false
     }
 
+    fn longest(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed)
+    }
+
     fn pace(&self, done: u64, left: u64) -> reencrypt::Pace {
         match self.pace.next(done, left, || self.mapping.stats().stages.total) {
-            Some(_) => reencrypt::Pace::Go,
+            Some(most) => {
+                self.longest.store(most, Ordering::Relaxed);
+                reencrypt::Pace::Go
+            }
             None => reencrypt::Pace::Stop,
         }
     }

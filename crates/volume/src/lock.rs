@@ -93,7 +93,12 @@ impl ReencryptionLock {
         loop {
             let file = match Self::open(&path) {
                 Ok(file) => file,
-                Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                    ) =>
+                {
                     return Ok(None);
                 }
                 Err(e) => return Err(cannot(e)),
@@ -102,7 +107,8 @@ impl ReencryptionLock {
                 Ok(()) => {}
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) => {
-                    let context = "this volume is being reencrypted already; wait until that ends, or stop it";
+                    let context =
+                        "this volume is being reencrypted already; wait until that ends, or stop it";
                     return Err(Error::new(ErrorKind::Busy, context));
                 }
                 Err(e) => return Err(cannot(e.into())),
@@ -122,7 +128,8 @@ impl ReencryptionLock {
     }
 
     fn open(path: &Path) -> io::Result<File> {
-        if let Some(folder) = path.parent() {
+        // Who serves a volume makes no folders any more.
+        if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)

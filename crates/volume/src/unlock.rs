@@ -65,6 +65,11 @@ impl VolumeKey {
         &self.key
     }
 
+    /// The other one, of a volume in the middle of a reencryption.
+    pub fn other(&self) -> Option<&Key> {
+        self.other.as_ref().map(|(_, key)| key)
+    }
+
     /// The key itself, to be handed on.
     pub fn into_key(self) -> Key {
         self.key

@@ -8,6 +8,7 @@ mod halves;
 mod mover;
 mod order;
 mod races;
+mod reencrypt;
 mod resize;
 mod suspend;
 

@@ -108,12 +108,21 @@ impl<'a> Engine<'a> {
             }
             let mut this = match ahead.take() {
                 Some(ready) => ready,
-                None => self.begin(step, std::mem::take(&mut spare))?,
+                None => {
+                    // What was waited for may have changed how long it may be.
+                    let step = self.next(self.progress).unwrap_or(step);
+                    self.begin(step, std::mem::take(&mut spare))?
+                }
             };
             ahead = self.commit_beside_next(&mut this, std::mem::take(&mut spare))?;
             spare = this.made;
         }
         Ok(Outcome::Finished)
+    }
+
+    /// The step after so many bytes, as short as the foreground wants it.
+    fn next(&self, progress: Progress) -> Option<Step> {
+        self.work.plan.step_within(progress, self.foreground.longest())
     }
 
     /// Claims a step's range and makes its first piece, or all of it.
@@ -128,7 +137,7 @@ impl<'a> Engine<'a> {
     /// Commits a step. If the foreground allows it the next one is made meanwhile, and returned.
     fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Option<Claimed<'a>>> {
         let (work, foreground) = (self.work, self.foreground);
-        let next = work.plan.step(this.step.finished()).filter(Step::is_one_piece);
+        let next = self.next(this.step.finished()).filter(Step::is_one_piece);
         // Where it cannot be claimed now, it is claimed in its turn, and the error met again.
         let next = next.filter(|_| foreground.claims_ahead()).and_then(|step| {
             let claim = foreground.claim(step.range.clone()).ok()?;

@@ -15,6 +15,11 @@ pub trait Foreground {
     /// Whether the next step's range may be claimed, and read, while the one before is still held. It is faster so.
     fn claims_ahead(&self) -> bool;
 
+    /// How long the next step may be, in bytes; steps that cannot be so short are as short as they can.
+    fn longest(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Asked before each step: may wait, to be slower, and may end it. `done` and `left` are bytes.
     fn pace(&self, done: u64, left: u64) -> Pace;
 }

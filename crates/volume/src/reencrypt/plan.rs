@@ -213,6 +213,15 @@ impl Plan {
         Some(self.one(range, source, done))
     }
 
+    /// The step under way, or else the next one, no longer than so many bytes if it can be.
+    pub fn step_within(&self, progress: Progress, longest: u64) -> Option<Step> {
+        if longest >= self.hot_zone {
+            return self.step(progress);
+        }
+        let hot_zone = down(longest, self.alignment).max(self.alignment);
+        Self { hot_zone, ..self.clone() }.step(progress)
+    }
+
     fn one(&self, range: Range<u64>, source: u64, done: u64) -> Step {
         let target = self.new.lower + range.start;
         let protection = if source == target { self.protection } else { Protection::Source };
