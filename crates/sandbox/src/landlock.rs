@@ -56,6 +56,10 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
     if let Some(path) = &needs.log_file {
         rules = beside(rules, path, AccessFs::MakeReg | AccessFs::WriteFile)?;
     }
+    if let Some(folder) = &needs.locks {
+        let name = AccessFs::MakeReg | AccessFs::RemoveFile;
+        rules = below(rules, folder, name | AccessFs::ReadFile | AccessFs::WriteFile)?;
+    }
     if let Some(disk) = &needs.ublk {
         let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         rules = below(rules, disk, device)?;

@@ -23,6 +23,8 @@ pub struct Needs {
     pub vhost_user: bool,
     /// Workers run before others.
     pub high_priority: bool,
+    /// Headers are locked in this folder, under names that are made and removed.
+    pub locks: Option<PathBuf>,
     /// eCryptfs: the folder with the encrypted files.
     pub tree: Option<PathBuf>,
 }

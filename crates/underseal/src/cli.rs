@@ -7,6 +7,7 @@ mod header;
 mod keyslot;
 mod open;
 mod pbkdf;
+mod reencrypt;
 mod secret;
 mod table;
 mod token;
@@ -39,6 +40,7 @@ pub(crate) use keyslot::{
 };
 pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use pbkdf::PbkdfArgs;
+pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, Way};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
 pub(crate) use token::{
@@ -73,6 +75,7 @@ pub(crate) enum Command {
     Info(InfoArgs),
     Header(HeaderArgs),
     Keyslot(KeyslotArgs),
+    Reencrypt(Box<ReencryptArgs>),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),

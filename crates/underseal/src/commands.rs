@@ -10,6 +10,7 @@ mod keyslot;
 mod man;
 mod open;
 mod read;
+mod reencrypt;
 mod table;
 mod token;
 mod write;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Info(args) => info::run(args),
         Command::Header(args) => header::run(&args, quiet),
         Command::Keyslot(args) => keyslot::run(&args.what, quiet),
+        Command::Reencrypt(args) => reencrypt::run(&args, quiet),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),

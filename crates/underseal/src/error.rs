@@ -79,6 +79,11 @@ impl Error {
         self.volume
     }
 
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         self.exit
     }

@@ -1,21 +1,20 @@
 //! What an image's name leads to: a file or block device, or an NBD server's export where the name is a URI.
 
-use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_device::nbd::Address;
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions};
 use underseal_volume::{ReadAt, Target};
 
 use crate::error::{Error, Result};
+use crate::reencryption::{Bytes, Where};
 
 /// A lower device.
 pub(crate) enum Lower {
-    File(FileDevice),
-    Nbd(NbdDevice),
+    File(Arc<FileDevice>),
+    Nbd(Arc<NbdDevice>),
 }
 
 impl Lower {
@@ -25,12 +24,12 @@ impl Lower {
     /// The device's; `Usage` for a URI that is none.
     pub(crate) fn open(name: &Path, options: OpenOptions) -> Result<Self> {
         match address(name)? {
-            None => Ok(Self::File(FileDevice::open(name, options)?)),
+            None => Ok(Self::File(Arc::new(FileDevice::open(name, options)?))),
             Some(_) if options.direct => {
                 Err(Error::usage("--direct goes past this machine's page cache, which a server has none of")
                     .with_remedy("without --direct"))
             }
-            Some(address) => Ok(Self::Nbd(NbdDevice::open(address, options.read_only)?)),
+            Some(address) => Ok(Self::Nbd(Arc::new(NbdDevice::open(address, options.read_only)?))),
         }
     }
 
@@ -41,10 +40,26 @@ impl Lower {
         }
     }
 
+    /// The same bytes for who reads and writes them past all queues. `name` and `options` are what it was opened with: blocks of direct
+    /// I/O are not for headers.
+    ///
+    /// # Errors
+    /// `Failed`.
+    pub(crate) fn again(&self, name: &Path, options: OpenOptions) -> Result<Where> {
+        match self {
+            Self::File(_) if options.direct => Where::open(name, options.read_only),
+            Self::File(device) => {
+                let file = device.file().try_clone();
+                Ok(Where::File(file.map_err(|e| Error::io(name, "cannot be used twice", e))?))
+            }
+            Self::Nbd(device) => Ok(Where::Device(device.clone())),
+        }
+    }
+
     pub(crate) fn into_device(self) -> Arc<dyn Device> {
         match self {
-            Self::File(device) => Arc::new(device),
-            Self::Nbd(device) => Arc::new(device),
+            Self::File(device) => device,
+            Self::Nbd(device) => device,
         }
     }
 }
@@ -73,18 +88,13 @@ pub(crate) fn is_remote(name: &Path) -> bool {
 ///
 /// # Errors
 /// `Failed`; the device's.
-pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Box<dyn Target>> {
-    if is_remote(path) {
-        let options = OpenOptions { read_only, ..OpenOptions::default() };
-        return Ok(Box::new(DeviceBytes::new(&*Lower::open(path, options)?.into_device())?));
-    }
-    let file = File::options().read(true).write(!read_only).open(path);
-    Ok(Box::new(file.map_err(|e| Error::io(path, "cannot open", e))?))
+pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Bytes> {
+    Where::open(path, read_only)?.bytes()
 }
 
 /// A device's bytes at any offset, for headers on what is no file. Nobody else can lock them.
 pub(crate) struct DeviceBytes {
-    way: RefCell<Blocking>,
+    way: Mutex<Blocking>,
     size: u64,
     block: u64,
 }
@@ -94,7 +104,11 @@ impl DeviceBytes {
     /// When the system has no ring or memory for it.
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
         let Geometry { size, block, .. } = device.geometry();
-        Ok(Self { way: RefCell::new(Blocking::new(device)?), size, block: block.into() })
+        Ok(Self { way: Mutex::new(Blocking::new(device)?), size, block: block.into() })
+    }
+
+    fn way(&self) -> MutexGuard<'_, Blocking> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The blocks that a range lies in, read; and where it begins in them.
@@ -104,7 +118,7 @@ impl DeviceBytes {
         let first = offset / self.block * self.block;
         let span = usize::try_from(end.next_multiple_of(self.block).min(self.size) - first);
         let mut bytes = vec![0; span.map_err(|_| eof())?];
-        self.way.borrow_mut().read(first, &mut bytes).map_err(io::Error::other)?;
+        self.way().read(first, &mut bytes).map_err(io::Error::other)?;
         // A part of a block.
         let skip = usize::try_from(offset - first).map_err(|_| eof())?;
         Ok((first, bytes, skip))
@@ -127,11 +141,11 @@ impl Target for DeviceBytes {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let (first, mut blocks, skip) = self.blocks(offset, bytes.len())?;
         blocks[skip..skip + bytes.len()].copy_from_slice(bytes);
-        self.way.borrow_mut().write(first, &blocks, false).map_err(io::Error::other)
+        self.way().write(first, &blocks, false).map_err(io::Error::other)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.way.borrow_mut().flush().map_err(io::Error::other)
+        self.way().flush().map_err(io::Error::other)
     }
 
     fn set_len(&self, _size: u64) -> io::Result<()> {

@@ -29,6 +29,7 @@ mod passphrase;
 mod pid_file;
 mod policy;
 mod progress;
+mod reencryption;
 mod signals;
 mod size;
 mod tokens;

@@ -7,14 +7,15 @@ use underseal_datapath::Mapping;
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
-use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
+use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume, VolumeKey};
 
 use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{DeviceBytes, Lower, is_remote, open_header};
+use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
+use crate::reencryption::{self, Place, Stood, Where};
 use crate::tokens;
 
 /// What may be done with the volume.
@@ -33,6 +34,23 @@ pub(crate) struct Opened {
     pub(crate) opened: status::Opened,
     /// What a key or size is compared with later.
     pub(crate) known: Known,
+    /// What it can be reencrypted with while it is open.
+    pub(crate) inside: Option<Inside>,
+}
+
+/// What is kept of a volume for its reencryption.
+pub(crate) struct Inside {
+    pub(crate) place: Place,
+    /// How far its reencryption is, and the keys for it, where it is in one.
+    pub(crate) stood: Option<(Stood, VolumeKey)>,
+}
+
+/// A volume with a header, unlocked.
+struct Unlocked {
+    volume: Volume,
+    format: Format,
+    known: Known,
+    stood: Option<(Stood, VolumeKey)>,
 }
 
 /// Locks the image, gets the secret and unlocks the volume.
@@ -40,23 +58,24 @@ pub(crate) struct Opened {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
-    let device = Lower::open(&args.image, args.lower.options(access.read_only))?;
+    let options = args.lower.options(access.read_only);
+    let device = Lower::open(&args.image, options)?;
     let secret = Secret::new(args.secret.source(), &args.image);
     let size = device.geometry().size;
-    let luks = |on: &dyn Target| luks_volume(args, access, size, on, &secret);
-    let (volume, format, known) = match (args.kind, &args.header, &device) {
-        (VolumeType::Plain, ..) => {
-            let volume = plain_volume(args, access, size, &secret)?;
-            (volume, Format::Plain, Known::default())
-        }
-        (_, Some(header), _) => luks(&*open_header(header, access.read_only)?)?,
-        // Headers lie on no blocks of direct I/O.
-        (_, None, Lower::File(_)) if args.lower.direct => {
-            luks(&*open_header(&args.image, access.read_only)?)?
-        }
-        (_, None, Lower::File(device)) => luks(device.file())?,
-        (_, None, Lower::Nbd(device)) => luks(&DeviceBytes::new(device)?)?,
+    let place = Place {
+        data: device.again(&args.image, options)?,
+        header: args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?,
+        allow_null: args.allow_null,
     };
+    let Unlocked { volume, format, known, stood } = match args.kind {
+        VolumeType::Plain => {
+            let volume = plain_volume(args, access, size, &secret)?;
+            Unlocked { volume, format: Format::Plain, known: Known::default(), stood: None }
+        }
+        _ => luks_volume(args, access, size, &place, &secret)?,
+    };
+    // Only LUKS2 keeps how far it is.
+    let inside = (format == Format::Luks2 && !access.read_only).then_some(Inside { place, stood });
     let lower = vec![args.image.clone()];
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
@@ -68,7 +87,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
     };
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower, opened, known })
+    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower, opened, known, inside })
 }
 
 /// The length of a volume's key, where it has exactly one.
@@ -86,9 +105,11 @@ fn luks_volume(
     args: &VolumeArgs,
     access: Access,
     data_size: u64,
-    on: &dyn Target,
+    place: &Place,
     secret: &Secret<'_>,
-) -> Result<(Volume, Format, Known)> {
+) -> Result<Unlocked> {
+    let (on, data) = place.bytes()?;
+    let on = &*on;
     let name = args.header.as_ref().unwrap_or(&args.image);
     let mut header = Header::read(on).map_err(|e| e.in_file(name))?;
     let found = if let Header::Luks1(_) = header { VolumeType::Luks1 } else { VolumeType::Luks2 };
@@ -122,6 +143,10 @@ fn luks_volume(
         allow_discards: access.allow_discards,
         allow_null: args.allow_null,
     };
+    if !access.read_only {
+        header =
+            reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
+    }
     let volume = header.activate(&key, data_size, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     let check = header.key_check(&key).map_err(|e| e.in_file(name))?;
@@ -129,7 +154,8 @@ fn luks_volume(
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
     let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
-    Ok((volume, format, known))
+    let stood = reencryption::stood(&header, on, &key, (place, data_size))?.map(|stood| (stood, key));
+    Ok(Unlocked { volume, format, known, stood })
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {

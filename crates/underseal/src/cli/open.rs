@@ -9,7 +9,7 @@ use underseal_export::control::Name;
 use underseal_export::net::Endpoint;
 use underseal_export::vhost_user::MOST_QUEUES;
 
-use super::VolumeArgs;
+use super::{RateArg, VolumeArgs};
 
 /// Opens a volume and serves its plain bytes.
 ///
@@ -27,6 +27,11 @@ pub(crate) struct OpenArgs {
     /// Let clients free space on the image, which shows how much of it is in use
     #[arg(long)]
     pub(crate) allow_discards: bool,
+    /// Go on with the reencryption that the volume is in the middle of: as fast as its users hardly notice ("give-way", the default),
+    /// "full", or at so many bytes a second. Without this it is served as it stands
+    #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
+        conflicts_with = "read_only")]
+    pub(crate) reencrypt: Option<RateArg>,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::output::{Versioned, json, print, print_json, printable};
 
 /// What a server may take to answer what it answers from memory.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
     match command {
@@ -134,7 +134,7 @@ pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
     Ok(found)
 }
 
-fn ask_status(name: &Name) -> Result<Status> {
+pub(super) fn ask_status(name: &Name) -> Result<Status> {
     status_of(name, connect(name)?)
 }
 
@@ -147,15 +147,15 @@ fn status_of(name: &Name, mut client: Client) -> Result<Status> {
 }
 
 /// Asks for something that is done or refused.
-fn done(name: &Name, request: &Request) -> Result<()> {
+pub(super) fn done(name: &Name, request: &Request) -> Result<()> {
     finished(name, ask(name, request, None, PATIENCE)?)
 }
 
-fn ask(name: &Name, request: &Request, key: Option<&Key>, limit: Duration) -> Result<Reply> {
+pub(super) fn ask(name: &Name, request: &Request, key: Option<&Key>, limit: Duration) -> Result<Reply> {
     connect(name)?.ask(request, key, limit).map_err(|e| failed(name, e))
 }
 
-fn finished(name: &Name, reply: Reply) -> Result<()> {
+pub(super) fn finished(name: &Name, reply: Reply) -> Result<()> {
     match reply {
         Reply::Refused(refusal) => Err(refused(name, refusal)),
         Reply::Noted(notes) => {

@@ -5,8 +5,6 @@ mod change;
 mod check;
 mod key;
 
-use underseal_volume::Target;
-
 pub(crate) use key::write_secret;
 
 use crate::cli::{HeaderArgs, HeaderCommand, HeaderPathArgs};
@@ -14,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::output::print;
 use crate::passphrase::confirm;
+use crate::reencryption::Bytes;
 
 pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -29,7 +28,7 @@ pub(super) fn run(args: &HeaderArgs, quiet: bool) -> Result<()> {
 }
 
 /// Opens what the header is on, to change it.
-fn to_change(of: &HeaderPathArgs) -> Result<Box<dyn Target>> {
+fn to_change(of: &HeaderPathArgs) -> Result<Bytes> {
     open_header(of.path(), false)
 }
 

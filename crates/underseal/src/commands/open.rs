@@ -14,12 +14,14 @@ use std::time::Duration;
 
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
+use underseal_export::control::{Rate, Reencrypter};
 use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
     ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
 use underseal_export::net::Listener;
+use underseal_volume::VolumeKey;
 
 use self::listen::Sockets;
 use self::serve::{Stoppers, Watch, Way, until_stopped};
@@ -30,18 +32,22 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
-use crate::volume::{self, Access, Opened};
+use crate::reencryption::beside::Beside;
+use crate::volume::{self, Access, Inside, Opened};
 use crate::{daemon, logging, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
-    serve(&args.serve, &args.volume.image, quiet, || volume::open(&args.volume, access))
+    let rate = args.reencrypt.map(|rate| rate.0);
+    serve(&args.serve, &args.volume.image, rate, quiet, || volume::open(&args.volume, access))
 }
 
-/// Serves what `open` opens, which users know by this name. It is opened in the process that serves it.
+/// Serves what `open` opens, which users know by this name; and goes on with its reencryption, where a rate is given. It is opened in
+/// the process that serves it.
 pub(super) fn serve(
     args: &ServeArgs,
     name: &Path,
+    reencrypt: Option<Rate>,
     quiet: bool,
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
@@ -57,8 +63,9 @@ pub(super) fn serve(
     }
     sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, known } = open()?;
+    let Opened { mapping, lower, opened, known, inside } = open()?;
     let mapping = Arc::new(for_kernels(args, mapping)?);
+    let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
     log::info!("ciphers run on the CPU path {}", CpuPath::chosen()?.name());
 
@@ -84,7 +91,8 @@ pub(super) fn serve(
     let ready = uri::ready_text(name, &addresses, &paths);
     addresses.extend(paths);
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
-    let described = control::Opening { image: name, opened, known, addresses };
+    let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
+    let described = control::Opening { image: name, opened, known, addresses, reencrypter: told };
     let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping);
@@ -98,8 +106,11 @@ pub(super) fn serve(
     let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // All is open, and nobody has been told yet.
-    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping)? {
+    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, reencrypter.as_deref())? {
         let _ = in_force.set(state);
+    }
+    if let (Some(beside), Some((key, rate))) = (&reencrypter, goes_on) {
+        beside.begin(key, rate)?;
     }
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
@@ -111,7 +122,30 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(ways, &mapping, &stoppers, sides, &watch)
+    until_stopped(ways, &mapping, &stoppers, sides, reencrypter.as_deref(), &watch)
+}
+
+/// What a volume can be reencrypted with while it is open; and with which keys, and how fast, it is gone on with now.
+fn reencrypter(
+    mapping: &Arc<Mapping>,
+    inside: Option<Inside>,
+    rate: Option<Rate>,
+) -> Result<(Option<Arc<Beside>>, Option<(VolumeKey, Rate)>)> {
+    let (place, stood, key) = match inside {
+        Some(Inside { place, stood: Some((stood, key)) }) => (Some(place), Some(stood), Some(key)),
+        Some(Inside { place, stood: None }) => (Some(place), None, None),
+        None => (None, None, None),
+    };
+    let goes_on = match (key, rate) {
+        (Some(key), Some(rate)) => Some((key, rate)),
+        (None, Some(_)) => {
+            let error = Error::usage("no reencryption of this volume is under way");
+            return Err(error.with_remedy("`underseal reencrypt` begins one, also when the volume is open"));
+        }
+        (_, None) => None,
+    };
+    let beside = place.map(|place| Arc::new(Beside::new(mapping.clone(), place, stood)));
+    Ok((beside, goes_on))
 }
 
 /// A kernel reads and writes in pages, and knows no larger sectors: of larger ones it gets parts. Those who write to a file

@@ -26,14 +26,14 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Check(args) => check(args),
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
-        cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), quiet, || {
+        cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), None, quiet, || {
             let options = args.lower.options(args.read_only);
             let table = parse(&args.file)?;
             let lower = devices(&table);
             let mapping = activate(&table, options)?;
             let key_size = mapping.volume().and_then(|volume| key_size(&volume));
             let opened = Described { format: Format::Table, header: None, key_size, hash: None };
-            Ok(Opened { mapping, lower, opened, known: Known::default() })
+            Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None })
         }),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
 use underseal_export::TellSize;
 use underseal_export::control::status::{Opened, Sandbox};
-use underseal_export::control::{ControlServer, Controlled, Described, Directory, Known, Name};
+use underseal_export::control::{ControlServer, Controlled, Described, Directory, Known, Name, Reencrypter};
 use underseal_export::metrics::Metrics;
 use underseal_export::net::{Endpoint, Found, Listener};
 
@@ -78,6 +78,7 @@ pub(super) struct Opening<'a> {
     pub(super) opened: Opened,
     pub(super) known: Known,
     pub(super) addresses: Vec<String>,
+    pub(super) reencrypter: Option<Arc<dyn Reencrypter>>,
 }
 
 /// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
@@ -94,7 +95,7 @@ pub(super) fn start(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { image, opened, known, addresses } = opening;
+    let Opening { image, opened, known, addresses, reencrypter } = opening;
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
@@ -105,7 +106,8 @@ pub(super) fn start(
         _ => image.into(),
     };
     let described = Described { name, image, opened, addresses, sandbox: sandbox.clone() };
-    let volume = Arc::new(Controlled::new(described, known, mapping.clone(), tell_size, stop));
+    let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
+    let volume = Arc::new(volume.with_reencrypter(reencrypter));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {

@@ -1,5 +1,7 @@
 //! What a volume's server keeps of its privileges.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use underseal_datapath::Mapping;
@@ -14,6 +16,10 @@ use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::address;
+use crate::reencryption::beside::Beside;
+
+/// Where cryptsetup locks the headers of block devices, and reencryptions.
+const LOCKS: &str = "/run/cryptsetup";
 
 /// Before there are threads, keys and rings: starts the process that unmounts.
 ///
@@ -39,11 +45,17 @@ pub(super) fn enter(
     lower: &[PathBuf],
     disk: Option<PathBuf>,
     mapping: &Mapping,
+    reencrypter: Option<&Beside>,
 ) -> Result<Option<Sandbox>> {
     if args.no_sandbox {
         return Ok(None);
     }
-    let state = underseal_sandbox::enter(&Needs { ublk: disk, ..needs(args, lower, mapping)? });
+    if reencrypter.is_some() {
+        // Who may not make it may not lock there either.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(LOCKS);
+    }
+    let locks = reencrypter.map(|_| LOCKS.into());
+    let state = underseal_sandbox::enter(&Needs { ublk: disk, locks, ..needs(args, lower, mapping)? });
     Ok(Some(shown(state)))
 }
 

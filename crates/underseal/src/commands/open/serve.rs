@@ -16,6 +16,7 @@ use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::pid_file::PidFile;
+use crate::reencryption::beside::Beside;
 use crate::signals::{self, Taken, Woken};
 
 /// A way in to a volume: what serves it, and what ends that.
@@ -158,9 +159,12 @@ pub(super) fn until_stopped(
     mapping: &Arc<Mapping>,
     stoppers: &Stoppers,
     sides: Sides,
+    reencrypter: Option<&Beside>,
     watch: &Watch,
 ) -> Result<()> {
     let served = run(ways, stoppers);
+    // Its last step is on disk before the last flush.
+    reencrypter.iter().for_each(|beside| beside.end());
     let flushed = flush(mapping);
     drop(watch.lock().pid_file.take());
     log::info!("stopped");

@@ -1,0 +1,194 @@
+//! `underseal reencrypt`.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use underseal_cipher::CipherSpec;
+use underseal_export::control::Rate;
+use underseal_volume::Hash;
+
+use super::{NewSecretArgs, PbkdfArgs, SecretArgs, TrustArgs};
+use crate::size;
+
+/// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume: in place, also while it is open.
+///
+/// IMAGE is a closed volume, or the name or image of an open one, whose users go on reading and writing: only what goes to the few
+/// MiB that are being rewritten waits. It can be stopped at any time, and a crash or power cut loses nothing; the same command
+/// with --resume-only goes on, and so does cryptsetup. Of the header nothing but a backup helps: make one first.
+///
+/// Without --encrypt or --decrypt the volume gets a new random key. Each passphrase that is given keeps its keyslot; those that are
+/// not given open nothing when it is done, and before it begins you are asked whether that is meant.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReencryptArgs {
+    /// The image or block device; or an open volume, as `underseal list` calls it
+    #[arg(value_name = "IMAGE|NAME")]
+    pub(crate) image: PathBuf,
+    /// The LUKS header is in this file; with --decrypt, and a header in front of the data, the file that it is moved to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) header: Option<PathBuf>,
+
+    /// Encrypt an image that is not encrypted yet, with a new LUKS2 header
+    #[arg(long, help_heading = WHAT, group = "what")]
+    pub(crate) encrypt: bool,
+    /// Decrypt the volume; nothing of LUKS is left on it then
+    #[arg(long, help_heading = WHAT, group = "what")]
+    pub(crate) decrypt: bool,
+    /// The new cipher of the data; the old one by default, aes-xts-plain64 with --encrypt
+    #[arg(long, value_name = "CIPHER", help_heading = WHAT, conflicts_with = "decrypt")]
+    pub(crate) cipher: Option<CipherSpec>,
+    /// The new key's length; the old one's by default, or the cipher's largest
+    #[arg(long, value_name = "BITS", help_heading = WHAT, conflicts_with_all = ["decrypt", "keep_key"])]
+    pub(crate) key_size: Option<usize>,
+    /// Bytes a sector, 512 to 4096; as before by default
+    #[arg(long, value_name = "BYTES", help_heading = WHAT, conflicts_with = "decrypt")]
+    pub(crate) sector_size: Option<u32>,
+    /// Keep the volume's key: only the cipher or the sectors become others
+    #[arg(long, help_heading = WHAT, conflicts_with = "what")]
+    pub(crate) keep_key: bool,
+    /// The header in front of --encrypt's data takes half of this much from the end of the device, which must be free: make the
+    /// file system smaller before
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, conflicts_with = "decrypt")]
+    pub(crate) reduce_device_size: Option<u64>,
+    /// Only so many bytes of the data, from their beginning
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
+    pub(crate) device_size: Option<u64>,
+
+    /// What keeps a crash in the middle of a step from losing it: checksum, journal, or none, with which it does
+    #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
+    pub(crate) resilience: Option<Resilience>,
+    /// The hash of checksums
+    #[arg(long, value_name = "HASH", help_heading = HOW)]
+    pub(crate) resilience_hash: Option<Hash>,
+    /// How long a step is at most; long ones are faster, and users of an open volume may wait for one
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = HOW)]
+    pub(crate) hotzone_size: Option<u64>,
+    /// From the beginning to the end or from the end to the beginning
+    #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
+    pub(crate) direction: Option<Way>,
+    /// Write down what is to be done, and do nothing of it yet
+    #[arg(long, help_heading = HOW, conflicts_with = "resume_only")]
+    pub(crate) init_only: bool,
+    /// Go on with what was begun, and begin nothing
+    #[arg(long, help_heading = HOW)]
+    pub(crate) resume_only: bool,
+    /// Do not ask whether passphrases, or what a crash would take, may be lost
+    #[arg(long, help_heading = HOW)]
+    pub(crate) force: bool,
+
+    /// Of an open volume, how fast: "give-way", as fast as its users hardly notice; "full"; or bytes a second. Of one that is
+    /// being reencrypted, from now on
+    #[arg(long, value_name = "RATE", help_heading = OPEN)]
+    pub(crate) rate: Option<RateArg>,
+    /// Rest between two steps until --resume
+    #[arg(long, help_heading = OPEN, group = "order", conflicts_with_all = BEGIN)]
+    pub(crate) pause: bool,
+    /// Rest no more
+    #[arg(long, help_heading = OPEN, group = "order", conflicts_with_all = BEGIN)]
+    pub(crate) resume: bool,
+    /// End where it is; --resume-only goes on, also when the volume is closed
+    #[arg(long, help_heading = OPEN, group = "order", conflicts_with_all = BEGIN)]
+    pub(crate) stop: bool,
+    /// Do not wait for the end: the server goes on by itself
+    #[arg(long, help_heading = OPEN)]
+    pub(crate) no_wait: bool,
+
+    /// The passphrase is this keyslot's
+    #[arg(long, value_name = "N")]
+    pub(crate) key_slot: Option<u32>,
+    /// The first line of this file is the passphrase of one more keyslot, which is to be kept; may be repeated
+    #[arg(long, value_name = "FILE", help_heading = OTHERS)]
+    pub(crate) other_passphrase_file: Vec<PathBuf>,
+    /// All bytes of this file are; may be repeated
+    #[arg(long, value_name = "FILE", help_heading = OTHERS)]
+    pub(crate) other_key_file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) new: NewSecretArgs,
+    #[command(flatten)]
+    pub(crate) pbkdf: PbkdfArgs,
+}
+
+/// What protects a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Resilience {
+    /// The hashes of what is overwritten
+    Checksum,
+    /// What is overwritten
+    Journal,
+    /// Nothing: a crash loses data
+    None,
+    /// The place that the data move away from
+    Datashift,
+    /// That, and hashes where they do not move far enough
+    DatashiftChecksum,
+    /// That, and what is overwritten where they do not move far enough
+    DatashiftJournal,
+}
+
+/// In which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    /// Upwards
+    Forward,
+    /// Downwards
+    Backward,
+}
+
+/// `give-way`, `full`, or bytes a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateArg(pub(crate) Rate);
+
+impl FromStr for RateArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "give-way" => Ok(Self(Rate::GiveWay)),
+            "full" => Ok(Self(Rate::Full)),
+            _ => {
+                let bytes = size::parse(text).map_err(|e| format!("give-way, full, or {e}"))?;
+                let bytes = NonZeroU64::new(bytes).ok_or("--pause stops it; 0 bytes a second is no rate")?;
+                Ok(Self(Rate::Limit(bytes)))
+            }
+        }
+    }
+}
+
+const WHAT: &str = "What becomes of the volume";
+const HOW: &str = "How";
+const OPEN: &str = "Open volumes";
+const OTHERS: &str = "Passphrases of other keyslots (asked for on a terminal)";
+/// What only means something to one that begins.
+const BEGIN: [&str; 4] = ["what", "init_only", "resume_only", "keep_key"];
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal header backup disk.img disk.hdr && underseal reencrypt disk.img
+  underseal reencrypt disk.img --cipher serpent-xts-plain64 --sector-size 4096
+  underseal reencrypt work --rate 50M                  an open volume, at 50 MiB a second at most
+  underseal reencrypt work --pause; underseal reencrypt work --resume
+  underseal reencrypt disk.img --resume-only           goes on with what was stopped
+  underseal reencrypt plain.img --encrypt --reduce-device-size 32M
+  underseal reencrypt plain.img --encrypt --header disk.header
+  underseal reencrypt disk.img --decrypt --header disk.header";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_word_or_bytes_a_second() {
+        let rate = |text: &str| text.parse::<RateArg>().map(|rate| rate.0);
+        assert_eq!(rate("give-way"), Ok(Rate::GiveWay));
+        assert_eq!(rate("full"), Ok(Rate::Full));
+        assert_eq!(rate("50M"), Ok(Rate::Limit(NonZeroU64::new(50 << 20).unwrap())));
+        assert!(rate("0").unwrap_err().contains("--pause"));
+        assert!(rate("fast").unwrap_err().contains("give-way"));
+    }
+}

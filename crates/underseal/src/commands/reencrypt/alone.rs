@@ -1,0 +1,144 @@
+//! A volume that is closed: this process reencrypts it, and nobody uses it meanwhile.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use underseal_datapath::{Histogram, Pace, Rate};
+use underseal_device::OpenOptions;
+use underseal_volume::luks2::Ledger;
+use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Ledger as _, Options, Outcome};
+use underseal_volume::{ErrorKind, Header, VolumeKey};
+
+use super::{begin, keys};
+use crate::cli::ReencryptArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::Lower;
+use crate::output::print;
+use crate::progress::Progress;
+use crate::reencryption::{self, Place, Where};
+use crate::signals;
+
+pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
+    let path = args.image.as_path();
+    let options = OpenOptions::default();
+    // Whoever uses it keeps it locked.
+    let lower = Lower::open(path, options)?;
+    let mut place = Place { data: lower.again(path, options)?, header: None, allow_null: false };
+    if begin::makes_header(args, path)? {
+        let key = begin::with_new_header(args, &mut place, quiet)?;
+        return go_on(args, &place, key, quiet);
+    }
+    place.header = args.header.as_ref().map(|path| Where::open(path, false)).transpose()?;
+    let (on, data) = place.bytes()?;
+    let name = args.header.as_deref().unwrap_or(path);
+    let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
+    let under_way = reencryption::status_of(&header).map_err(|e| e.within(name.display()))?;
+    begin::fits(args, under_way.is_some(), name)?;
+    let key = match under_way {
+        Some(_) => keys::unlock(args, &header, &*on, name)?.0,
+        None => begin::begin(args, header, (&*on, name), reencryption::size(&data)?, quiet)?,
+    };
+    go_on(args, &place, key, quiet)
+}
+
+/// Every step that is left, unless only a beginning was asked for.
+fn go_on(args: &ReencryptArgs, place: &Place, key: VolumeKey, quiet: bool) -> Result<()> {
+    if args.init_only {
+        return say(args, quiet, "all is ready; --resume-only goes on");
+    }
+    let (on, data) = place.bytes()?;
+    let name = args.header.as_deref().unwrap_or(&args.image);
+    let size = reencryption::size(&data)?;
+    let ledger = Ledger::resume(&*on, &key, size, &place.options(args.hotzone_size));
+    let mut ledger = ledger.map_err(|e| e.in_file(name))?;
+    let watched = Watched::start(args, ledger.plan().size, quiet)?;
+    let outcome = reencrypt::run(&*data, &mut ledger, &watched, &Options::default());
+    let (done, total) = (ledger.progress().done, ledger.plan().size);
+    drop(watched);
+    let again = format!("underseal reencrypt {} --resume-only", args.image.display());
+    match outcome {
+        Ok(Outcome::Finished) => say(args, quiet, "done"),
+        Ok(Outcome::Stopped) => {
+            let percent = u128::from(done) * 100 / u128::from(total.max(1));
+            let what = format!("{}: stopped at {percent}%", args.image.display());
+            Err(Error::new(Exit::Failed, what).with_remedy(again))
+        }
+        Err(e) if e.kind() == ErrorKind::Io => Err(Error::from(e.in_file(name)).with_remedy(again)),
+        Err(e) => Err(e.in_file(name).into()),
+    }
+}
+
+fn say(args: &ReencryptArgs, quiet: bool, what: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(&format!("{}: {what}\n", args.image.display())) }
+}
+
+/// Nobody uses the volume, and somebody watches how far it is, and may end it.
+struct Watched {
+    pace: Arc<Pace>,
+    shown: Mutex<Shown>,
+    longest: AtomicU64,
+}
+
+struct Shown {
+    progress: Progress,
+    done: Option<u64>,
+}
+
+impl Watched {
+    /// From now on a signal ends it between two steps, a second one at once.
+    fn start(args: &ReencryptArgs, total: u64, quiet: bool) -> Result<Self> {
+        let rate = args.rate.map_or(Rate::Full, |rate| rate.0.into());
+        let pace = Arc::new(Pace::new(rate));
+        let failed = |e: std::io::Error| Error::new(Exit::Failed, "cannot wait for signals").because(&e);
+        let taken = signals::take(signals::ENDING).map_err(failed)?;
+        let theirs = pace.clone();
+        let listen = move || {
+            let mut last = false;
+            while let Ok(signals::Woken::Signal(_)) = taken.wait(None) {
+                if std::mem::replace(&mut last, true) {
+                    log::error!("stopped in the middle of a step, which is made good when it goes on");
+                    std::process::exit(Exit::Failed as i32);
+                }
+                theirs.stop();
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(listen).map_err(failed)?;
+        signals::leave_to_others(signals::ENDING).map_err(failed)?;
+        let progress = Progress::new("reencrypting", Some(total), quiet);
+        let longest = AtomicU64::new(u64::MAX);
+        Ok(Self { pace, shown: Mutex::new(Shown { progress, done: None }), longest })
+    }
+}
+
+impl Foreground for Watched {
+    fn claim(&self, range: Range<u64>) -> underseal_volume::Result<Box<dyn Claim + '_>> {
+        Alone.claim(range).map(|_| Box::new(Alone) as Box<dyn Claim>)
+    }
+
+    fn claims_ahead(&self) -> bool {
+        self.pace.rate() == Rate::Full
+    }
+
+    fn longest(&self) -> u64 {
+        self.longest.load(Ordering::Relaxed)
+    }
+
+    fn pace(&self, done: u64, left: u64) -> reencrypt::Pace {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = shown.done.replace(done).unwrap_or(0);
+        shown.progress.advance(done.saturating_sub(before));
+        drop(shown);
+        match self.pace.next(done, left, Histogram::default) {
+            Some(most) => {
+                let most = if let Rate::Limit(_) = self.pace.rate() { most } else { u64::MAX };
+                self.longest.store(most, Ordering::Relaxed);
+                reencrypt::Pace::Go
+            }
+            None => reencrypt::Pace::Stop,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A volume that is open: its server reencrypts it. What needs a passphrase happens here, and the server gets the keys.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use underseal_export::control::status::{Format, Going, Reencryption};
+use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
+use underseal_volume::Header;
+
+use super::super::control::{PATIENCE, ask, ask_status, done, finished};
+use super::{begin, keys};
+use crate::cli::ReencryptArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::progress::Progress;
+use crate::reencryption::{self, Where};
+
+/// How often it is looked how far it is.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: bool) -> Result<()> {
+    let going = status.reencryption.as_ref().map(|of| of.state);
+    if matches!(going, Some(Going::Running | Going::Paused)) {
+        let Some(rate) = args.rate.filter(|_| !asks_for_more(args)) else {
+            let error = Error::usage(format!("{name}: is being reencrypted already"));
+            return Err(error.with_remedy(format!(
+                "`underseal status {name}` shows how far it is; --pause, --stop, --rate change it"
+            )));
+        };
+        return set_rate(name, rate.0);
+    }
+    let format = status.opened.as_ref().map(|opened| opened.format);
+    if format != Some(Format::Luks2) {
+        let error = Error::new(
+            Exit::Unsupported,
+            format!("{name}: only LUKS2 volumes are reencrypted while they are open"),
+        );
+        return Err(error.with_remedy("`underseal close` it first"));
+    }
+    if args.encrypt || args.decrypt && args.header.is_some() {
+        return Err(Error::usage(format!("{name}: is open, and its data would move"))
+            .with_remedy("begin with --init-only while it is closed, and open it with --reencrypt"));
+    }
+    let opened = status.opened.as_ref().and_then(|opened| opened.header.as_deref());
+    let path = args.header.as_deref().unwrap_or(Path::new(opened.unwrap_or(&status.image)));
+    let on = Where::open(path, false)?.bytes()?;
+    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
+    let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
+    begin::fits(args, under_way.is_some(), path)?;
+    let key = match under_way {
+        Some(_) => keys::unlock(args, &header, &*on, path)?.0,
+        None => {
+            let data = Where::open(Path::new(&status.image), true)?.bytes()?;
+            begin::begin(args, header, (&*on, path), reencryption::size(&data)?, quiet)?
+        }
+    };
+    if args.init_only {
+        return say(name, quiet, "all is ready; --resume-only goes on");
+    }
+    let (both, old) = keys::both(&key)?;
+    drop(key);
+    let rate = args.rate.map(|rate| rate.0).unwrap_or_default();
+    let request = Request::Reencrypt(Reencrypt::Start { old, new: both.len() - old, rate });
+    // It waits for requests that are in flight.
+    finished(name, ask(name, &request, Some(&both), 2 * PATIENCE)?)?;
+    drop(both);
+    if args.no_wait { say(name, quiet, "is being reencrypted") } else { watch(name, quiet) }
+}
+
+pub(super) fn set_rate(name: &Name, rate: Rate) -> Result<()> {
+    done(name, &Request::Reencrypt(Reencrypt::Rate(rate)))
+}
+
+/// Whether more is asked for than another rate.
+fn asks_for_more(args: &ReencryptArgs) -> bool {
+    args.resume_only || args.init_only || begin::says_what(args)
+}
+
+/// Shows how far it is until it ends. Whoever interrupts this leaves the server at it.
+fn watch(name: &Name, quiet: bool) -> Result<()> {
+    let mut shown: Option<(Progress, u64)> = None;
+    loop {
+        let Some(of) = ask_status(name)?.reencryption else { return Ok(()) };
+        let Reencryption { state, done, total, error, .. } = of;
+        let (progress, before) =
+            shown.get_or_insert_with(|| (Progress::new("reencrypting", Some(total), quiet), 0));
+        progress.advance(done.saturating_sub(*before));
+        *before = done;
+        let again = || format!("underseal reencrypt {name} --resume-only");
+        match state {
+            Going::Running | Going::Paused => thread::sleep(LOOK),
+            Going::Done => {
+                drop(shown);
+                return say(name, quiet, "done");
+            }
+            Going::Stopped => {
+                let error = Error::new(Exit::Failed, format!("{name}: was stopped"));
+                return Err(error.with_remedy(again()));
+            }
+            Going::Failed => {
+                let why = error.unwrap_or_else(|| "its server says no more".into());
+                return Err(Error::new(Exit::Failed, format!("{name}: {why}")).with_remedy(again()));
+            }
+        }
+    }
+}
+
+fn say(name: &Name, quiet: bool, what: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(&format!("{name}: {what}\n")) }
+}

@@ -1,0 +1,316 @@
+//! A reencryption beside the users of the volume that this process serves: a thread of its own, and what its operator may tell it.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underseal_cipher::Key;
+use underseal_datapath::{Mapping, Pace, Users};
+use underseal_export::control::status::{Going, Mode, Reencryption};
+use underseal_export::control::{Rate, Reencrypter, Refusal, RefusalKind};
+use underseal_volume::reencrypt::{self, Foreground, Ledger as _, Options, Outcome, Progress};
+use underseal_volume::{Header, KeyCheck, UnlockOptions, VolumeKey, luks2::Ledger};
+
+use super::{Bytes, Place, Stood};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+
+/// Requests that are in flight when it begins may take so long.
+const BEGINNING: Duration = Duration::from_secs(60);
+/// A step that is under way ends within this, or somebody else has to look.
+const ENDING: Duration = Duration::from_secs(60);
+
+/// Reencrypts a volume that is open, when it is told to.
+pub(crate) struct Beside {
+    mapping: Arc<Mapping>,
+    place: Arc<Place>,
+    /// How the volume stood when it was opened.
+    stood: Option<Reencryption>,
+    run: Mutex<Option<Arc<Run>>>,
+    /// Held while one begins.
+    beginning: Mutex<()>,
+}
+
+/// One time that it was started.
+struct Run {
+    mode: Mode,
+    pace: Arc<Pace>,
+    ended: Mutex<Option<Ended>>,
+    has_ended: Condvar,
+}
+
+/// How it ended.
+#[derive(Debug, Clone)]
+enum Ended {
+    /// All is new; this tells its key from others.
+    Done(Option<KeyCheck>),
+    Stopped,
+    Failed(String),
+}
+
+impl Beside {
+    /// For a volume that lies at `place`, and stood so when it was opened.
+    pub(crate) fn new(mapping: Arc<Mapping>, place: Place, stood: Option<Stood>) -> Self {
+        let stood = stood.map(Reencryption::from);
+        Self { mapping, place: Arc::new(place), stood, run: Mutex::default(), beginning: Mutex::default() }
+    }
+
+    /// Goes on with what the header says is under way, and returns once it does.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn begin(&self, key: VolumeKey, rate: Rate) -> Result<()> {
+        let _beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.going().is_ok() {
+            return Err(Error::usage("the volume is being reencrypted already"));
+        }
+        let pace = Arc::new(Pace::new(rate.into()));
+        let (tell, begun) = sync_channel(1);
+        let (mapping, place, theirs) = (self.mapping.clone(), self.place.clone(), pace.clone());
+        let body = move || drive(&mapping, &place, &key, &theirs, &tell);
+        let spawned = thread::Builder::new().name("reencrypt".into()).spawn(body);
+        spawned.map_err(|e| Error::new(Exit::Failed, "no thread to reencrypt with").because(&e))?;
+        let lost = |_| Err(Error::new(Exit::Failed, "the thread that reencrypts has ended"));
+        let run = begun.recv().unwrap_or_else(lost)?;
+        *self.last() = Some(run);
+        Ok(())
+    }
+
+    /// Ends it, if it goes on, for the volume is being closed.
+    pub(crate) fn end(&self) {
+        let run = self.last().clone();
+        if let Some(run) = run.filter(|run| run.ended().is_none()) {
+            run.pace.stop();
+            if run.wait(ENDING).is_none() {
+                log::warn!("the reencryption's last step takes long: it is made good when it goes on");
+            }
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Arc<Run>>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that goes on.
+    fn going(&self) -> std::result::Result<Arc<Run>, Refusal> {
+        let going = self.last().clone().filter(|run| run.ended().is_none());
+        going.ok_or_else(|| {
+            let remedy = "`underseal reencrypt` starts it";
+            Refusal::new(RefusalKind::State, "the volume is not being reencrypted", remedy)
+        })
+    }
+}
+
+impl Run {
+    fn lock(&self) -> MutexGuard<'_, Option<Ended>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> Option<Ended> {
+        self.lock().clone()
+    }
+
+    /// How it ended, if it does within `limit`.
+    fn wait(&self, limit: Duration) -> Option<Ended> {
+        let until = Instant::now() + limit;
+        let mut ended = self.lock();
+        while ended.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            ended = self.has_ended.wait_timeout(ended, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        ended.clone()
+    }
+
+    fn status(&self) -> Reencryption {
+        let advance = self.pace.advance();
+        let (state, error) = match self.ended() {
+            None if self.pace.is_paused() => (Going::Paused, None),
+            None => (Going::Running, None),
+            Some(Ended::Stopped) => (Going::Stopped, None),
+            Some(Ended::Done(_)) => (Going::Done, None),
+            Some(Ended::Failed(why)) => (Going::Failed, Some(why)),
+        };
+        let running = state == Going::Running;
+        let nanos = |left: Duration| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        Reencryption {
+            mode: self.mode,
+            state,
+            done: advance.done,
+            total: advance.total,
+            bytes_per_second: if running { advance.rate } else { 0 },
+            left_ns: advance.left.filter(|_| running).map(nanos),
+            rate: self.pace.rate().into(),
+            error,
+        }
+    }
+}
+
+impl Reencrypter for Beside {
+    fn start(&self, old: &Key, new: &Key, rate: Rate) -> std::result::Result<(), Refusal> {
+        let begun = self.keys(old, new).and_then(|key| self.begin(key, rate));
+        begun.map_err(|e| {
+            let kind = match e.exit() {
+                Exit::Usage => RefusalKind::State,
+                Exit::NoKey => RefusalKind::WrongKey,
+                Exit::Unsupported => RefusalKind::Unsupported,
+                Exit::InUse => RefusalKind::Busy,
+                _ => RefusalKind::Failed,
+            };
+            Refusal::new(kind, e.what(), e.remedy().unwrap_or_default())
+        })
+    }
+
+    fn pause(&self) -> std::result::Result<(), Refusal> {
+        self.going().map(|run| run.pace.pause())
+    }
+
+    fn go_on(&self) -> std::result::Result<(), Refusal> {
+        self.going().map(|run| run.pace.go_on())
+    }
+
+    fn stop(&self) -> std::result::Result<(), Refusal> {
+        let run = self.going()?;
+        run.pace.stop();
+        let failed = |why: &str| Err(Refusal::new(RefusalKind::Failed, why, ""));
+        match run.wait(ENDING) {
+            Some(Ended::Stopped | Ended::Done(_)) => Ok(()),
+            Some(Ended::Failed(why)) => failed(&why),
+            None => failed("the step that is under way takes long; it ends after it"),
+        }
+    }
+
+    fn set_rate(&self, rate: Rate) -> std::result::Result<(), Refusal> {
+        self.going().map(|run| run.pace.set_rate(rate.into()))
+    }
+
+    fn status(&self) -> Option<Reencryption> {
+        let run = self.last().clone();
+        run.map(|run| run.status()).or_else(|| self.stood.clone())
+    }
+
+    fn key_check(&self) -> Option<KeyCheck> {
+        match self.last().as_ref()?.ended()? {
+            Ended::Done(check) => check,
+            Ended::Stopped | Ended::Failed(_) => None,
+        }
+    }
+}
+
+impl Beside {
+    /// The keys that a client sent, if they are the header's.
+    fn keys(&self, old: &Key, new: &Key) -> Result<VolumeKey> {
+        let (on, _) = self.place.bytes()?;
+        let header = Header::read(&*on)?;
+        let mut keys = None;
+        for key in [old, new].into_iter().filter(|key| !key.is_empty()) {
+            let key = header.volume_key(Key::new(key.as_bytes())?, &UnlockOptions::default())?;
+            keys = Some(match keys {
+                Some(known) => key.with(known),
+                None => key,
+            });
+        }
+        keys.ok_or_else(|| Error::new(Exit::NoKey, "there are no keys"))
+    }
+}
+
+/// The body of the thread. Whoever started it is told when all is ready, or why it is not.
+fn drive(
+    mapping: &Arc<Mapping>,
+    place: &Place,
+    key: &VolumeKey,
+    pace: &Arc<Pace>,
+    tell: &SyncSender<Result<Arc<Run>>>,
+) {
+    let refuse = |e: Error| {
+        // Who waits for it reads it.
+        let _ = tell.send(Err(e));
+    };
+    let (on, data) = match place.bytes() {
+        Ok(bytes) => bytes,
+        Err(e) => return refuse(e),
+    };
+    let prepared = prepare(mapping, place, key, pace, (&on, &data));
+    let (mut ledger, users) = match prepared {
+        Ok(prepared) => prepared,
+        Err(e) => return refuse(e),
+    };
+    let mode = super::mode(ledger.plan().mode);
+    let run = Run { mode, pace: pace.clone(), ended: Mutex::default(), has_ended: Condvar::new() };
+    let run = Arc::new(run);
+    let _ = tell.send(Ok(run.clone()));
+    log::info!("reencryption: goes on at byte {}", ledger.progress().done);
+    let size = ledger.plan().size;
+    let ended = match carry_out(&data, &mut ledger, &users) {
+        Ok(Outcome::Finished) => {
+            pace.set_position(size, 0);
+            log::info!("reencryption: done");
+            Ended::Done(check(&on, key))
+        }
+        Ok(Outcome::Stopped) => Ended::Stopped,
+        // What it waited for did not come before.
+        Err(_) if pace.is_stopped() => Ended::Stopped,
+        Err(e) => {
+            log::error!("reencryption: failed: {}", e.what());
+            Ended::Failed(e.what())
+        }
+    };
+    if let Ended::Stopped = ended {
+        log::info!("reencryption: stopped at byte {}", ledger.progress().done);
+    }
+    // Who is told that it has ended finds nothing of it in the way.
+    drop((ledger, users));
+    *run.lock() = Some(ended);
+    run.has_ended.notify_all();
+}
+
+fn prepare<'d>(
+    mapping: &Arc<Mapping>,
+    place: &Place,
+    key: &VolumeKey,
+    pace: &Arc<Pace>,
+    (on, data): (&'d Bytes, &Bytes),
+) -> Result<(Ledger<'d>, Users)> {
+    let ledger = Ledger::resume(&**on, key, super::size(data)?, &place.options(None))?;
+    let (plan, progress) = (ledger.plan(), ledger.progress());
+    if plan.size != mapping.size() {
+        let what = format!("the header says {} bytes, the open volume has {}", plan.size, mapping.size());
+        return Err(
+            Error::usage(what).with_remedy("`underseal close` it, and open it again with --reencrypt")
+        );
+    }
+    let sectors = plan.old.cipher.sector_size().max(plan.new.cipher.sector_size());
+    let users = Users::new(mapping.clone(), sectors, pace.clone(), BEGINNING);
+    let users = users.map_err(|e| {
+        let remedy = "`underseal close` it, and open it again with --reencrypt";
+        Error::from(e).with_remedy(remedy)
+    })?;
+    pace.set_position(progress.done, plan.size - progress.done);
+    Ok((ledger, users))
+}
+
+/// What tells the volume's key from others now.
+fn check(on: &Bytes, key: &VolumeKey) -> Option<KeyCheck> {
+    let header = Header::read(&**on).ok()?;
+    let check = |key: &Key| {
+        let key = header.volume_key(Key::new(key.as_bytes()).ok()?, &UnlockOptions::default()).ok()?;
+        header.key_check(&key).ok()
+    };
+    check(key.key()).or_else(|| check(key.other()?))
+}
+
+/// All steps, and in the end the volume as if it had been opened then.
+fn carry_out(data: &Bytes, ledger: &mut Ledger<'_>, users: &Users) -> Result<Outcome> {
+    // Users want processors too.
+    let workers = (Options::default().workers / 2).max(1);
+    let outcome = reencrypt::run(&**data, ledger, users, &Options { workers, ..Options::default() })?;
+    if outcome == Outcome::Finished {
+        let plan = ledger.plan();
+        let whole = users.claim(0..plan.size)?;
+        whole.relay(plan.volume(Progress { done: plan.size, hot: None })?)?;
+    }
+    Ok(outcome)
+}
