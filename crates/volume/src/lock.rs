@@ -93,7 +93,12 @@ impl ReencryptionLock {
         loop {
             let file = match Self::open(&path) {
                 Ok(file) => file,
-                Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                    ) =>
+                {
                     return Ok(None);
                 }
                 Err(e) => return Err(cannot(e)),
@@ -102,7 +107,8 @@ impl ReencryptionLock {
                 Ok(()) => {}
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) => {
-                    let context = "this volume is being reencrypted already; wait until that ends, or stop it";
+                    let context =
+                        "this volume is being reencrypted already; wait until that ends, or stop it";
                     return Err(Error::new(ErrorKind::Busy, context));
                 }
                 Err(e) => return Err(cannot(e.into())),

@@ -16,7 +16,6 @@ mod slot;
 
 pub(super) use activate::activate;
 pub use ledger::{Ledger, ResumeOptions};
-pub(super) use slot::FINAL;
 use slot::{Reencryption, is_reencryption};
 
 use super::Header;

@@ -7,6 +7,7 @@ mod headers;
 mod keyslots;
 mod ours_to_cryptsetup;
 mod plain;
+mod reencrypt;
 mod support;
 mod tampered;
 mod tampered_luks1;

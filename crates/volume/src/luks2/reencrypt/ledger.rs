@@ -122,7 +122,8 @@ pub(super) fn write_segments(
     let old = document.get("segments").and_then(Value::as_object).ok_or_else(lost)?;
     let said = |lay: &Lay| old.get(&lay.number.to_string()).and_then(Value::as_object).ok_or_else(lost);
     let mut segments = Map::new();
-    let mut of_key: Vec<(u32, Vec<String>)> = of.digests().into_iter().map(|digest| (digest, Vec::new())).collect();
+    let mut of_key: Vec<(u32, Vec<String>)> =
+        of.digests().into_iter().map(|digest| (digest, Vec::new())).collect();
     let mut add = |segment: Map<String, Value>, keys: &[Option<u32>]| {
         let number = segments.len().to_string();
         for (_, numbers) in of_key.iter_mut().filter(|(digest, _)| keys.contains(&Some(*digest))) {
@@ -158,7 +159,9 @@ pub(super) fn write_segments(
     let digests = digests.ok_or_else(|| bad("digests: not as they were read"))?;
     for (digest, numbers) in of_key {
         let digest = digests.get_mut(&digest.to_string()).and_then(Value::as_object_mut);
-        digest.ok_or_else(|| bad("digests: not as they were read"))?.insert("segments".into(), json!(numbers));
+        digest
+            .ok_or_else(|| bad("digests: not as they were read"))?
+            .insert("segments".into(), json!(numbers));
     }
     document.insert("segments".into(), Value::Object(segments));
     Ok(())
@@ -213,10 +216,16 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 impl Ledger<'_> {
     fn in_area(&self, at: u64, len: usize) -> Result<u64> {
         let area = &self.of.area;
-        let place = area.start.checked_add(at).filter(|place| {
-            place.checked_add(len as u64).is_some_and(|end| end <= area.end)
-        });
-        let beyond = || Error::new(ErrorKind::TooSmall, format!("{len} bytes at byte {at} are beyond the area of the reencryption"));
+        let place = area
+            .start
+            .checked_add(at)
+            .filter(|place| place.checked_add(len as u64).is_some_and(|end| end <= area.end));
+        let beyond = || {
+            Error::new(
+                ErrorKind::TooSmall,
+                format!("{len} bytes at byte {at} are beyond the area of the reencryption"),
+            )
+        };
         place.ok_or_else(beyond)
     }
 }

@@ -99,7 +99,9 @@ pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: Given, size
         let begins = of.last.segment.offset.max(of.previous.segment.offset);
         given.data_size.checked_sub(begins).is_some_and(|room| room & !511 == size)
     };
-    last.is_some_and(|last| last.size.is_none() || is_hot(last) && of.previous.segment.size.is_none() && to_end())
+    last.is_some_and(|last| {
+        last.size.is_none() || is_hot(last) && of.previous.segment.size.is_none() && to_end()
+    })
 }
 
 /// Of a part that reaches to the end of its device.
@@ -123,7 +125,8 @@ fn parts(metadata: &Metadata, of: &Reencryption) -> Result<Vec<(u32, Part)>> {
         let place = format!("segments.{number}");
         crypt_of(segment, &place)?;
         let which = which(metadata, of, number, segment, start);
-        let which = which.ok_or_else(|| bad(format!("{place}: is neither as the data was nor as it will be")))?;
+        let which =
+            which.ok_or_else(|| bad(format!("{place}: is neither as the data was nor as it will be")))?;
         let end = match segment.size {
             None => OPEN,
             Some(size) => {
@@ -146,8 +149,12 @@ fn which(
     start: u64,
 ) -> Option<Which> {
     let counts_on = segment.crypt.as_ref().map_or(true, |crypt| crypt.iv_tweak == start >> 9);
-    let has_key = |digest: Option<u32>| digest.is_none_or(|digest| metadata.digests[&digest].segments.contains(&number));
-    let lacks_key = |digest: Option<u32>| !digest.is_some_and(|digest| metadata.digests[&digest].segments.contains(&number));
+    let has_key = |digest: Option<u32>| {
+        digest.is_none_or(|digest| metadata.digests[&digest].segments.contains(&number))
+    };
+    let lacks_key = |digest: Option<u32>| {
+        !digest.is_some_and(|digest| metadata.digests[&digest].segments.contains(&number))
+    };
     let (old, new) = (&of.previous, &of.last);
     let is = |lay: &Lay, other: &Lay| {
         lay.is_like(segment) && has_key(lay.digest) && (lay.digest == other.digest || lacks_key(other.digest))
@@ -156,7 +163,9 @@ fn which(
         return None;
     }
     if is_hot(segment) {
-        let both = new.is_like(segment) && has_key(new.digest) && (of.mode != Mode::Reencrypt || has_key(old.digest));
+        let both = new.is_like(segment)
+            && has_key(new.digest)
+            && (of.mode != Mode::Reencrypt || has_key(old.digest));
         return (both && segment.flags.len() == 1).then_some(Which::Hot);
     }
     if !segment.flags.is_empty() {
@@ -164,7 +173,9 @@ fn which(
     }
     let lies_at = |lay: &Lay| lay.segment.offset.checked_add(start) == Some(segment.offset);
     let is_moved = |moved: &Lay| {
-        start == 0 && (moved.segment.offset, moved.segment.size) == (segment.offset, segment.size) && is(moved, new)
+        start == 0
+            && (moved.segment.offset, moved.segment.size) == (segment.offset, segment.size)
+            && is(moved, new)
     };
     match () {
         () if of.moved.as_ref().is_some_and(is_moved) => Some(Which::Moved),
@@ -208,9 +219,8 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
         _ => PAGE,
     }
     .max(unit);
-    let moved = of.moved.as_ref().and_then(|lay| {
-        Some(Moved { lower: lay.segment.offset, len: lay.segment.size? })
-    });
+    let moved =
+        of.moved.as_ref().and_then(|lay| Some(Moved { lower: lay.segment.offset, len: lay.segment.size? }));
     let plan = Plan {
         mode: of.mode,
         direction: of.direction,
@@ -220,7 +230,11 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
         moved,
         protection,
         area: of.area.end - of.area.start,
-        hot_zone: crate::reencrypt::hot_zone(given.hot_zone, alignment, crate::kdf::benchmark::physical_memory()),
+        hot_zone: crate::reencrypt::hot_zone(
+            given.hot_zone,
+            alignment,
+            crate::kdf::benchmark::physical_memory(),
+        ),
         alignment,
     };
     plan.check().map_err(|e| e.within(format_args!("keyslots.{}", of.slot)))?;
@@ -228,7 +242,8 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
     let ends = [Some(plan.old.lower + size), Some(plan.new.lower + size), moved];
     match ends.into_iter().flatten().max() {
         Some(end) if end > given.data_size => {
-            let context = format!("the data reaches to byte {end}, but its device ends at byte {}", given.data_size);
+            let context =
+                format!("the data reaches to byte {end}, but its device ends at byte {}", given.data_size);
             Err(Error::new(ErrorKind::TooSmall, context))
         }
         _ => Ok(plan),
