@@ -96,7 +96,7 @@ impl Disk {
         run(&data, &mut ledger, &Steps(Cell::new(steps)), &Options::default())
     }
 
-    fn bytes(&self) -> [Vec<u8>; 2] {
+    pub(crate) fn bytes(&self) -> [Vec<u8>; 2] {
         [&self.data, &self.header].map(|path| std::fs::read(path).unwrap())
     }
 

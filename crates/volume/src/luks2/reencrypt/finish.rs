@@ -29,13 +29,13 @@ impl Ledger<'_> {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
         // The header is not the volume's, but its own bytes are not left over.
-        let kept = if self.detached { 0 } else { self.header.keyslots_end() };
+        let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
         for range in leftovers.filter(|range| range.start < range.end) {
             storage::scrub(data, range)?;
         }
         storage::sync(data)?;
-        let room = if self.detached {
+        let room = if self.given.detached {
             0
         } else {
             self.plan().new.lower.saturating_sub(self.header.keyslots_begin())

@@ -36,7 +36,7 @@ pub struct Ledger<'d> {
     pub(super) of: Reencryption,
     plan: Plan,
     progress: Progress,
-    pub(super) detached: bool,
+    pub(super) given: Given,
     /// The last segment reaches to the end of the device, however long that is.
     open: bool,
     /// What an update that failed would have recorded.
@@ -71,7 +71,7 @@ impl<'d> Ledger<'d> {
             Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, detached, open, unsure: None, _lock: lock })
+        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: lock })
     }
 
     /// The header as it stands.
@@ -89,6 +89,13 @@ impl<'d> Ledger<'d> {
             return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
         }
         self.take(now)
+    }
+
+    /// Goes on with another plan, which the header holds by now.
+    pub(super) fn taken_over(&mut self, plan: Option<Plan>) -> Result<()> {
+        self.of = parse(&self.header)?;
+        self.plan = plan.unwrap_or_else(|| self.plan.clone());
+        Ok(())
     }
 
     fn take(&mut self, header: Header) -> Result<()> {
@@ -135,7 +142,7 @@ pub(super) fn write_segments(
         let lay = if matches!(which, Which::New | Which::Hot) { &of.last } else { &of.previous };
         let mut segment = said(lay)?.clone();
         let len = range.end - range.start;
-        let is_open = open == Some(range.end) && *which != Which::Hot;
+        let is_open = open == Some(range.end) && matches!(which, Which::Old | Which::New);
         segment.insert("offset".into(), lower.to_string().into());
         segment.insert("size".into(), if is_open { "dynamic".into() } else { len.to_string().into() });
         if lay.crypt().is_some() {

@@ -50,10 +50,7 @@ pub(crate) fn read(
     given: Given,
 ) -> Result<(Plan, Progress)> {
     let found = parts(metadata, of)?;
-    let size = size(metadata, of, &found, given)?;
-    let forms = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
-    let [old, new] = forms;
-    let plan = plan(of, [old?, new?], given, size)?;
+    let plan = planned(metadata, of, key, given, size(metadata, of, &found, given)?)?;
     let mut progress = Progress::default();
     let end = plan.size;
     let found: Vec<Part> = found.into_iter().map(|(_, part)| part.ending_by(end)).collect();
@@ -72,7 +69,22 @@ pub(crate) fn read(
     Ok((plan, progress))
 }
 
-/// The same where all is new: the old key may be gone, and nothing is done with it.
+/// The plan alone, for a volume of this size.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn planned(
+    metadata: &Metadata,
+    of: &Reencryption,
+    key: &VolumeKey,
+    given: Given,
+    size: u64,
+) -> Result<Plan> {
+    let [old, new] = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
+    plan(of, [old?, new?], given, size)
+}
+
+/// The same as [`read`] where all is new: the old key may be gone, and nothing is done with it.
 ///
 /// # Errors
 /// As [`read`].
