@@ -12,7 +12,7 @@
 //!                               '--      a step that was cut: done again; one that cannot be written: undone   recover, undo
 //! ```
 //!
-//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business.
+//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes without a header that is [`state`].
 
 mod engine;
 mod foreground;
@@ -20,6 +20,7 @@ mod ledger;
 mod plan;
 mod protect;
 mod recover;
+pub mod state;
 mod undo;
 mod work;
 

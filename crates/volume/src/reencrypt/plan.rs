@@ -14,13 +14,15 @@ mod check;
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use underseal_cipher::SectorSize;
 
 use crate::volume::Stored;
 use crate::{Hash, Result, Segment, SegmentKind, Volume};
 
 /// What becomes of the volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Another cipher, key, sector size or place.
     Reencrypt,
@@ -31,7 +33,8 @@ pub enum Mode {
 }
 
 /// In which order the steps come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// Upwards.
     Forward,
