@@ -28,3 +28,6 @@ pub use engine::{Options, Outcome, run};
 pub use foreground::{Alone, Claim, Foreground, Pace};
 pub use ledger::Ledger;
 pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, Which, hot_zone, room};
+
+#[cfg(test)]
+mod tests;
