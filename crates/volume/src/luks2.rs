@@ -32,8 +32,11 @@ use uuid::Uuid;
 
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
 pub(crate) use format::format;
+pub use reencrypt::{
+    BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, Passphrase, ResumeOptions,
+    Stage, Status,
+};
 pub(crate) use store::Copies;
-pub use reencrypt::{Ledger, ResumeOptions, Stage, Status};
 pub use tokens::{TokenChoice, TokenToTry};
 pub use update::tokens::{NewToken, token_from_json};
 

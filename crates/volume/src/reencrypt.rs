@@ -12,7 +12,7 @@
 //!                               '--      a step that was cut: done again; one that cannot be written: undone   recover, undo
 //! ```
 //!
-//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business.
+//! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes without a header that is [`state`].
 
 mod engine;
 mod foreground;
@@ -20,6 +20,7 @@ mod ledger;
 mod plan;
 mod protect;
 mod recover;
+pub mod state;
 mod undo;
 mod work;
 
@@ -27,3 +28,6 @@ pub use engine::{Options, Outcome, run};
 pub use foreground::{Alone, Claim, Foreground, Pace};
 pub use ledger::Ledger;
 pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, Which, hot_zone, room};
+
+#[cfg(test)]
+mod tests;

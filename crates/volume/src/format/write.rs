@@ -63,9 +63,18 @@ impl NewHeader {
     /// # Errors
     /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
     pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
+        self.write_as(to, self.detached)
+    }
+
+    /// The same to a file of its own, wherever the data is.
+    pub(crate) fn write_apart(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
+        self.write_as(to, true)
+    }
+
+    fn write_as(&self, to: &(impl Target + ?Sized), detached: bool) -> Result<Header> {
         let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
-        self.make_room(to)?;
+        self.make_room(to, detached)?;
         forget_old_headers(to, keyslots.end.max(*data_offset))?;
         storage::scrub(to, keyslots.clone())?;
         storage::write(to, *place, area.as_bytes())?;
@@ -77,14 +86,18 @@ impl NewHeader {
         Header::parse(to)
     }
 
+    pub(crate) fn of_parts(parts: Parts, key: VolumeKey, detached: bool) -> Self {
+        Self { detached, key, parts }
+    }
+
     /// The volume key.
     pub fn into_key(self) -> VolumeKey {
         self.key
     }
 
-    fn make_room(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+    fn make_room(&self, to: &(impl Target + ?Sized), detached: bool) -> Result<()> {
         let (size, end) = (storage::size(to)?, self.parts.keyslots.end);
-        if size < end && self.detached {
+        if size < end && detached {
             to.set_len(end).map_err(|e| {
                 let context = format!("{size} bytes cannot be made {end}, which the header needs");
                 Error::new(ErrorKind::TooSmall, context).with_source(e)

@@ -3,7 +3,7 @@
 use super::metadata::{Crypt, Metadata, OPAL, Segment};
 use super::reencrypt;
 use crate::{
-    ActivateOptions, DispatchFlags, Error, ErrorKind, Recipe, Result, Volume, VolumeKey, unlock, volume,
+    ActivateOptions, DispatchFlags, Error, ErrorKind, Key, Recipe, Result, Volume, VolumeKey, unlock, volume,
 };
 
 /// Flags of a header that ask for discards to be passed down.
@@ -37,10 +37,10 @@ fn regular(
         let place = || format!("segments.{number}");
         // The reason says the place already.
         let crypt = segment.crypt.as_ref().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-        let protects = metadata.digests.get(&key.digest).is_some_and(|d| d.segments.contains(&number));
-        if !protects {
+        let mut protecting = metadata.digests.iter().filter(|(_, digest)| digest.segments.contains(&number));
+        let Some(key) = protecting.find_map(|(digest, _)| key.of(*digest)) else {
             return Err(Error::new(ErrorKind::WrongKey, "its key is another one").within(place()));
-        }
+        };
         let made = one(segment, crypt, key, (start, data_size), options);
         let made = made.map_err(|e| e.within(place()))?;
         start = start.checked_add(made.len).ok_or_else(|| {
@@ -56,7 +56,7 @@ fn regular(
 fn one(
     segment: &Segment,
     crypt: &Crypt,
-    key: &VolumeKey,
+    key: &Key,
     (start, data_size): (u64, u64),
     options: &ActivateOptions,
 ) -> Result<crate::Segment> {
@@ -70,8 +70,8 @@ fn one(
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
-    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.key.len());
-    let cipher = recipe.build(&key.key)?;
+    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.len());
+    let cipher = recipe.build(key)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
     let made = crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher);
     Ok(made.with_recipe(recipe))
@@ -103,7 +103,8 @@ pub(super) fn refused(requirement: &str) -> Error {
          that began it can finish"
             .into()
     } else if requirement.starts_with("online-reencrypt") {
-        "a reencryption of this volume is under way; finish it first (underseal reencrypt --resume-only)".into()
+        "a reencryption of this volume is under way; finish it first (underseal reencrypt --resume-only)"
+            .into()
     } else if requirement == "opal" || requirement.starts_with("opal-") {
         format!("config.requirements: {OPAL}")
     } else {

@@ -90,25 +90,28 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>;
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
     let mut usable: Vec<u32> = usable.into_iter().map(|(number, _)| number).collect();
     // The key of what the volume begins with comes first.
-    let begins = |number: &u32| digest_of(metadata, *number).is_some_and(|(_, digest)| digest.segments.contains(&0));
+    let begins =
+        |number: &u32| digest_of(metadata, *number).is_some_and(|(_, digest)| digest.segments.contains(&0));
     usable.sort_by_key(|number| reencrypt::is_under_way(metadata) && !begins(number));
     let first = match options.slot {
         Some(number) if !metadata.keyslots.contains_key(&number) => {
             return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use")));
         }
         Some(number) => number,
-        None => *usable.first().ok_or_else(|| {
-            Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data")
-        })?,
+        None => *usable
+            .first()
+            .ok_or_else(|| Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"))?,
     };
     let key = |number: u32| digest_of(metadata, number).map(|(digest, _)| digest);
-    let (these, others): (Vec<u32>, Vec<u32>) =
-        usable.into_iter().partition(|number| !reencrypt::is_under_way(metadata) || key(*number) == key(first));
+    let (these, others): (Vec<u32>, Vec<u32>) = usable
+        .into_iter()
+        .partition(|number| !reencrypt::is_under_way(metadata) || key(*number) == key(first));
     let named = options.slot.map(|number| vec![number]);
     Ok([named.unwrap_or(these), others])
 }
 
-/// Whether a keyslot holds a key of the data, and not one of nothing. The new key of a reencryption that has only begun is one.
+/// Whether a keyslot holds a key of the data, and not one of nothing. Both keys of a reencryption
+/// are.
 pub(super) fn opens_data(metadata: &Metadata, number: u32) -> bool {
     digest_of(metadata, number).is_some_and(|(_, digest)| protects_data(metadata, digest))
 }
@@ -153,8 +156,6 @@ fn digest_of(metadata: &Metadata, slot: u32) -> Option<(u32, &Digest)> {
 }
 
 fn protects_data(metadata: &Metadata, digest: &Digest) -> bool {
-    digest.segments.iter().any(|number| {
-        let segment = &metadata.segments[number];
-        !segment.is_backup() || segment.flags.iter().any(|flag| flag == reencrypt::FINAL)
-    })
+    let under_way = reencrypt::is_under_way(metadata);
+    digest.segments.iter().any(|number| under_way || !metadata.segments[number].is_backup())
 }

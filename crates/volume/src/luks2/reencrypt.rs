@@ -8,15 +8,22 @@
 //! `begin` writes all of it for the first time, in one update of the header.
 
 mod activate;
+mod arrange;
+mod begin;
+mod change;
+mod decrypt;
 mod digest;
+mod encrypt;
 mod finish;
 mod ledger;
 mod shape;
 mod slot;
 
 pub(super) use activate::activate;
+pub use begin::{BeginOptions, NewKey, Passphrase};
+pub use decrypt::DecryptOptions;
+pub use encrypt::{EncryptOptions, NewVolume};
 pub use ledger::{Ledger, ResumeOptions};
-pub(super) use slot::FINAL;
 use slot::{Reencryption, is_reencryption};
 
 use super::Header;

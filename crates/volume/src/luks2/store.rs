@@ -156,6 +156,22 @@ impl Copies {
         storage::sync(to)
     }
 
+    /// The same with another document, which `edit` makes of this one, its parse and the size of a copy.
+    ///
+    /// # Errors
+    /// Those of `edit`; `BadOption` when the metadata does not fit its area, `BadHeader` when no reader would take it.
+    pub(crate) fn edited(
+        self,
+        edit: impl FnOnce(&mut Map<String, Value>, &Metadata, u64) -> Result<()>,
+    ) -> Result<Self> {
+        let metadata = self.metadata()?;
+        let mut document = metadata.document.clone();
+        edit(&mut document, &metadata, self.binary.size)?;
+        let edited = Self::new(self.binary, &document)?;
+        edited.metadata()?;
+        Ok(edited)
+    }
+
     /// The metadata, read back from the bytes that are going to be written.
     pub(crate) fn metadata(&self) -> Result<Metadata> {
         Metadata::parse(json::parse_area(&self.area)?, self.binary.size)

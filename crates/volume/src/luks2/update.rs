@@ -5,8 +5,9 @@
 //! ```
 
 mod config;
-mod keyslots;
+pub(super) mod keyslots;
 mod restore;
+pub(super) mod room;
 mod tidy;
 pub(super) mod tokens;
 pub(super) mod words;

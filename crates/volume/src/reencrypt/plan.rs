@@ -14,13 +14,15 @@ mod check;
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use underseal_cipher::SectorSize;
 
 use crate::volume::Stored;
 use crate::{Hash, Result, Segment, SegmentKind, Volume};
 
 /// What becomes of the volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Another cipher, key, sector size or place.
     Reencrypt,
@@ -31,7 +33,8 @@ pub enum Mode {
 }
 
 /// In which order the steps come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// Upwards.
     Forward,
@@ -343,15 +346,14 @@ impl Plan {
 
     /// Places on the data device that hold old bytes when all is new, and are not the volume's any more.
     pub fn leftovers(&self) -> Vec<Range<u64>> {
-        let new = self.new.lower..self.new.lower + self.size;
-        let moved = self.moved.map(|moved| moved.lower..moved.lower + moved.len);
-        let old = self.old.lower..self.old.lower + self.size;
-        let beyond = |range: Range<u64>| {
-            let below = range.start..range.end.min(new.start);
-            let above = range.start.max(new.end)..range.end;
-            [below, above].into_iter().filter(|range| range.start < range.end)
-        };
-        moved.into_iter().chain([old]).flat_map(beyond).collect()
+        let (old, new) = (self.old.lower, self.new.lower);
+        let first = self.moved.map_or(0, |moved| moved.len);
+        // A shift towards the end leaves what lay before; where a first run was moved away, something else has its place.
+        let shifted =
+            if old < new { old + first..new.min(old + self.size) } else { new + self.size..old + self.size };
+        let moved = self.moved.filter(|moved| moved.lower != new);
+        let moved = moved.map(|moved| moved.lower..moved.lower + moved.len);
+        [Some(shifted), moved].into_iter().flatten().filter(|place| place.start < place.end).collect()
     }
 }
 

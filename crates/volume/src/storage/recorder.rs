@@ -3,21 +3,33 @@
 mod crash;
 
 use std::any::Any;
-use std::cell::{Ref, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::ops::Range;
+use std::sync::{Mutex, RwLock, RwLockReadGuard};
 
 use super::{ReadAt, Target};
 
 enum Event {
     Write(u64, Vec<u8>),
-    Sync,
+    /// What was written to this range is on disk.
+    Sync(Range<u64>),
 }
 
+/// All of a disk.
+const ALL: Range<u64> = 0..u64::MAX;
+
 pub(crate) struct Recorder {
-    bytes: RefCell<Vec<u8>>,
-    events: RefCell<Vec<Event>>,
+    bytes: RwLock<Vec<u8>>,
+    events: Mutex<Vec<Event>>,
+}
+
+/// A part of it that is a disk of its own: it is synced alone, and written in an order of its own.
+pub(crate) struct Part<'r> {
+    of: &'r Recorder,
+    range: Range<u64>,
 }
 
 impl Recorder {
@@ -25,45 +37,83 @@ impl Recorder {
         Self { bytes: bytes.into(), events: Vec::new().into() }
     }
 
-    pub(crate) fn bytes(&self) -> Ref<'_, Vec<u8>> {
-        self.bytes.borrow()
+    pub(crate) fn bytes(&self) -> RwLockReadGuard<'_, Vec<u8>> {
+        self.bytes.read().unwrap()
     }
 
     pub(crate) fn is_untouched(&self) -> bool {
-        self.events.borrow().is_empty()
+        self.events.lock().unwrap().is_empty()
     }
 
     pub(crate) fn forget_events(&self) {
-        self.events.borrow_mut().clear();
+        self.events.lock().unwrap().clear();
+    }
+
+    /// A part as a disk.
+    pub(crate) fn part(&self, range: Range<u64>) -> Part<'_> {
+        Part { of: self, range }
+    }
+
+    fn push(&self, event: Event) {
+        if let Event::Write(offset, bytes) = &event {
+            apply(&mut self.bytes.write().unwrap(), *offset, bytes);
+        }
+        self.events.lock().unwrap().push(event);
     }
 
     /// The disk as it may be after a crash at any moment since its bytes were `synced`; see [`crash::each`].
     pub(crate) fn each_crash(&self, synced: Vec<u8>, check: impl FnMut(&[u8], &str)) {
-        let events = self.events.take();
-        assert!(matches!(events.last(), Some(Event::Sync)), "all is on disk in the end");
+        let events = std::mem::take(&mut *self.events.lock().unwrap());
+        assert!(matches!(events.last(), Some(Event::Sync(_))), "all is on disk in the end");
         crash::each(&events, synced, check);
     }
 }
 
 impl ReadAt for Recorder {
     fn size(&self) -> io::Result<u64> {
-        self.bytes.borrow()[..].size()
+        self.bytes()[..].size()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.bytes.borrow()[..].read_exact_at(buf, offset)
+        self.bytes()[..].read_exact_at(buf, offset)
     }
 }
 
 impl Target for Recorder {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        apply(&mut self.bytes.borrow_mut(), offset, bytes);
-        self.events.borrow_mut().push(Event::Write(offset, bytes.to_vec()));
+        self.push(Event::Write(offset, bytes.to_vec()));
         Ok(())
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.events.borrow_mut().push(Event::Sync);
+        self.push(Event::Sync(ALL));
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl ReadAt for Part<'_> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.range.end - self.range.start)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        assert!(offset + buf.len() as u64 <= self.size()?);
+        self.of.read_exact_at(buf, self.range.start + offset)
+    }
+}
+
+impl Target for Part<'_> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        assert!(offset + bytes.len() as u64 <= self.size()?);
+        self.of.write_all_at(bytes, self.range.start + offset)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.of.push(Event::Sync(self.range.clone()));
         Ok(())
     }
 

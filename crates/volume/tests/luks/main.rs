@@ -7,6 +7,8 @@ mod headers;
 mod keyslots;
 mod ours_to_cryptsetup;
 mod plain;
+mod reencrypt;
+mod reencrypt_both;
 mod support;
 mod tampered;
 mod tampered_luks1;

@@ -293,7 +293,7 @@ fn luks2_metadata_that_breaks_a_rule_is_refused() {
         (
             "reencryption",
             with_value("/config/requirements", json!({"mandatory": ["online-reencrypt-v2"]})),
-            Activate(ErrorKind::Unsupported),
+            Activate(ErrorKind::BadHeader),
         ),
         ("requirements odd", with_value("/config/requirements", json!({"mandatory": "x"})), bad()),
         ("requirements none", with_value("/config/requirements", json!({"mandatory": []})), Opens),

@@ -17,7 +17,8 @@ pub(super) fn verified(
     key: &VolumeKey,
     given: Given,
 ) -> Result<(Plan, Progress)> {
-    let keys = of.digests().into_iter().map(|digest| key.of(digest).ok_or_else(|| shape::lacks(metadata, digest)));
+    let keys =
+        of.digests().into_iter().map(|digest| key.of(digest).ok_or_else(|| shape::lacks(metadata, digest)));
     digest::verify(metadata, of, &keys.collect::<Result<Vec<_>>>()?)?;
     shape::read(metadata, of, key, given)
 }

@@ -32,7 +32,8 @@ pub(crate) fn verify(metadata: &Metadata, reencryption: &Reencryption, keys: &[&
     let input = input(&metadata.document, reencryption, keys)?;
     let budget = Budget::new(KdfLimits::default());
     let place = format_args!("digests.{}", reencryption.digest);
-    let found = budget.derive(&check.kdf, input.as_bytes(), check.digest.len()).map_err(|e| e.within(place))?;
+    let found =
+        budget.derive(&check.kdf, input.as_bytes(), check.digest.len()).map_err(|e| e.within(place))?;
     // Comparing keys takes constant time.
     if to_key(&check.digest)? == found {
         return Ok(());
@@ -93,11 +94,7 @@ fn keyslot<'d>(
     Ok(())
 }
 
-fn segment<'d>(
-    document: &'d Map<String, Value>,
-    lay: &Lay,
-    parts: &mut Vec<Cow<'d, [u8]>>,
-) -> Result<()> {
+fn segment<'d>(document: &'d Map<String, Value>, lay: &Lay, parts: &mut Vec<Cow<'d, [u8]>>) -> Result<()> {
     let segment = entry(document, "segments", lay.number);
     parts.push(text(&segment.field("type")?)?);
     parts.push(wide(&segment.field("offset")?)?);
@@ -121,7 +118,9 @@ fn entry<'d>(document: &'d Map<String, Value>, part: &str, number: u32) -> Node<
 fn text<'d>(node: &Node<'d>) -> Result<Cow<'d, [u8]>> {
     let text = node.text()?;
     if !(1..=LONGEST).contains(&text.len()) {
-        return Err(node.error(ErrorKind::BadHeader, format_args!("{} bytes: from 1 to {LONGEST}", text.len())));
+        return Err(
+            node.error(ErrorKind::BadHeader, format_args!("{} bytes: from 1 to {LONGEST}", text.len()))
+        );
     }
     Ok(Cow::Borrowed(text.as_bytes()))
 }

@@ -14,8 +14,8 @@ use super::ledger::Ledger;
 use super::slot::{Reencryption, bad, is_reencryption};
 use crate::lock::LockTo;
 use crate::luks2::metadata::Metadata;
-use crate::luks2::update::words;
 use crate::luks2::store;
+use crate::luks2::update::words;
 use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
 
@@ -29,15 +29,20 @@ impl Ledger<'_> {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
         // The header is not the volume's, but its own bytes are not left over.
-        let kept = if self.detached { 0 } else { self.header.keyslots_end() };
+        let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
         for range in leftovers.filter(|range| range.start < range.end) {
             storage::scrub(data, range)?;
         }
         storage::sync(data)?;
-        let room = if self.detached { 0 } else { self.plan().new.lower.saturating_sub(self.header.keyslots_begin()) };
+        let room = if self.given.detached {
+            0
+        } else {
+            self.plan().new.lower.saturating_sub(self.header.keyslots_begin())
+        };
         let Self { header, on, of, .. } = self;
-        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
+        let edit =
+            |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
         let areas = header.update(*on, edit, |_| Ok(()))?;
         // Nobody else may have put something there since.
         let _lock = on.lock(LockTo::Change)?;

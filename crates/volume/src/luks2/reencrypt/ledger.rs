@@ -36,7 +36,7 @@ pub struct Ledger<'d> {
     pub(super) of: Reencryption,
     plan: Plan,
     progress: Progress,
-    pub(super) detached: bool,
+    pub(super) given: Given,
     /// The last segment reaches to the end of the device, however long that is.
     open: bool,
     /// What an update that failed would have recorded.
@@ -71,7 +71,7 @@ impl<'d> Ledger<'d> {
             Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, detached, open, unsure: None, _lock: lock })
+        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: lock })
     }
 
     /// The header as it stands.
@@ -89,6 +89,13 @@ impl<'d> Ledger<'d> {
             return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
         }
         self.take(now)
+    }
+
+    /// Goes on with another plan, which the header holds by now.
+    pub(super) fn taken_over(&mut self, plan: Option<Plan>) -> Result<()> {
+        self.of = parse(&self.header)?;
+        self.plan = plan.unwrap_or_else(|| self.plan.clone());
+        Ok(())
     }
 
     fn take(&mut self, header: Header) -> Result<()> {
@@ -122,7 +129,8 @@ pub(super) fn write_segments(
     let old = document.get("segments").and_then(Value::as_object).ok_or_else(lost)?;
     let said = |lay: &Lay| old.get(&lay.number.to_string()).and_then(Value::as_object).ok_or_else(lost);
     let mut segments = Map::new();
-    let mut of_key: Vec<(u32, Vec<String>)> = of.digests().into_iter().map(|digest| (digest, Vec::new())).collect();
+    let mut of_key: Vec<(u32, Vec<String>)> =
+        of.digests().into_iter().map(|digest| (digest, Vec::new())).collect();
     let mut add = |segment: Map<String, Value>, keys: &[Option<u32>]| {
         let number = segments.len().to_string();
         for (_, numbers) in of_key.iter_mut().filter(|(digest, _)| keys.contains(&Some(*digest))) {
@@ -134,7 +142,7 @@ pub(super) fn write_segments(
         let lay = if matches!(which, Which::New | Which::Hot) { &of.last } else { &of.previous };
         let mut segment = said(lay)?.clone();
         let len = range.end - range.start;
-        let is_open = open == Some(range.end) && *which != Which::Hot;
+        let is_open = open == Some(range.end) && matches!(which, Which::Old | Which::New);
         segment.insert("offset".into(), lower.to_string().into());
         segment.insert("size".into(), if is_open { "dynamic".into() } else { len.to_string().into() });
         if lay.crypt().is_some() {
@@ -158,7 +166,9 @@ pub(super) fn write_segments(
     let digests = digests.ok_or_else(|| bad("digests: not as they were read"))?;
     for (digest, numbers) in of_key {
         let digest = digests.get_mut(&digest.to_string()).and_then(Value::as_object_mut);
-        digest.ok_or_else(|| bad("digests: not as they were read"))?.insert("segments".into(), json!(numbers));
+        digest
+            .ok_or_else(|| bad("digests: not as they were read"))?
+            .insert("segments".into(), json!(numbers));
     }
     document.insert("segments".into(), Value::Object(segments));
     Ok(())
@@ -213,10 +223,16 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 impl Ledger<'_> {
     fn in_area(&self, at: u64, len: usize) -> Result<u64> {
         let area = &self.of.area;
-        let place = area.start.checked_add(at).filter(|place| {
-            place.checked_add(len as u64).is_some_and(|end| end <= area.end)
-        });
-        let beyond = || Error::new(ErrorKind::TooSmall, format!("{len} bytes at byte {at} are beyond the area of the reencryption"));
+        let place = area
+            .start
+            .checked_add(at)
+            .filter(|place| place.checked_add(len as u64).is_some_and(|end| end <= area.end));
+        let beyond = || {
+            Error::new(
+                ErrorKind::TooSmall,
+                format!("{len} bytes at byte {at} are beyond the area of the reencryption"),
+            )
+        };
         place.ok_or_else(beyond)
     }
 }

@@ -50,10 +50,7 @@ pub(crate) fn read(
     given: Given,
 ) -> Result<(Plan, Progress)> {
     let found = parts(metadata, of)?;
-    let size = size(metadata, of, &found, given)?;
-    let forms = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
-    let [old, new] = forms;
-    let plan = plan(of, [old?, new?], given, size)?;
+    let plan = planned(metadata, of, key, given, size(metadata, of, &found, given)?)?;
     let mut progress = Progress::default();
     let end = plan.size;
     let found: Vec<Part> = found.into_iter().map(|(_, part)| part.ending_by(end)).collect();
@@ -72,7 +69,22 @@ pub(crate) fn read(
     Ok((plan, progress))
 }
 
-/// The same where all is new: the old key may be gone, and nothing is done with it.
+/// The plan alone, for a volume of this size.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn planned(
+    metadata: &Metadata,
+    of: &Reencryption,
+    key: &VolumeKey,
+    given: Given,
+    size: u64,
+) -> Result<Plan> {
+    let [old, new] = [&of.previous, &of.last].map(|lay| form(metadata, lay, key, given));
+    plan(of, [old?, new?], given, size)
+}
+
+/// The same as [`read`] where all is new: the old key may be gone, and nothing is done with it.
 ///
 /// # Errors
 /// As [`read`].
@@ -99,7 +111,9 @@ pub(crate) fn is_open(metadata: &Metadata, of: &Reencryption, given: Given, size
         let begins = of.last.segment.offset.max(of.previous.segment.offset);
         given.data_size.checked_sub(begins).is_some_and(|room| room & !511 == size)
     };
-    last.is_some_and(|last| last.size.is_none() || is_hot(last) && of.previous.segment.size.is_none() && to_end())
+    last.is_some_and(|last| {
+        last.size.is_none() || is_hot(last) && of.previous.segment.size.is_none() && to_end()
+    })
 }
 
 /// Of a part that reaches to the end of its device.
@@ -123,7 +137,8 @@ fn parts(metadata: &Metadata, of: &Reencryption) -> Result<Vec<(u32, Part)>> {
         let place = format!("segments.{number}");
         crypt_of(segment, &place)?;
         let which = which(metadata, of, number, segment, start);
-        let which = which.ok_or_else(|| bad(format!("{place}: is neither as the data was nor as it will be")))?;
+        let which =
+            which.ok_or_else(|| bad(format!("{place}: is neither as the data was nor as it will be")))?;
         let end = match segment.size {
             None => OPEN,
             Some(size) => {
@@ -146,8 +161,12 @@ fn which(
     start: u64,
 ) -> Option<Which> {
     let counts_on = segment.crypt.as_ref().map_or(true, |crypt| crypt.iv_tweak == start >> 9);
-    let has_key = |digest: Option<u32>| digest.is_none_or(|digest| metadata.digests[&digest].segments.contains(&number));
-    let lacks_key = |digest: Option<u32>| !digest.is_some_and(|digest| metadata.digests[&digest].segments.contains(&number));
+    let has_key = |digest: Option<u32>| {
+        digest.is_none_or(|digest| metadata.digests[&digest].segments.contains(&number))
+    };
+    let lacks_key = |digest: Option<u32>| {
+        !digest.is_some_and(|digest| metadata.digests[&digest].segments.contains(&number))
+    };
     let (old, new) = (&of.previous, &of.last);
     let is = |lay: &Lay, other: &Lay| {
         lay.is_like(segment) && has_key(lay.digest) && (lay.digest == other.digest || lacks_key(other.digest))
@@ -156,7 +175,9 @@ fn which(
         return None;
     }
     if is_hot(segment) {
-        let both = new.is_like(segment) && has_key(new.digest) && (of.mode != Mode::Reencrypt || has_key(old.digest));
+        let both = new.is_like(segment)
+            && has_key(new.digest)
+            && (of.mode != Mode::Reencrypt || has_key(old.digest));
         return (both && segment.flags.len() == 1).then_some(Which::Hot);
     }
     if !segment.flags.is_empty() {
@@ -164,7 +185,9 @@ fn which(
     }
     let lies_at = |lay: &Lay| lay.segment.offset.checked_add(start) == Some(segment.offset);
     let is_moved = |moved: &Lay| {
-        start == 0 && (moved.segment.offset, moved.segment.size) == (segment.offset, segment.size) && is(moved, new)
+        start == 0
+            && (moved.segment.offset, moved.segment.size) == (segment.offset, segment.size)
+            && is(moved, new)
     };
     match () {
         () if of.moved.as_ref().is_some_and(is_moved) => Some(Which::Moved),
@@ -208,9 +231,8 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
         _ => PAGE,
     }
     .max(unit);
-    let moved = of.moved.as_ref().and_then(|lay| {
-        Some(Moved { lower: lay.segment.offset, len: lay.segment.size? })
-    });
+    let moved =
+        of.moved.as_ref().and_then(|lay| Some(Moved { lower: lay.segment.offset, len: lay.segment.size? }));
     let plan = Plan {
         mode: of.mode,
         direction: of.direction,
@@ -220,7 +242,11 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
         moved,
         protection,
         area: of.area.end - of.area.start,
-        hot_zone: crate::reencrypt::hot_zone(given.hot_zone, alignment, crate::kdf::benchmark::physical_memory()),
+        hot_zone: crate::reencrypt::hot_zone(
+            given.hot_zone,
+            alignment,
+            crate::kdf::benchmark::physical_memory(),
+        ),
         alignment,
     };
     plan.check().map_err(|e| e.within(format_args!("keyslots.{}", of.slot)))?;
@@ -228,7 +254,8 @@ fn plan(of: &Reencryption, [old, new]: [Stored; 2], given: Given, size: u64) -> 
     let ends = [Some(plan.old.lower + size), Some(plan.new.lower + size), moved];
     match ends.into_iter().flatten().max() {
         Some(end) if end > given.data_size => {
-            let context = format!("the data reaches to byte {end}, but its device ends at byte {}", given.data_size);
+            let context =
+                format!("the data reaches to byte {end}, but its device ends at byte {}", given.data_size);
             Err(Error::new(ErrorKind::TooSmall, context))
         }
         _ => Ok(plan),

@@ -106,7 +106,7 @@ impl Reencryption {
                 Some((number, _)) => Err(bad(format!(
                     "keyslots.{number}: is a reencryption's, but config.requirements names none"
                 ))),
-                None => no_flags(metadata).map(|()| None),
+                None => no_step(metadata).map(|()| None),
             };
         };
         let Some((&slot, found)) = first else {
@@ -161,7 +161,9 @@ impl Reencryption {
         let its = self.digests();
         let other = |(number, digest): &(&u32, &Digest)| !digest.segments.is_empty() && !its.contains(number);
         match metadata.digests.iter().find(other) {
-            Some((number, _)) => Err(bad(format!("digests.{number}.segments: its key is no part of the reencryption"))),
+            Some((number, _)) => {
+                Err(bad(format!("digests.{number}.segments: its key is no part of the reencryption")))
+            }
             None => Ok(()),
         }
     }
@@ -202,7 +204,9 @@ impl Reencryption {
         };
         let place = format!("segments.{}.offset", self.last.number);
         match self.resilience.shift {
-            None if old != new => Err(bad(format!("{place}: {new}, but data that is not moved was at {old}"))),
+            None if old != new => {
+                Err(bad(format!("{place}: {new}, but data that is not moved was at {old}")))
+            }
             Some(shift) if by != Some(shift) => {
                 Err(bad(format!("{place}: {new} is not {shift} bytes from {old} in its direction")))
             }
@@ -283,10 +287,10 @@ pub(crate) fn is_reencryption(name: &str) -> bool {
     version.is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Without a reencryption no segment is one's.
-fn no_flags(metadata: &Metadata) -> Result<()> {
-    let of_one = |segment: &&Segment| segment.is_backup() || segment.flags.iter().any(|flag| flag == HOT);
-    match metadata.segments.iter().find(|(_, segment)| of_one(segment)) {
+/// Without a reencryption no step is under way.
+fn no_step(metadata: &Metadata) -> Result<()> {
+    let is_hot = |segment: &&Segment| segment.flags.iter().any(|flag| flag == HOT);
+    match metadata.segments.iter().find(|(_, segment)| is_hot(segment)) {
         Some((number, _)) => Err(bad(format!(
             "segments.{number}.flags: is a reencryption's, but config.requirements names none"
         ))),
@@ -324,7 +328,9 @@ fn resilience(area: &Node<'_>, len: u64) -> Result<Resilience> {
         let field = area.field("shift_size")?;
         match field.number_text()? {
             0 => Err(field.error(ErrorKind::BadHeader, "moves nothing")),
-            size if !size.is_multiple_of(512) => Err(field.error(ErrorKind::BadHeader, "is no whole number of sectors")),
+            size if !size.is_multiple_of(512) => {
+                Err(field.error(ErrorKind::BadHeader, "is no whole number of sectors"))
+            }
             size => Ok(Some(size)),
         }
     };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use underseal_cipher::{CipherSpec, Key};
 
+use super::room::Room;
 use super::words;
 use crate::keyslots::{free_number, last_keyslot, no_room, not_in_use};
 use crate::luks2::format::digest;
@@ -70,7 +71,7 @@ impl Header {
         let edit = |document: &mut Document, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
             let number = number(metadata, new.number)?;
-            let offset = free_area(metadata, header_size, area_size(made.key_len))?;
+            let offset = Room::of(metadata, header_size).take(made.area_size())?;
             words::insert(document, "keyslots", number, made.json(offset))?;
             bind(document, metadata, number)?;
             if new.recovery {
@@ -142,7 +143,7 @@ impl Header {
         let edit = |document: &mut Document, metadata: &Metadata| {
             usable(metadata, *old)?;
             let other = number(metadata, chosen.filter(|chosen| chosen != old))?;
-            let offset = free_area(metadata, header_size, area_size(made.key_len))?;
+            let offset = Room::of(metadata, header_size).take(made.area_size())?;
             words::bind(document, key.digest, other)?;
             let numbers = if chosen.is_some_and(|chosen| chosen != *old) {
                 words::name_in_tokens(document, *old, other)?;
@@ -164,7 +165,7 @@ impl Header {
         let number = opened.slot;
         let edit = |document: &mut Document, metadata: &Metadata| {
             let (offset, size) = usable(metadata, number)?.area;
-            if size < area_size(made.key_len) {
+            if size < made.area_size() {
                 return Err(no_room(format!(
                     "keyslot {number} has {size} bytes, which do not hold a new one"
                 )));
@@ -196,17 +197,22 @@ impl Header {
 }
 
 /// A keyslot without a place: all that takes time.
-struct Made {
+pub(in crate::luks2) struct Made {
     slot: NewSlot,
-    hash: Hash,
+    pub(in crate::luks2) hash: Hash,
     key_len: usize,
     sealed: Key,
     priority: Priority,
 }
 
 impl Made {
+    /// How long its area is.
+    pub(in crate::luks2) fn area_size(&self) -> u64 {
+        area_size(self.key_len)
+    }
+
     /// What is not said of the new one is as with the one that it replaces, if any.
-    fn new(
+    pub(in crate::luks2) fn new(
         metadata: &Metadata,
         key: &Key,
         passphrase: &Key,
@@ -227,7 +233,7 @@ impl Made {
         Ok(Self { slot, hash, key_len: key.len(), sealed, priority: new.priority.unwrap_or(kept) })
     }
 
-    fn json(&self, offset: u64) -> Value {
+    pub(in crate::luks2) fn json(&self, offset: u64) -> Value {
         let mut json = self.slot.json(self.key_len, offset);
         if let Some(json) = json.as_object_mut() {
             words::set_priority(json, self.priority);
@@ -235,7 +241,7 @@ impl Made {
         json
     }
 
-    fn write(&self, on: &(impl Target + ?Sized), offset: u64) -> Result<()> {
+    pub(in crate::luks2) fn write(&self, on: &(impl Target + ?Sized), offset: u64) -> Result<()> {
         storage::write(on, offset, self.sealed.as_bytes())?;
         storage::sync(on)
     }
@@ -259,26 +265,6 @@ fn number(metadata: &Metadata, chosen: Option<u32>) -> Result<u32> {
 }
 
 /// The first number that is free in a part of the metadata.
-fn free<T>(part: &BTreeMap<u32, T>) -> Option<u32> {
+pub(in crate::luks2) fn free<T>(part: &BTreeMap<u32, T>) -> Option<u32> {
     (0..MAX_OBJECTS).find(|number| !part.contains_key(number))
-}
-
-/// The first place between the areas that are in use where another of `len` bytes fits.
-pub(super) fn free_area(metadata: &Metadata, header_size: u64, len: u64) -> Result<u64> {
-    const ALIGNMENT: u64 = 4096;
-    let end = 2 * header_size + metadata.config.keyslots_size;
-    let mut areas: Vec<(u64, u64)> = metadata.keyslots.values().map(|slot| slot.area).collect();
-    areas.sort_unstable();
-    // Whatever was read has its areas within the header and apart from each other.
-    let mut at = 2 * header_size;
-    for (offset, size) in areas {
-        if offset.checked_sub(at).is_some_and(|room| room >= len) {
-            return Ok(at);
-        }
-        at = at.max((offset + size).next_multiple_of(ALIGNMENT));
-    }
-    if end.checked_sub(at).is_some_and(|room| room >= len) {
-        return Ok(at);
-    }
-    Err(no_room(format!("no {len} bytes are left for the keyslot's area")))
 }

@@ -6,13 +6,21 @@ use serde_json::{Map, Value, json};
 use crate::{Error, ErrorKind, Priority, Result};
 
 /// Puts something under its number into one of the document's parts.
-pub(in crate::luks2) fn insert(document: &mut Map<String, Value>, part: &str, number: u32, value: Value) -> Result<()> {
+pub(in crate::luks2) fn insert(
+    document: &mut Map<String, Value>,
+    part: &str,
+    number: u32,
+    value: Value,
+) -> Result<()> {
     object(document.get_mut(part), part)?.insert(number.to_string(), value);
     Ok(())
 }
 
 /// What is said of one keyslot.
-pub(in crate::luks2) fn keyslot(document: &mut Map<String, Value>, number: u32) -> Result<&mut Map<String, Value>> {
+pub(in crate::luks2) fn keyslot(
+    document: &mut Map<String, Value>,
+    number: u32,
+) -> Result<&mut Map<String, Value>> {
     let keyslots = object(document.get_mut("keyslots"), "keyslots")?;
     object(keyslots.get_mut(&number.to_string()), "keyslots")
 }
@@ -42,7 +50,11 @@ pub(in crate::luks2) fn rename_keyslot(document: &mut Map<String, Value>, old: u
 }
 
 /// Lets each token that names the one keyslot name the other, too.
-pub(in crate::luks2) fn name_in_tokens(document: &mut Map<String, Value>, one: u32, other: u32) -> Result<()> {
+pub(in crate::luks2) fn name_in_tokens(
+    document: &mut Map<String, Value>,
+    one: u32,
+    other: u32,
+) -> Result<()> {
     for token in object(document.get_mut("tokens"), "tokens")?.values_mut() {
         let slots = keyslots_of(token, "tokens")?;
         if slots.iter().any(|slot| slot.as_str() == Some(&one.to_string())) {
@@ -79,7 +91,10 @@ fn keyslots_of<'d>(entry: &'d mut Value, part: &str) -> Result<&'d mut Vec<Value
     entry.get_mut("keyslots").and_then(Value::as_array_mut).ok_or_else(|| missing(part))
 }
 
-pub(in crate::luks2) fn object<'d>(value: Option<&'d mut Value>, part: &str) -> Result<&'d mut Map<String, Value>> {
+pub(in crate::luks2) fn object<'d>(
+    value: Option<&'d mut Value>,
+    part: &str,
+) -> Result<&'d mut Map<String, Value>> {
     value.and_then(Value::as_object_mut).ok_or_else(|| missing(part))
 }
 

@@ -24,7 +24,13 @@ pub(super) fn each(events: &[Event], mut synced: Vec<u8>, mut check: impl FnMut(
     for (i, event) in events.iter().enumerate() {
         match event {
             Event::Write(offset, bytes) => pending.push((*offset, bytes)),
-            Event::Sync => pending.drain(..).for_each(|(offset, bytes)| apply(&mut synced, offset, bytes)),
+            Event::Sync(range) => pending.retain(|(offset, bytes)| {
+                let stays = !range.contains(offset);
+                if !stays {
+                    apply(&mut synced, *offset, bytes);
+                }
+                stays
+            }),
         }
         let mut try_one = |arrived: &[Write<'_>], what: &str| {
             disk.copy_from_slice(&synced);
@@ -94,6 +100,7 @@ fn torn_in((offset, bytes): Write<'_>) -> Vec<(Vec<Write<'_>>, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ALL;
     use super::*;
 
     fn states(events: &[Event], size: usize) -> Vec<Vec<u8>> {
@@ -111,16 +118,20 @@ mod tests {
         };
         // Each set of two sectors of one write, and of two writes.
         let all = [vec![0, 0], vec![0, 1], vec![1, 0], vec![1, 1]];
-        assert_eq!(states(&[write(0, 1, 2), Event::Sync], 1024), all);
-        assert_eq!(states(&[write(0, 1, 1), write(1, 1, 1), Event::Sync], 1024), all);
+        assert_eq!(states(&[write(0, 1, 2), Event::Sync(ALL)], 1024), all);
+        assert_eq!(states(&[write(0, 1, 1), write(1, 1, 1), Event::Sync(ALL)], 1024), all);
         // What is synced stays.
-        let ordered = [write(0, 1, 1), Event::Sync, write(1, 1, 1), Event::Sync];
+        let ordered = [write(0, 1, 1), Event::Sync(ALL), write(1, 1, 1), Event::Sync(ALL)];
         assert_eq!(states(&ordered, 1024), [vec![0, 0], vec![1, 0], vec![1, 1]]);
+        // A sync of one part leaves what was written to the other under way.
+        let apart = [write(0, 1, 1), write(1, 1, 1), Event::Sync(0..512), write(1, 2, 1)];
+        let both = states(&apart, 1024);
+        assert!(both.contains(&vec![1, 0]) && both.contains(&vec![1, 2]) && !both.contains(&vec![0, 2]));
         // Two writes to one place arrive in any order.
         let twice = [write(0, 1, 1), write(0, 2, 1)];
         assert_eq!(states(&twice, 512), [vec![0], vec![1], vec![2]]);
         // A part of a sector is in one sector all the same.
-        let part = [Event::Write(100, vec![1; 100]), Event::Write(512, vec![2; 80]), Event::Sync];
+        let part = [Event::Write(100, vec![1; 100]), Event::Write(512, vec![2; 80]), Event::Sync(ALL)];
         assert_eq!(states(&part, 1024).len(), 2);
     }
 

@@ -1,0 +1,179 @@
+//! What a reencryption that begins says of itself: requirement, keyslot, backups, segments, and the digest over it.
+
+use serde_json::{Map, Value, json};
+use underseal_cipher::Key;
+
+use super::digest;
+use super::ledger::write_segments;
+use super::shape::{self, Given};
+use super::slot::{FINAL, MOVED, PREVIOUS, Reencryption, bad};
+use crate::luks2::format;
+use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
+use crate::luks2::update::room::Room;
+use crate::luks2::update::words;
+use crate::reencrypt::{Direction, Mode, Progress, Protection};
+use crate::{Hash, Result, VolumeKey};
+
+pub(super) type Document = Map<String, Value>;
+
+/// A reencryption that is to begin.
+pub(super) struct Arrangement {
+    pub(super) mode: Mode,
+    pub(super) direction: Direction,
+    /// Of steps that are written over their own source; never by the source.
+    pub(super) protection: Protection,
+    pub(super) shift: Option<u64>,
+    /// The segments as they were and will be, and what is moved, with the digests of their keys.
+    pub(super) previous: (Value, Option<u32>),
+    pub(super) last: (Value, Option<u32>),
+    pub(super) moved: Option<Value>,
+    /// The volume's size while this goes on, and whether its last segment reaches to the end of the device.
+    pub(super) size: u64,
+    pub(super) open: bool,
+    /// Rounds of the digest over all this.
+    pub(super) iterations: u32,
+}
+
+impl Arrangement {
+    /// Writes it into the document, which says nothing of it yet but keyslots and digests of its keys, and signs it. It is taken only
+    /// if it can be gone on with.
+    ///
+    /// # Errors
+    /// `NoRoom`; `BadLayout`, `BadHeader`, `TooSmall` where it does not fit the volume.
+    pub(super) fn write(
+        &self,
+        document: &mut Document,
+        header_size: u64,
+        room: &mut Room,
+        key: &VolumeKey,
+        given: Given,
+    ) -> Result<()> {
+        let (version, slot) =
+            (if self.moves_first() && self.mode == Mode::Decrypt { 3 } else { 2 }, self.slot(room)?);
+        let keyslots = words::object(document.get_mut("keyslots"), "keyslots")?;
+        let number = (0..MAX_OBJECTS).find(|number| !keyslots.contains_key(&number.to_string()));
+        let number = number.ok_or_else(|| crate::keyslots::no_room("all keyslots are in use"))?;
+        keyslots.insert(number.to_string(), slot);
+        let config = words::object(document.get_mut("config"), "config")?;
+        config
+            .insert("requirements".into(), json!({ "mandatory": [format!("online-reencrypt-v{version}")] }));
+        self.backups(document)?;
+        // For a start, so that it can be parsed.
+        let digests = words::object(document.get_mut("digests"), "digests")?;
+        let free = (0..MAX_OBJECTS).find(|number| !digests.contains_key(&number.to_string()));
+        let free = free.ok_or_else(|| crate::keyslots::no_room("no room for another digest is left"))?;
+        let nothing = crate::kdf::new_key(1)?;
+        digests.insert(free.to_string(), of_slot(&nothing, number, Hash::Sha256, self.iterations)?);
+        let (metadata, of) = parse(document, header_size)?;
+        let plan = shape::planned(&metadata, &of, key, given, self.size)?;
+        let parts = plan.parts(Progress::default());
+        write_segments(document, &of, &parts, self.open.then_some(self.size))?;
+        sign(document, header_size, key)?;
+        let (metadata, of) = parse(document, header_size)?;
+        shape::read(&metadata, &of, key, given).map(drop)
+    }
+
+    fn moves_first(&self) -> bool {
+        self.moved.is_some()
+    }
+
+    fn slot(&self, room: &mut Room) -> Result<Value> {
+        // Where the data moves nothing is kept of a step but of the one that stays in its place.
+        let area = if self.shift.is_some() && !(self.moves_first() && self.mode == Mode::Decrypt) {
+            let start = room.take(4096)?;
+            start..start + 4096
+        } else {
+            room.take_largest()?
+        };
+        let mut words = area_words(self.protection, self.shift, self.mode == Mode::Decrypt);
+        let of_area = words::object(Some(&mut words), "area")?;
+        of_area.insert("offset".into(), area.start.to_string().into());
+        of_area.insert("size".into(), (area.end - area.start).to_string().into());
+        let mode = match self.mode {
+            Mode::Reencrypt => "reencrypt",
+            Mode::Encrypt => "encrypt",
+            Mode::Decrypt => "decrypt",
+        };
+        let direction = match self.direction {
+            Direction::Forward => "forward",
+            Direction::Backward => "backward",
+        };
+        Ok(json!({
+            "type": super::slot::KIND, "key_size": 1, "mode": mode, "direction": direction, "priority": 0, "area": words,
+        }))
+    }
+
+    /// Puts one regular segment there, as it was, and the backups behind it.
+    fn backups(&self, document: &mut Document) -> Result<()> {
+        let flagged = |(segment, digest): &(Value, Option<u32>), flag: &str| {
+            let mut segment = segment.clone();
+            segment["flags"] = json!([flag]);
+            (segment, *digest)
+        };
+        let moved = self.moved.clone().map(|segment| flagged(&(segment, self.previous.1), MOVED));
+        let backups = [
+            Some(self.previous.clone()),
+            Some(flagged(&self.previous, PREVIOUS)),
+            Some(flagged(&self.last, FINAL)),
+            moved,
+        ];
+        let all: Vec<(Value, Option<u32>)> = backups.into_iter().flatten().collect();
+        let digests = words::object(document.get_mut("digests"), "digests")?;
+        for (number, digest) in digests.iter_mut() {
+            let its =
+                all.iter().enumerate().filter(|(_, (_, of))| of.is_some_and(|of| of.to_string() == *number));
+            let its: Vec<String> = its.map(|(segment, _)| segment.to_string()).collect();
+            words::object(Some(digest), "digests")?.insert("segments".into(), json!(its));
+        }
+        let segments =
+            all.into_iter().enumerate().map(|(number, (segment, _))| (number.to_string(), segment));
+        document.insert("segments".into(), Value::Object(segments.collect()));
+        Ok(())
+    }
+}
+
+/// What the area is and what it keeps, without its place.
+pub(super) fn area_words(protection: Protection, shift: Option<u64>, guards_moved: bool) -> Value {
+    let mut words = match protection {
+        _ if shift.is_some() && !guards_moved => json!({ "type": "datashift" }),
+        Protection::None | Protection::Source => json!({ "type": "none" }),
+        Protection::Journal => json!({ "type": "journal" }),
+        Protection::Checksum { hash, block } => {
+            json!({ "type": "checksum", "hash": hash.name(), "sector_size": block })
+        }
+    };
+    if let Some(shift) = shift {
+        words["shift_size"] = shift.to_string().into();
+        if guards_moved {
+            words["type"] = format!("datashift-{}", words["type"].as_str().unwrap_or_default()).into();
+        }
+    }
+    words
+}
+
+/// Makes the digest over what the document says anew.
+pub(super) fn sign(document: &mut Document, header_size: u64, key: &VolumeKey) -> Result<()> {
+    let (metadata, of) = parse(document, header_size)?;
+    let keys =
+        of.digests().into_iter().map(|digest| key.of(digest).ok_or_else(|| shape::lacks(&metadata, digest)));
+    let input = digest::input(document, &of, &keys.collect::<Result<Vec<_>>>()?)?;
+    let old = &metadata.document["digests"][of.digest.to_string()];
+    let iterations = old["iterations"].as_u64().and_then(|rounds| u32::try_from(rounds).ok());
+    let made =
+        of_slot(&input, of.slot, Hash::Sha256, iterations.unwrap_or(crate::kdf::benchmark::MIN_ITERATIONS))?;
+    words::insert(document, "digests", of.digest, made)
+}
+
+/// A digest that belongs to a keyslot and to no data.
+fn of_slot(input: &Key, slot: u32, hash: Hash, iterations: u32) -> Result<Value> {
+    let mut made = format::digest(input, slot, hash, iterations)?;
+    made["segments"] = json!([]);
+    Ok(made)
+}
+
+pub(super) fn parse(document: &Document, header_size: u64) -> Result<(Metadata, Reencryption)> {
+    let metadata = Metadata::parse(document.clone(), header_size)?;
+    let of = Reencryption::parse(&metadata)?
+        .ok_or_else(|| bad("config.requirements: no reencryption is said there"))?;
+    Ok((metadata, of))
+}

@@ -1,0 +1,181 @@
+//! The start of a decryption. The data end up at the start of their device, where no header is: it stands apart, or is exported first.
+//!
+//! ```text
+//!   header copied to a file, synced -> forgotten on the device -> first data copied over it, synced -> file: under way, one update
+//! ```
+//! Until the file says that it is under way, it is a plain header apart from its data; a start that was cut off is made again with it.
+
+use serde_json::json;
+
+use super::arrange::{Arrangement, Document};
+use super::begin::{eligible, iterations};
+use super::encrypt::{copy, linear};
+use super::shape::Given;
+use crate::format::{bad, forget_old_headers};
+use crate::lock::{LockTo, ReencryptionLock};
+use crate::luks2::metadata::Metadata;
+use crate::luks2::update::room::Room;
+use crate::luks2::{Header, keyslot, store};
+use crate::reencrypt::{Direction, Mode, Protection};
+use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage, volume};
+
+/// How a volume is decrypted where it is.
+#[derive(Debug, Clone)]
+pub struct DecryptOptions {
+    /// In which order; data that moves do so forward.
+    pub direction: Direction,
+    /// What a step that is written over its own source is protected by; never the source. Data that move want some.
+    pub protection: Protection,
+    /// The most bytes that are moved out of the way at first, and decrypted in one step at last; none takes as many as can be.
+    pub first: Option<u64>,
+    /// Only the first so many bytes of data that do not move; the rest of the device stays as it is.
+    pub size: Option<u64>,
+    /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
+    pub allow_null: bool,
+}
+
+/// A start that is decided.
+struct Start {
+    arrangement: Arrangement,
+    /// What is copied to the start of the device: from where, and how much.
+    moved: Option<(u64, u64)>,
+}
+
+impl Header {
+    /// Takes the header from the device to a new file, which has it from then on: its data can be decrypted then. The caller makes sure
+    /// that the file's name is on stable storage before. Decryption is checked first; see [`Header::begin_decryption`].
+    ///
+    /// # Errors
+    /// Those of [`Header::begin_decryption`]. Until the file is written and synced, nothing is changed on the device.
+    pub fn export(
+        &self,
+        device: &(impl Target + ?Sized),
+        to: &(impl Target + ?Sized),
+        key: &VolumeKey,
+        options: &DecryptOptions,
+    ) -> Result<Self> {
+        let _reencryption = ReencryptionLock::take(self.uuid())?;
+        let _lock = device.lock(LockTo::Change)?;
+        store::unchanged(device, &self.stored)?;
+        if self.damage().is_some() {
+            return Err(bad("one copy of the header is damaged: repair it first"));
+        }
+        self.try_decryption(key, storage::size(device)?, options)?;
+        let end = self.keyslots_end();
+        to.set_len(end)
+            .map_err(|e| Error::new(ErrorKind::Io, "the file cannot get its length").with_source(e))?;
+        let mut at = 0;
+        while at < end {
+            let piece = usize::try_from((end - at).min(1 << 20)).unwrap_or(usize::MAX);
+            storage::write(to, at, &storage::read(device, at, piece)?)?;
+            at += piece as u64;
+        }
+        storage::sync(to)?;
+        let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
+        let exported = Self::read(to)?.ok_or_else(gone)?;
+        store::unchanged(to, &self.stored)?;
+        forget_old_headers(device, end)?;
+        Ok(exported)
+    }
+
+    /// Begins to decrypt data whose header stands apart, on `on`. Data that begin at another byte than 0 of `data` are moved there.
+    ///
+    /// # Errors
+    /// `BadOption` for what does not fit the volume; `Unsupported` for volumes that cannot be decrypted, and while a reencryption is
+    /// under way; `Busy` when somebody else is about to; `NoRoom`, `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
+    pub fn begin_decryption(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        data: &(impl Target + ?Sized),
+        key: &VolumeKey,
+        options: &DecryptOptions,
+    ) -> Result<()> {
+        let _lock = ReencryptionLock::take(self.uuid())?;
+        let data_size = storage::size(data)?;
+        self.try_decryption(key, data_size, options)?;
+        if let Some((from, len)) =
+            Start::new(self.metadata(), self.stored.binary.size, data_size, options)?.moved
+        {
+            store::unchanged(on, &self.stored)?;
+            copy(data, from, 0, len)?;
+            storage::sync(data)?;
+        }
+        let header_size = self.stored.binary.size;
+        let given = Given { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
+        let edit = |document: &mut Document, metadata: &Metadata| {
+            let start = Start::new(metadata, header_size, data_size, options)?;
+            start.arrangement.write(document, header_size, &mut Room::of(metadata, header_size), key, given)
+        };
+        self.update(on, edit, |()| Ok(()))
+    }
+
+    /// Refuses what could not be begun, before anything is written.
+    fn try_decryption(&self, key: &VolumeKey, data_size: u64, options: &DecryptOptions) -> Result<()> {
+        let metadata = self.metadata();
+        keyslot::confirm(metadata, key)?;
+        let header_size = self.stored.binary.size;
+        let start = Start::new(metadata, header_size, data_size, options)?;
+        let given = Given { data_size, hot_zone: None, allow_null: options.allow_null, detached: true };
+        let mut document = metadata.document.clone();
+        start.arrangement.write(&mut document, header_size, &mut Room::of(metadata, header_size), key, given)
+    }
+}
+
+impl Start {
+    fn new(metadata: &Metadata, header_size: u64, data_size: u64, options: &DecryptOptions) -> Result<Self> {
+        let (digest, segment, crypt) = eligible(metadata)?;
+        let DecryptOptions { direction, protection, first, size, .. } = *options;
+        let shift = segment.offset;
+        let whole = volume::data_length(data_size, shift, segment.size, crypt.sector_size)?;
+        let unit = crypt.sector_size.bytes() as u64;
+        let size = match size {
+            Some(_) if shift > 0 => return Err(bad("data that move are decrypted as a whole")),
+            Some(size) if size == 0 || size > whole || !size.is_multiple_of(unit) => {
+                return Err(bad(format!("{size} bytes: up to {whole} in sectors of {unit}")));
+            }
+            size => size.unwrap_or(whole),
+        };
+        let mut previous = metadata.document["segments"]["0"].clone();
+        let moved = if shift == 0 {
+            None
+        } else {
+            let area = Room::of(metadata, header_size).take_largest()?;
+            let len = first_len(protection, area.end - area.start)?;
+            let len = len.min(shift).min(first.unwrap_or(u64::MAX));
+            let len = if len >= size { size } else { len & !(unit.max(4096) - 1) };
+            if len == 0 {
+                return Err(bad("nothing is left to be moved out of the way at first"));
+            }
+            Some((shift, len))
+        };
+        let arrangement = Arrangement {
+            mode: Mode::Decrypt,
+            direction: if shift == 0 { direction } else { Direction::Forward },
+            protection,
+            shift: Some(shift).filter(|&shift| shift > 0),
+            moved: moved.map(|(_, len)| {
+                let mut moved = previous.clone();
+                moved["offset"] = json!("0");
+                moved["size"] = len.to_string().into();
+                moved
+            }),
+            last: (linear(0, segment.size), None),
+            size,
+            open: segment.size.is_none() && options.size.is_none(),
+            iterations: iterations(metadata, digest),
+            previous: (previous.take(), Some(digest)),
+        };
+        Ok(Self { arrangement, moved })
+    }
+}
+
+/// The longest step in place that an area of so many bytes protects.
+fn first_len(protection: Protection, area: u64) -> Result<u64> {
+    match protection {
+        Protection::Checksum { hash, block } => Ok((area / hash.output_len() as u64).saturating_mul(block)),
+        Protection::Journal => Ok(area),
+        Protection::None | Protection::Source => Err(bad(
+            "the last step of data that move is written over its source: it wants checksums or a journal",
+        )),
+    }
+}

@@ -1,0 +1,206 @@
+//! The start of an encryption: a new header over data that is there, which says of all of it that it is not encrypted yet.
+//!
+//! With a header apart it is written in one go, and no data is touched. A header in front needs the place of the first data:
+//! ```text
+//!   header in a file aside, synced -> first data copied to the end of the device, synced -> header in front, synced
+//! ```
+//! What is in the file describes the volume until the header in front is whole, so a crash at any instant leaves one that does.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use underseal_cipher::{Key, SectorSize};
+
+use super::arrange::Arrangement;
+use super::shape::Given;
+use crate::format::{Copies, Parts, bad};
+use crate::luks2::update::room::Room;
+use crate::reencrypt::{Direction, Mode, Protection};
+use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
+
+/// How plain data is encrypted where it is.
+#[derive(Debug)]
+pub struct EncryptOptions {
+    /// What the header says. Where it is in front of the data, its data offset is what the data moves by.
+    pub format: FormatOptions,
+    /// In which order; with a header in front always backward.
+    pub direction: Direction,
+    /// What a step that is written over its own source is protected by; never the source.
+    pub protection: Protection,
+    /// With a header in front: how many bytes at the end of the device hold nothing, and are given up: twice what the data moves by.
+    pub reduce: Option<u64>,
+    /// With a header apart: only the first so many bytes; the rest of the device stays as it is.
+    pub size: Option<u64>,
+}
+
+/// An encryption that is ready to begin. From here on only reading and writing can fail.
+pub struct NewVolume {
+    new: NewHeader,
+    /// What is moved out of the header's way: its length, and where to.
+    moved: Option<(u64, u64)>,
+}
+
+impl NewVolume {
+    /// Decides all of it, and derives its keys, for data on `data_size` bytes. Nothing is written.
+    ///
+    /// # Errors
+    /// `BadOption` when the options do not fit each other, `TooSmall` when the header does not fit before the data's end; `NoRoom`,
+    /// `BadLayout`, `NullCipher`, `Memory`.
+    pub fn prepare(data_size: u64, passphrase: &Key, options: EncryptOptions) -> Result<Self> {
+        let EncryptOptions { mut format, mut direction, protection, reduce, size } = options;
+        let detached = format.detached;
+        let place = match (reduce, detached) {
+            (Some(reduce), false) => Some(Place::new(data_size, reduce, &mut format, size)?),
+            (None, true) => None,
+            (Some(_), true) => return Err(bad("a header apart from the data takes no room from it")),
+            (None, false) => {
+                return Err(bad(
+                    "a header in front of the data needs room: say what is given up at the end of the device",
+                ));
+            }
+        };
+        let allow_null = format.allow_null;
+        if format.data_offset.is_none() && detached {
+            format.data_offset = Some(0);
+        }
+        let offset = format.data_offset.unwrap_or(0);
+        if place.is_none() && offset != 0 {
+            return Err(bad(format!("data that is not moved stays at byte 0, and not at {offset}")));
+        }
+        let (parts, key) = crate::luks2::format(data_size, passphrase, format)?;
+        let Copies::Luks2(copies) = parts.copies else {
+            return Err(bad("LUKS1 cannot be encrypted to where data is"));
+        };
+        let key = VolumeKey::new(key, 0);
+        if place.is_some() {
+            direction = Direction::Backward;
+        }
+        let given = Given { data_size, hot_zone: None, allow_null, detached };
+        let copies = copies.edited(|document, metadata, header_size| {
+            let last = document["segments"]["0"].clone();
+            let crypt = metadata.segments.get(&0).and_then(|segment| segment.crypt.as_ref().ok());
+            let sector_size = crypt.map_or(SectorSize::S512, |crypt| crypt.sector_size);
+            let arrangement = Arrangement {
+                mode: Mode::Encrypt,
+                direction,
+                protection,
+                shift: place.as_ref().map(|place| place.shift),
+                moved: place.as_ref().map(|place| linear(place.moved_to, Some(place.moved))),
+                previous: (linear(0, place.as_ref().map(|place| place.size)), None),
+                size: match &place {
+                    Some(place) => place.size,
+                    None => whole(data_size, size, sector_size)?,
+                },
+                open: place.is_none() && size.is_none(),
+                last: (last, Some(0)),
+                iterations: super::begin::iterations(metadata, 0),
+            };
+            arrangement.write(document, header_size, &mut Room::of(metadata, header_size), &key, given)
+        })?;
+        let parts = Parts { copies: Copies::Luks2(copies), ..parts };
+        let moved = place.map(|place| (place.moved, place.moved_to));
+        Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
+    }
+
+    /// Writes a header that is apart from its data, in one go.
+    ///
+    /// # Errors
+    /// `BadOption` for a header in front; `Busy`, `TooSmall`, `Io`.
+    pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+        if self.moved.is_some() {
+            return Err(bad("this header is in front of its data"));
+        }
+        self.new.write(to).map(drop)
+    }
+
+    /// Puts the header in front of the data. `aside` is a new file that has it meanwhile, and is to be kept until this returns: the caller
+    /// makes sure that its name is on stable storage. After a crash on the way it is this volume's header.
+    ///
+    /// # Errors
+    /// `BadOption` for a header apart; `Busy`, `TooSmall`, `Io`.
+    pub fn write_in_front(
+        &self,
+        device: &(impl Target + ?Sized),
+        aside: &(impl Target + ?Sized),
+    ) -> Result<()> {
+        let Some((len, place)) = self.moved else { return Err(bad("this header is apart from its data")) };
+        self.new.write_apart(aside)?;
+        copy(device, 0, place, len)?;
+        storage::sync(device)?;
+        self.new.write(device).map(drop)
+    }
+
+    /// The volume key.
+    pub fn into_key(self) -> VolumeKey {
+        self.new.into_key()
+    }
+}
+
+impl fmt::Debug for NewVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewVolume").field("new", &self.new).field("moved", &self.moved).finish()
+    }
+}
+
+/// Where data with a header in front of it comes to lie.
+struct Place {
+    shift: u64,
+    size: u64,
+    moved: u64,
+    moved_to: u64,
+}
+
+impl Place {
+    fn new(data_size: u64, reduce: u64, format: &mut FormatOptions, size: Option<u64>) -> Result<Self> {
+        if size.is_some() {
+            return Err(bad("data that moves is encrypted as a whole"));
+        }
+        let shift = format.data_offset.unwrap_or(reduce / 2);
+        if shift == 0 || !shift.is_multiple_of(4096) || shift.checked_mul(2).is_none_or(|both| both > reduce)
+        {
+            return Err(bad(format!(
+                "data that moves {shift} bytes, in whole blocks of 4096, takes twice as much from the device"
+            )));
+        }
+        let data_size = data_size & !511;
+        let Some(size) = data_size.checked_sub(reduce).filter(|&size| size > 0) else {
+            let context = format!("of {data_size} bytes, {reduce} for the header leave nothing");
+            return Err(Error::new(ErrorKind::TooSmall, context));
+        };
+        if format.sector_size.is_none() && !size.is_multiple_of(4096) {
+            format.sector_size = Some(SectorSize::S512);
+        }
+        format.data_offset = Some(shift);
+        Ok(Self { shift, size, moved: shift.min(size), moved_to: data_size - shift })
+    }
+}
+
+pub(super) fn linear(offset: u64, size: Option<u64>) -> Value {
+    let size = size.map_or_else(|| "dynamic".into(), |size| size.to_string());
+    json!({ "type": "linear", "offset": offset.to_string(), "size": size })
+}
+
+/// The size of data from byte 0 on.
+fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u64> {
+    let whole = volume::data_length(data_size, 0, None, sector_size)?;
+    let unit = sector_size.bytes();
+    match size {
+        Some(size) if size == 0 || size > whole || !size.is_multiple_of(unit as u64) => {
+            Err(bad(format!("{size} bytes: up to {whole} in sectors of {unit}")))
+        }
+        size => Ok(size.unwrap_or(whole)),
+    }
+}
+
+/// Copies bytes from one place of a device to another, which do not overlap.
+pub(super) fn copy(device: &(impl Target + ?Sized), from: u64, to: u64, len: u64) -> Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let mut at = 0;
+    while at < len {
+        let piece = (len - at).min(PIECE);
+        let bytes = storage::read(device, from + at, usize::try_from(piece).unwrap_or(usize::MAX))?;
+        storage::write(device, to + at, &bytes)?;
+        at += piece;
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The state file: a reencryption's ledger for volumes that have no header. `docs/reencryption-state.md` is its format.
+//!
+//! ```text
+//!   byte 0        a copy of the document     each is written in turn, so one of them is whole at every instant     copies
+//!   byte 16384    the other one
+//!   byte 32768    the area, for what protects a step
+//! ```
+//!
+//! It holds no key. It holds what tells the right keys from others, and a seal over all of the document that only who has them can
+//! make: nobody else can have a volume decrypted, or old and new bytes taken for each other.
+
+mod copies;
+mod document;
+mod seal;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use self::copies::{Copies, Text};
+use self::document::Document;
+use self::seal::Seal;
+use super::{Ledger, Plan, Progress};
+use crate::kdf::Budget;
+use crate::lock::HeaderLock;
+use crate::storage::{self, Target};
+use crate::{Error, ErrorKind, KdfLimits, Key, LockTo, Result};
+
+/// Where the area begins.
+const AREA: u64 = 2 * copies::LEN;
+
+/// The keys of a volume's two forms; none where it is stored as it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'k> {
+    /// Of the old form.
+    pub old: Option<&'k Key>,
+    /// Of the new form.
+    pub new: Option<&'k Key>,
+}
+
+/// A state file as it was found, which nobody has confirmed yet.
+pub struct State<'a> {
+    on: &'a dyn Target,
+    document: Document,
+    text: Text,
+    copies: Copies,
+    lock: Option<HeaderLock<'a>>,
+}
+
+/// What a state file says of itself to anybody.
+#[derive(Debug, Clone, Serialize)]
+pub struct About {
+    /// The reencryption's name.
+    pub identity: Uuid,
+    /// What is done: reencrypt, encrypt, decrypt.
+    pub mode: super::Mode,
+    /// The volume's size.
+    pub size: u64,
+    /// How many of its bytes are new.
+    pub done: u64,
+    /// Whether it is to be recovered before anybody uses the volume.
+    pub hot: bool,
+    /// Whether all of it is over.
+    pub finished: bool,
+    /// The old cipher, if there is one.
+    pub old: Option<String>,
+    /// The new cipher, if there is one.
+    pub new: Option<String>,
+}
+
+/// A state file whose keys are known: a ledger. It stays locked until this is dropped.
+pub struct StateLedger<'a> {
+    on: &'a dyn Target,
+    plan: Plan,
+    document: Document,
+    seal: Seal,
+    copies: Copies,
+    _lock: Option<HeaderLock<'a>>,
+}
+
+impl<'a> State<'a> {
+    /// How many rounds PBKDF2 takes over each key, if nobody asks for others: they may come from a passphrase.
+    pub const ITERATIONS: u32 = 500_000;
+
+    /// Reads a state file, and keeps it locked: to change it, or to look at it.
+    ///
+    /// # Errors
+    /// `NoHeader` when it is none; `BadHeader` when neither copy is sound; `Busy` when somebody else uses it; `Io`.
+    pub fn read(on: &'a dyn Target, to: LockTo) -> Result<Self> {
+        let lock = on.lock(to)?;
+        let (copies, text) = Copies::read(on)?;
+        let document = Document::parse(text.json())?;
+        Ok(Self { on, document, text, copies, lock })
+    }
+
+    /// What it says.
+    pub fn about(&self) -> About {
+        self.document.about()
+    }
+
+    /// Goes on with it, over a data device of `data_size` bytes.
+    ///
+    /// # Errors
+    /// `WrongKey`, naming which; `Untrusted` when somebody without the keys has written it; `BadLayout` when the device is not as
+    /// large as it was, or the plan is none; `TooSmall` when the file ends before its area does; `Unsupported` for its ciphers;
+    /// `TooCostly`, `Memory`.
+    pub fn unlock(self, keys: Keys<'_>, data_size: u64) -> Result<StateLedger<'a>> {
+        let Self { on, document, text, copies, lock } = self;
+        let seal = document.unseal(keys, &Budget::new(KdfLimits::default()))?;
+        seal.confirm(text.json(), text.seal())?;
+        document.fits(data_size)?;
+        let plan = document.plan(keys)?;
+        plan.check()?;
+        plan.check_progress(document.progress())?;
+        let end = AREA.checked_add(plan.area).filter(|end| storage::size(on).is_ok_and(|size| size >= *end));
+        end.ok_or_else(|| Error::new(ErrorKind::TooSmall, "the state file ends before its area does"))?;
+        Ok(StateLedger { on, plan, document, seal, copies, _lock: lock })
+    }
+}
+
+impl<'a> StateLedger<'a> {
+    /// Begins a state file for a plan, over a data device of `data_size` bytes. When this returns it is on stable storage, but for
+    /// its name in its folder; no data have changed.
+    ///
+    /// # Errors
+    /// `BadLayout` when the plan cannot be carried out; `BadOption` when keys and ciphers do not fit, or a state is there
+    /// already; `Busy` when somebody else uses the file; `Memory`, `Io`.
+    pub fn create(
+        on: &'a dyn Target,
+        plan: Plan,
+        keys: Keys<'_>,
+        data_size: u64,
+        iterations: u32,
+    ) -> Result<Self> {
+        let lock = on.lock(LockTo::Change)?;
+        plan.check()?;
+        let end = AREA + plan.area;
+        if storage::size(on)? < end {
+            on.set_len(end).map_err(|e| {
+                let context = format!("the state file cannot be made {end} bytes long");
+                Error::new(ErrorKind::Io, context).with_source(e)
+            })?;
+        }
+        let mut copies = Copies::begin(on)?;
+        let document = Document::new(&plan, keys, data_size, iterations)?;
+        document.fits(data_size)?;
+        let seal = document.unseal(keys, &Budget::new(KdfLimits::NONE))?;
+        copies.write(on, &document, &seal)?;
+        Ok(Self { on, plan, document, seal, copies, _lock: lock })
+    }
+
+    /// What it says.
+    pub fn about(&self) -> About {
+        self.document.about()
+    }
+
+    /// Where a range of the area lies in the file.
+    fn place(&self, at: u64, len: usize) -> Result<u64> {
+        let beyond = || Error::new(ErrorKind::TooSmall, format!("{len} bytes at {at} are beyond the area"));
+        let end = at.checked_add(len as u64).filter(|end| *end <= self.plan.area);
+        end.map(|_| AREA + at).ok_or_else(beyond)
+    }
+
+    /// Writes a changed document, and takes it over once it is on stable storage.
+    fn update(&mut self, change: impl FnOnce(&mut Document)) -> Result<()> {
+        let mut document = self.document.clone();
+        change(&mut document);
+        document.count()?;
+        // Whatever becomes of this one, its number is used.
+        self.document.set_count(&document);
+        self.copies.write(self.on, &document, &self.seal)?;
+        self.document = document;
+        Ok(())
+    }
+}
+
+impl Ledger for StateLedger<'_> {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn progress(&self) -> Progress {
+        self.document.progress()
+    }
+
+    fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        storage::write(self.on, self.place(at, bytes.len())?, bytes).map_err(within)
+    }
+
+    fn sync_area(&mut self) -> Result<()> {
+        storage::sync(self.on).map_err(within)
+    }
+
+    fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        storage::read_into(self.on, self.place(at, bytes.len())?, bytes).map_err(within)
+    }
+
+    fn record(&mut self, progress: Progress) -> Result<()> {
+        self.update(|document| document.set_progress(progress)).map_err(within)
+    }
+
+    fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        if self.document.is_finished() {
+            return Ok(());
+        }
+        for place in self.plan.leftovers() {
+            storage::scrub(data, place)?;
+            storage::sync(data)?;
+        }
+        // The area has held old bytes, or what tells them from others.
+        storage::scrub(self.on, AREA..AREA + self.plan.area).map_err(within)?;
+        storage::sync(self.on).map_err(within)?;
+        self.update(Document::set_finished).map_err(within)
+    }
+}
+
+fn within(e: Error) -> Error {
+    e.within("the state file")
+}

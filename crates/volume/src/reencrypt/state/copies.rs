@@ -1,0 +1,155 @@
+//! The two copies of the document: text, in fixed places.
+
+use super::document::Document;
+use super::seal::Seal;
+use crate::info::hex;
+use crate::storage::{self, Target};
+use crate::{Error, ErrorKind, Hash, Result};
+
+/// What each copy takes.
+pub(super) const LEN: u64 = 16 << 10;
+
+const MAGIC: &str = "underseal reencryption state\n";
+const CHECKSUM: &str = "sha256:";
+const SEAL: &str = "hmac-sha256:";
+/// A line's hash and its end.
+const DIGITS: usize = 64;
+
+/// Where the document was last written, if it was.
+pub(super) struct Copies {
+    newest: Option<Place>,
+}
+
+/// Where a copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    First,
+    Second,
+}
+
+impl Place {
+    fn offset(self) -> u64 {
+        match self {
+            Self::First => 0,
+            Self::Second => LEN,
+        }
+    }
+}
+
+/// A copy whose checksum is right.
+pub(super) struct Text {
+    /// The seal's digits, and the document.
+    lines: String,
+}
+
+impl Text {
+    /// Holds a copy to its magic and its checksum.
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let none = || Error::new(ErrorKind::NoHeader, "this is no state of a reencryption");
+        let bad =
+            |why: &str| Error::new(ErrorKind::BadHeader, format!("a copy of the state is damaged: {why}"));
+        let rest = bytes.strip_prefix(MAGIC.as_bytes()).ok_or_else(none)?;
+        let (line, rest) = rest.split_at_checked(CHECKSUM.len() + DIGITS + 1).ok_or_else(none)?;
+        if line != checksum(rest).as_bytes() {
+            return Err(bad("its checksum is another"));
+        }
+        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
+        let (text, zeros) = rest.split_at(end);
+        if zeros.iter().any(|&byte| byte != 0) {
+            return Err(bad("something stands behind it"));
+        }
+        let lines = std::str::from_utf8(text).map_err(|e| bad("it is no text").with_source(e))?;
+        let digits = lines.strip_prefix(SEAL).and_then(|rest| rest.split_at_checked(DIGITS));
+        match digits {
+            Some((_, json)) if json.starts_with('\n') => Ok(Self { lines: lines.into() }),
+            _ => Err(bad("it has no seal")),
+        }
+    }
+
+    /// What the seal is over.
+    pub(super) fn json(&self) -> &str {
+        &self.lines[SEAL.len() + DIGITS + 1..]
+    }
+
+    /// The seal's digits.
+    pub(super) fn seal(&self) -> &str {
+        &self.lines[SEAL.len()..SEAL.len() + DIGITS]
+    }
+}
+
+impl Copies {
+    /// For a file in which nothing is yet.
+    ///
+    /// # Errors
+    /// `BadOption` when something is.
+    pub(super) fn begin(on: &dyn Target) -> Result<Self> {
+        let bytes = storage::read(on, 0, usize::try_from(2 * LEN).unwrap_or(usize::MAX))?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            let context = "the state file holds something already; go on with that, or name another file";
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        Ok(Self { newest: None })
+    }
+
+    /// Reads both and takes the newer sound one.
+    ///
+    /// # Errors
+    /// `NoHeader`, `BadHeader`, `Io`.
+    pub(super) fn read(on: &dyn Target) -> Result<(Self, Text)> {
+        let read = |place: Place| -> Result<(u64, Place, Text)> {
+            let mut bytes = vec![0; usize::try_from(LEN).unwrap_or(usize::MAX)];
+            storage::read_into(on, place.offset(), &mut bytes).map_err(|e| match e.kind() {
+                ErrorKind::TooSmall => Error::new(ErrorKind::NoHeader, "this is no state of a reencryption"),
+                _ => e,
+            })?;
+            let text = Text::parse(&bytes)?;
+            let count = Document::parse(text.json())?.counted();
+            Ok((count, place, text))
+        };
+        let (first, second) = (read(Place::First), read(Place::Second));
+        let (_, place, text) = match (first, second) {
+            (Err(e), _) | (_, Err(e)) if e.kind() == ErrorKind::Io => return Err(e),
+            (Ok(first), Ok(second)) => {
+                if second.0 > first.0 {
+                    second
+                } else {
+                    first
+                }
+            }
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
+            (Err(first), Err(second)) if first.kind() == ErrorKind::NoHeader => return Err(second),
+            (Err(first), Err(_)) => return Err(first),
+        };
+        Ok((Self { newest: Some(place) }, text))
+    }
+
+    /// Writes the document in place of the older copy. Until this returns without an error, the newest copy is the one before.
+    ///
+    /// # Errors
+    /// `BadOption` when it does not fit; `Io`.
+    pub(super) fn write(&mut self, on: &dyn Target, document: &Document, seal: &Seal) -> Result<()> {
+        let json = document.print()?;
+        let mut rest = format!("{SEAL}{}\n{json}", seal.of(&json)?).into_bytes();
+        let head = MAGIC.len() + CHECKSUM.len() + DIGITS + 1;
+        let room = usize::try_from(LEN).unwrap_or(usize::MAX) - head;
+        if rest.len() > room {
+            let context = format!("a state of {} bytes does not fit in {LEN}", rest.len());
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        rest.resize(room, 0);
+        let head = format!("{MAGIC}{}", checksum(&rest));
+        let place = match self.newest {
+            Some(Place::First) => Place::Second,
+            Some(Place::Second) | None => Place::First,
+        };
+        storage::write(on, place.offset(), &[head.as_bytes(), &rest].concat())?;
+        storage::sync(on)?;
+        self.newest = Some(place);
+        Ok(())
+    }
+}
+
+/// The line that says the checksum of what follows it.
+fn checksum(rest: &[u8]) -> String {
+    format!("{CHECKSUM}{}\n", hex(&Hash::Sha256.digest(&[rest])))
+}

@@ -1,0 +1,255 @@
+//! Whole reencryptions of small volumes, against a model of what is in them.
+
+mod crash;
+mod engine;
+mod faults;
+mod plan;
+mod users;
+
+use std::sync::Arc;
+
+use underseal_cipher::SectorSize;
+
+use super::*;
+use crate::storage::bytes::Bytes;
+use crate::storage::{self, ReadAt, Target};
+use crate::volume::Stored;
+use crate::{Hash, Key, Recipe, Result, Volume, recipe};
+
+/// A form of a volume.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    /// None: as it is.
+    cipher: Option<&'static str>,
+    sector: u32,
+    lower: u64,
+}
+
+impl Form {
+    fn recipe(self) -> Option<Recipe> {
+        let cipher = self.cipher?.parse().unwrap();
+        let sector_size = SectorSize::new(self.sector).unwrap();
+        Some(Recipe { cipher, sector_size, iv_large_sectors: self.sector > 4096, key_size: 32 })
+    }
+
+    fn key(self, filler: u8) -> Option<Key> {
+        let bytes: Vec<u8> = (0..32).map(|i| i ^ filler).collect();
+        self.cipher.map(|_| Key::new(&bytes).unwrap())
+    }
+
+    fn stored(self, filler: u8) -> Stored {
+        let recipe = self.recipe();
+        let cipher = match (&recipe, self.key(filler)) {
+            (Some(recipe), Some(key)) => recipe.build(&key).unwrap(),
+            _ => recipe::null(SectorSize::S512).unwrap(),
+        };
+        let iv_offset = if recipe.is_some() { 128 } else { 0 };
+        Stored { device: 0, lower: self.lower, iv_offset, cipher, recipe: recipe.map(Arc::new) }
+    }
+}
+
+/// What lies where, and what is done about it.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    old: Form,
+    new: Form,
+    size: u64,
+    moved: Option<Moved>,
+    direction: Direction,
+    protection: Protection,
+    hot_zone: u64,
+    alignment: u64,
+}
+
+const OLD: u8 = 0x10;
+const NEW: u8 = 0x81;
+
+impl Shape {
+    fn plan(&self) -> Plan {
+        let mode = match (self.old.cipher, self.new.cipher) {
+            (None, _) => Mode::Encrypt,
+            (_, None) => Mode::Decrypt,
+            _ => Mode::Reencrypt,
+        };
+        let longest = self.moved.map_or(0, |moved| moved.len).max(self.hot_zone);
+        Plan {
+            mode,
+            direction: self.direction,
+            size: self.size,
+            old: self.old.stored(OLD),
+            new: self.new.stored(NEW),
+            moved: self.moved,
+            protection: self.protection,
+            area: room(self.protection, longest),
+            hot_zone: self.hot_zone,
+            alignment: self.alignment,
+        }
+    }
+
+    /// The plain bytes that are in it at first.
+    fn plain(&self) -> Vec<u8> {
+        (0..self.size / 4).flat_map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    }
+
+    /// A disk with a volume in its old form, and something else where nothing of it lies.
+    fn disk(&self, plain: &[u8]) -> Vec<u8> {
+        let plan = self.plan();
+        let disk = Bytes::new(vec![0xee; usize::try_from(plan.end()).unwrap()]);
+        write(&plan.volume(Progress::default()).unwrap(), &disk, 0, plain);
+        disk.into_inner()
+    }
+}
+
+/// What a volume reads as, from the disk that it lies on.
+fn read(volume: &Volume, disk: &(impl ReadAt + ?Sized), at: u64, len: usize) -> Vec<u8> {
+    let mut plain = vec![0; len];
+    each_run(volume, at, &mut plain, |stored, place, sector, bytes| {
+        disk.read_exact_at(bytes, place).unwrap();
+        stored.cipher.decrypt(sector, bytes.into());
+    });
+    plain
+}
+
+fn write(volume: &Volume, disk: &(impl Target + ?Sized), at: u64, plain: &[u8]) {
+    each_run(volume, at, &mut plain.to_vec(), |stored, place, sector, bytes| {
+        stored.cipher.encrypt(sector, (&mut *bytes).into());
+        disk.write_all_at(bytes, place).unwrap();
+    });
+}
+
+fn each_run(
+    volume: &Volume,
+    mut at: u64,
+    mut bytes: &mut [u8],
+    mut one: impl FnMut(&Stored, u64, u64, &mut [u8]),
+) {
+    while !bytes.is_empty() {
+        let segment = &volume.segments()[volume.segment_index(at).unwrap()];
+        let len = bytes.len().min(usize::try_from(segment.end() - at).unwrap());
+        let (run, rest) = bytes.split_at_mut(len);
+        let (_, place) = segment.lower(at).unwrap();
+        let (_, sector) = segment.cipher(at).unwrap();
+        one(segment.as_stored().unwrap(), place, sector, run);
+        (at, bytes) = (at + len as u64, rest);
+    }
+}
+
+const XTS: Option<&str> = Some("aes-xts-plain64");
+const CBC: Option<&str> = Some("aes-cbc-essiv:sha256");
+
+const fn form(cipher: Option<&'static str>, sector: u32, lower: u64) -> Form {
+    Form { cipher, sector, lower }
+}
+
+/// In place, from one form to another.
+fn in_place(old: Form, new: Form, size: u64, protection: Protection) -> Shape {
+    let alignment = u64::from(old.sector.max(new.sector));
+    let alignment = match protection {
+        Protection::Checksum { block, .. } => alignment.max(block),
+        _ => alignment,
+    };
+    let (direction, hot_zone) = (Direction::Forward, 2 * alignment);
+    Shape { old, new, size, moved: None, direction, protection, hot_zone, alignment }
+}
+
+/// Encryption by shift, with the first run moved to the end.
+fn encrypt_shifted(shift: u64, rest: u64) -> Shape {
+    let size = shift + rest;
+    Shape {
+        old: form(None, 512, 0),
+        new: form(XTS, 512, shift),
+        size,
+        moved: Some(Moved { lower: size + shift, len: shift }),
+        direction: Direction::Backward,
+        protection: Protection::Source,
+        hot_zone: shift,
+        alignment: 512,
+    }
+}
+
+/// Decryption by shift, with the first run moved to the start.
+fn decrypt_shifted(shift: u64, moved: u64, size: u64, protection: Protection) -> Shape {
+    Shape {
+        old: form(XTS, 512, shift),
+        new: form(None, 512, 0),
+        size,
+        moved: Some(Moved { lower: 0, len: moved }),
+        direction: Direction::Forward,
+        protection,
+        hot_zone: shift,
+        alignment: 512,
+    }
+}
+
+/// By shift towards the end, with nothing moved.
+fn shifted(old: Form, new: Form, size: u64) -> Shape {
+    let shift = new.lower.abs_diff(old.lower);
+    let direction = if new.lower > old.lower { Direction::Backward } else { Direction::Forward };
+    let alignment = u64::from(old.sector.max(new.sector));
+    Shape {
+        old,
+        new,
+        size,
+        moved: None,
+        direction,
+        protection: Protection::Source,
+        hot_zone: shift.max(alignment),
+        alignment,
+    }
+}
+
+fn checksum(block: u64) -> Protection {
+    Protection::Checksum { hash: Hash::Sha256, block }
+}
+
+/// A ledger in memory; its area and its records may be on something that fails.
+struct Notes<'a> {
+    plan: Plan,
+    progress: Progress,
+    area: &'a dyn Target,
+    /// Asked at each record: an error keeps it from being made.
+    gate: &'a dyn Fn(Progress) -> Result<()>,
+    finished: bool,
+}
+
+impl<'a> Notes<'a> {
+    fn new(plan: Plan, area: &'a dyn Target, gate: &'a dyn Fn(Progress) -> Result<()>) -> Self {
+        Self { plan, progress: Progress::default(), area, gate, finished: false }
+    }
+}
+
+impl Ledger for Notes<'_> {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        assert!(at + bytes.len() as u64 <= self.plan.area && self.progress.hot.is_none());
+        storage::write(self.area, at, bytes)
+    }
+
+    fn sync_area(&mut self) -> Result<()> {
+        storage::sync(self.area)
+    }
+
+    fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        storage::read_into(self.area, at, bytes)
+    }
+
+    fn record(&mut self, progress: Progress) -> Result<()> {
+        self.plan.check_progress(progress).unwrap();
+        (self.gate)(progress)?;
+        self.progress = progress;
+        Ok(())
+    }
+
+    fn finish(&mut self, _data: &(dyn Target + Sync)) -> Result<()> {
+        assert_eq!(self.progress, Progress { done: self.plan.size, hot: None });
+        self.finished = true;
+        Ok(())
+    }
+}

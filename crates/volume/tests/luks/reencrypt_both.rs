@@ -1,0 +1,515 @@
+//! Reencryptions that change hands between us and cryptsetup: begun by one, cut off, finished by the other.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use underseal_cipher::SectorSize;
+use underseal_volume::luks2::{
+    self, BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, Passphrase, ResumeOptions,
+    Stage,
+};
+use underseal_volume::reencrypt::{Direction, Options, Outcome, Protection, run};
+use underseal_volume::{
+    FormatOptions, Hash, HeaderLock, LockTo, ReadAt, Result, Target, UnlockOptions, VolumeKey, format,
+};
+
+use crate::reencrypt::{Disk, Steps};
+use crate::support::*;
+
+const CHECKSUM: Protection = Protection::Checksum { hash: Hash::Sha256, block: 4096 };
+const KIB: u64 = 1 << 10;
+/// Of the data.
+const SIZE: u64 = 320 * KIB;
+/// Where the data begins with a header in front.
+const OFFSET: u64 = 512 * KIB;
+
+fn options(detached: bool) -> FormatOptions {
+    let sector_size = Some(SectorSize::S512);
+    let options = FormatOptions { detached, key_size: Some(32), sector_size, ..FormatOptions::luks2() };
+    let options = FormatOptions { pbkdf: underseal_volume::Pbkdf::pbkdf2(), ..options };
+    cheap(FormatOptions {
+        data_offset: Some(if detached { 0 } else { OFFSET }),
+        keyslots_size: Some(OFFSET - 32 * KIB),
+        ..options
+    })
+}
+
+fn pattern(len: u64) -> Vec<u8> {
+    let word = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 13).to_le_bytes();
+    (0..len / 8).flat_map(word).collect()
+}
+
+/// A volume of ours, filled with what [`pattern`] gives.
+fn volume(scratch: &Scratch, detached: bool) -> (Disk, VolumeKey) {
+    let data = scratch.image("data", if detached { SIZE } else { OFFSET + SIZE });
+    let header = if detached { scratch.image("header", 0) } else { data.clone() };
+    let disk = Disk { data, header };
+    let (_, key) =
+        format(&open(&disk.header), size(&disk.data), &key(PASSPHRASE.as_bytes()), options(detached))
+            .unwrap();
+    write_plaintext(&disk.activate(&key).unwrap(), &disk.data, &pattern(SIZE));
+    (disk, key)
+}
+
+fn begin(disk: &Disk, key: VolumeKey, change: impl FnOnce(&mut BeginOptions)) -> VolumeKey {
+    let mut header = disk.read().unwrap();
+    let mut options = BeginOptions {
+        cipher: None,
+        sector_size: None,
+        key: NewKey::Random(None),
+        direction: Direction::Forward,
+        protection: CHECKSUM,
+        shift: None,
+        size: None,
+        detached: disk.header != disk.data,
+        allow_null: false,
+    };
+    change(&mut options);
+    let (passphrase, new) = (crate::support::key(PASSPHRASE.as_bytes()), header.like_keyslot(0).unwrap());
+    let passphrases = [Passphrase { slot: 0, passphrase: &passphrase, new }];
+    let file = open(&disk.header);
+    header.begin_reencryption(&file, key, &passphrases, size(&disk.data), &options).unwrap()
+}
+
+/// A file that is gone after so many writes, those of all that share the count.
+struct Dying<'c> {
+    file: File,
+    left: &'c AtomicU64,
+}
+
+impl ReadAt for Dying<'_> {
+    fn size(&self) -> io::Result<u64> {
+        ReadAt::size(&self.file)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        ReadAt::read_exact_at(&self.file, buf, offset)
+    }
+
+    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+        ReadAt::lock(&self.file, to)
+    }
+}
+
+impl Target for Dying<'_> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)) {
+            Ok(1) => {
+                // Of the last one a part arrives.
+                Target::write_all_at(&self.file, &bytes[..bytes.len() / 1024 * 512], offset)?;
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            Ok(_) => Target::write_all_at(&self.file, bytes, offset),
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        if self.left.load(SeqCst) == 0 { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        Target::set_len(&self.file, size)
+    }
+}
+
+/// Goes on until that many writes have been made: whether it came to its end before.
+fn die(disk: &Disk, key: &VolumeKey, writes: u64) -> bool {
+    let left = AtomicU64::new(writes);
+    let dying = |path: &Path| Dying { file: open(path), left: &left };
+    let (header, data) = (dying(&disk.header), dying(&disk.data));
+    let options = ResumeOptions {
+        detached: disk.header != disk.data,
+        hot_zone: Some(64 * KIB),
+        ..ResumeOptions::default()
+    };
+    let mut ledger = Ledger::resume(&header, key, size(&disk.data), &options).unwrap();
+    let outcome =
+        run(&data, &mut ledger, &Steps(Cell::new(u64::MAX)), &Options { workers: 1, ..Options::default() });
+    outcome.is_ok_and(|outcome| outcome == Outcome::Finished)
+}
+
+/// cryptsetup's words for a disk.
+fn theirs<'a>(secret: &'a str, disk: &'a Disk, action: &[&'a str]) -> Vec<&'a str> {
+    let (header, data) = (disk.header.to_str().unwrap(), disk.data.to_str().unwrap());
+    let apart: &[&str] = if disk.header == disk.data { &[] } else { &["--header", header] };
+    [action, &["--key-file", secret], apart, &[data]].concat()
+}
+
+fn repair(secret: &Path, disk: &Disk) {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new("cryptsetup")
+        .args(theirs(secret.to_str().unwrap(), disk, &["repair"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"YES\n").unwrap();
+    assert!(child.wait().unwrap().success(), "cryptsetup repair");
+}
+
+const OFFLINE: &str = "--force-offline-reencrypt";
+
+fn let_them_finish(secret: &Path, disk: &Disk) {
+    if disk.read().unwrap().reencryption().unwrap().is_some_and(|status| status.stage == Stage::Hot) {
+        repair(secret, disk);
+    }
+    if disk.read().unwrap().reencryption().unwrap().is_some() {
+        cryptsetup(&theirs(secret.to_str().unwrap(), disk, &["reencrypt", "--resume-only", OFFLINE]));
+    }
+    assert_eq!(disk.read().unwrap().reencryption().unwrap(), None);
+}
+
+/// The plaintext is there, with the passphrase where it is encrypted.
+fn holds(disk: &Disk, what: &str) {
+    let plain = pattern(SIZE);
+    let found = if disk.read().unwrap().info().keyslots.is_empty() {
+        std::fs::read(&disk.data).unwrap()[..plain.len()].to_vec()
+    } else {
+        let key = disk.unlock(PASSPHRASE.as_bytes()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let volume = disk.activate(&key).unwrap_or_else(|e| panic!("{what}: {e}"));
+        plaintext(&volume, &disk.data, plain.len())
+    };
+    let wrong = found.iter().zip(&plain).position(|(one, other)| one != other);
+    assert_eq!((wrong, found.len()), (None, plain.len()), "{what}");
+}
+
+/// A reencryption of ours that has begun.
+fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, &'static str)> {
+    let in_place = |change: fn(&mut BeginOptions), what| {
+        let (disk, key) = volume(scratch, false);
+        let key = begin(&disk, key, change);
+        Some((disk, key, what))
+    };
+    let secret = key(PASSPHRASE.as_bytes());
+    let decrypt = |protection| DecryptOptions {
+        direction: Direction::Backward,
+        protection,
+        first: None,
+        size: None,
+        allow_null: false,
+    };
+    let encrypt = |format: FormatOptions, reduce| EncryptOptions {
+        format,
+        direction: Direction::Forward,
+        protection: Protection::Journal,
+        reduce,
+        size: None,
+    };
+    match kind {
+        0 => in_place(|_| (), "checksums"),
+        1 => in_place(|o| o.protection = Protection::Journal, "journal"),
+        2 => in_place(|o| o.direction = Direction::Backward, "backward"),
+        3 => in_place(
+            |o| {
+                (o.sector_size, o.key) = (Some(SectorSize::S4096), NewKey::Keep);
+                o.protection = Protection::Journal;
+            },
+            "larger sectors under the same key",
+        ),
+        4 => in_place(
+            |o| (o.cipher, o.key) = (Some("aes-cbc-essiv:sha256".parse().unwrap()), NewKey::Random(Some(32))),
+            "cipher",
+        ),
+        5 => {
+            let (disk, key) = volume(scratch, true);
+            let mut header = disk.read().unwrap();
+            header
+                .begin_decryption(&open(&disk.header), &open(&disk.data), &key, &decrypt(CHECKSUM))
+                .unwrap();
+            Some((disk, key, "decryption, header apart"))
+        }
+        6 => {
+            let (disk, key) = volume(scratch, false);
+            let to = scratch.image("exported", 0);
+            let options = DecryptOptions { first: Some(64 * KIB), ..decrypt(Protection::Journal) };
+            let mut header =
+                disk.read().unwrap().export(&open(&disk.data), &open(&to), &key, &options).unwrap();
+            let disk = Disk { header: to, data: disk.data };
+            header.begin_decryption(&open(&disk.header), &open(&disk.data), &key, &options).unwrap();
+            Some((disk, key, "decryption, header exported"))
+        }
+        7 => {
+            let data = scratch.file("plain", &pattern(SIZE));
+            let disk = Disk { header: scratch.image("header", 0), data };
+            let new = NewVolume::prepare(SIZE, &secret, encrypt(options(true), None)).unwrap();
+            new.write(&open(&disk.header)).unwrap();
+            Some((disk, new.into_key(), "encryption, header apart"))
+        }
+        8 => {
+            let image = [pattern(SIZE), vec![0; 360 << 10]].concat();
+            let data = scratch.file("plain", &image);
+            let keyslots_size = Some(144 * KIB);
+            let format = FormatOptions { data_offset: None, keyslots_size, ..options(false) };
+            let new = NewVolume::prepare(size(&data), &secret, encrypt(format, Some(360 * KIB))).unwrap();
+            new.write_in_front(&open(&data), &open(&scratch.image("aside", 0))).unwrap();
+            Some((Disk { header: data.clone(), data }, new.into_key(), "encryption, header in front"))
+        }
+        9 => {
+            let data = scratch.file("plain", &pattern(SIZE));
+            let disk = Disk { header: scratch.image("header", 0), data };
+            let new = EncryptOptions { protection: Protection::None, ..encrypt(options(true), None) };
+            let new = NewVolume::prepare(SIZE, &secret, new).unwrap();
+            new.write(&open(&disk.header)).unwrap();
+            Some((disk, new.into_key(), "encryption without protection"))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn ours_that_is_stopped_between_steps_is_finished_by_cryptsetup() {
+    for kind in 0.. {
+        let scratch = Scratch::new();
+        let Some((disk, key, what)) = begun(&scratch, kind) else { break };
+        let start = disk.bytes();
+        for steps in [0, 3] {
+            std::fs::write(&disk.header, &start[1]).unwrap();
+            std::fs::write(&disk.data, &start[0]).unwrap();
+            let what = format!("{what}, {steps} steps");
+            holds(&disk, &what);
+            let outcome = disk.go_on(&key, steps).unwrap_or_else(|e| panic!("{what}: {e}"));
+            holds(&disk, &what);
+            if outcome == Outcome::Stopped {
+                let_them_finish(&scratch.passphrase(), &disk);
+                holds(&disk, &format!("{what}, finished by cryptsetup"));
+            }
+        }
+    }
+}
+
+#[test]
+fn ours_that_is_killed_anywhere_is_finished_by_cryptsetup_and_by_us() {
+    // What cryptsetup's own recovery and resumption can cope with.
+    let mut hot = 0;
+    for (kind, writes) in [
+        (0, [3, 5, 11, 22]),
+        (2, [8, 10, 12, 20]),
+        (3, [5, 9, 10, 15]),
+        (5, [6, 7, 10, 13]),
+        (8, [3, 5, 6, 9]),
+    ] {
+        let scratch = Scratch::new();
+        let (disk, key, what) = begun(&scratch, kind).unwrap();
+        let start = disk.bytes();
+        for (writes, by_them) in writes.into_iter().zip([true, false].into_iter().cycle()) {
+            let what = format!("{what}, killed at write {writes}");
+            std::fs::write(&disk.header, &start[1]).unwrap();
+            std::fs::write(&disk.data, &start[0]).unwrap();
+            if die(&disk, &key, writes) {
+                continue;
+            }
+            let stage = disk.read().unwrap().reencryption().unwrap().map(|status| status.stage);
+            hot += u32::from(stage == Some(Stage::Hot));
+            // There they start again.
+            if by_them && stage != Some(Stage::Final) {
+                let_them_finish(&scratch.passphrase(), &disk);
+            } else if stage.is_some() {
+                disk.go_on(&key, u64::MAX).unwrap_or_else(|e| panic!("{what}: {e}"));
+            }
+            holds(&disk, &what);
+        }
+    }
+    assert!(hot > 8, "{hot}");
+}
+
+#[test]
+fn theirs_that_has_only_begun_is_finished_here() {
+    let cheap = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", OFFLINE, "--init-only"];
+    let encrypt = [
+        "--encrypt",
+        "--type",
+        "luks2",
+        "-s",
+        "256",
+        "-c",
+        "aes-xts-plain64",
+        "--luks2-keyslots-size",
+        "144k",
+    ];
+    type Args = &'static [&'static str];
+    let kinds: [(Args, bool); 9] = [
+        (&["--resilience", "checksum"], false),
+        (&["--resilience", "journal", "--sector-size", "4096"], false),
+        (&["--resilience", "none"], false),
+        (
+            &[
+                "--resilience",
+                "checksum",
+                "--resilience-hash",
+                "sha512",
+                "-c",
+                "aes-cbc-essiv:sha256",
+                "-s",
+                "256",
+            ],
+            false,
+        ),
+        (&["--resilience", "checksum"], true),
+        (&["--decrypt", "--resilience", "journal"], true),
+        (&["--decrypt", "--hotzone-size", "64k"], false),
+        (&["--encrypt"], true),
+        (&["--encrypt", "--reduce-device-size", "360k"], false),
+    ];
+    for (args, apart) in kinds {
+        let scratch = Scratch::new();
+        let secret = scratch.passphrase();
+        let secret = secret.to_str().unwrap();
+        let disk = match args {
+            ["--encrypt", ..] => {
+                let room = if apart { 0 } else { 360 << 10 };
+                let data = scratch.file("plain", &[pattern(SIZE), vec![0; room]].concat());
+                Disk { header: if apart { scratch.path("header") } else { data.clone() }, data }
+            }
+            _ => volume(&scratch, apart).0,
+        };
+        let disk = if args[0] == "--decrypt" && !apart {
+            Disk { header: scratch.path("exported"), ..disk }
+        } else {
+            disk
+        };
+        let more: &[&str] = if args[0] == "--encrypt" { &encrypt[1..] } else { &[] };
+        cryptsetup(&theirs(secret, &disk, &[&["reencrypt"], args, &cheap, more].concat()));
+        let key = disk.unlock(PASSPHRASE.as_bytes()).unwrap();
+        holds(&disk, &format!("{args:?}"));
+        assert_eq!(disk.go_on(&key, 2).unwrap(), Outcome::Stopped, "{args:?}");
+        holds(&disk, &format!("{args:?}, two steps later"));
+        assert_eq!(disk.go_on(&key, u64::MAX).unwrap(), Outcome::Finished, "{args:?}");
+        holds(&disk, &format!("{args:?}, finished"));
+        cryptsetup(&["luksDump", disk.header.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn theirs_that_is_killed_is_recovered_and_finished_here() {
+    let secret_of = |scratch: &Scratch| scratch.passphrase();
+    for (round, resilience) in ["checksum", "journal", "checksum", "journal"].into_iter().enumerate() {
+        let scratch = Scratch::new();
+        let secret = secret_of(&scratch);
+        let (disk, _) = volume(&scratch, false);
+        let args = ["reencrypt", "--resilience", resilience, "--hotzone-size", "4k", OFFLINE, "-q"];
+        let args = [&args[..], &["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]].concat();
+        let mut child = std::process::Command::new("cryptsetup")
+            .args(theirs(secret.to_str().unwrap(), &disk, &args))
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Wherever that is.
+        let begun =
+            || disk.read().is_ok_and(|header| header.reencryption().is_ok_and(|status| status.is_some()));
+        let start = std::time::Instant::now();
+        while !begun() && child.try_wait().unwrap().is_none() && start.elapsed() < underseal_testing::PATIENCE
+        {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(40 * round as u64));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let key = disk.unlock(PASSPHRASE.as_bytes()).unwrap();
+        if disk.read().unwrap().reencryption().unwrap().is_some() {
+            disk.go_on(&key, 0).unwrap();
+            holds(&disk, "recovered");
+            disk.go_on(&key, u64::MAX).unwrap();
+        }
+        holds(&disk, "finished");
+    }
+}
+
+#[test]
+fn what_protects_the_steps_may_change_on_the_way() {
+    let scratch = Scratch::new();
+    let (disk, key, _) = begun(&scratch, 0).unwrap();
+    assert_eq!(disk.go_on(&key, 2).unwrap(), Outcome::Stopped);
+    for protection in
+        [Protection::Journal, Protection::None, Protection::Checksum { hash: Hash::Sha512, block: 512 }]
+    {
+        let file = open(&disk.header);
+        let mut ledger = Ledger::resume(&file, &key, size(&disk.data), &ResumeOptions::default()).unwrap();
+        ledger.protect_with(protection, &key).unwrap();
+        drop(ledger);
+        holds(&disk, "changed");
+        assert_eq!(disk.go_on(&key, 1).unwrap(), Outcome::Stopped);
+        holds(&disk, "a step later");
+    }
+    let_them_finish(&scratch.passphrase(), &disk);
+    holds(&disk, "finished by cryptsetup");
+}
+
+#[test]
+fn a_second_passphrase_goes_on_opening_the_volume_and_one_that_is_not_given_is_lost() {
+    let scratch = Scratch::new();
+    let (disk, old) = volume(&scratch, false);
+    let mut header = disk.read().unwrap();
+    let file = open(&disk.header);
+    let new = |header: &luks2::Header| header.like_keyslot(0).unwrap();
+    for text in ["second", "third"] {
+        header.add_keyslot(&file, &old, &key(text.as_bytes()), &new(&header)).unwrap();
+    }
+    assert_eq!(header.lost_keyslots(&[0, 1]), [2]);
+    let (first, second) = (key(PASSPHRASE.as_bytes()), key(b"second"));
+    let passphrases = [(0, &first), (1, &second)].map(|(slot, passphrase)| Passphrase {
+        slot,
+        passphrase,
+        new: new(&header),
+    });
+    let options = BeginOptions {
+        cipher: None,
+        sector_size: None,
+        key: NewKey::Random(None),
+        direction: Direction::Forward,
+        protection: Protection::Journal,
+        shift: None,
+        size: None,
+        detached: false,
+        allow_null: false,
+    };
+    // Their areas leave little for the journal, which is why there are not more.
+    let both = header.begin_reencryption(&file, old, &passphrases, size(&disk.data), &options);
+    assert_eq!(both.unwrap_err().kind(), underseal_volume::ErrorKind::NoRoom);
+    header.remove_keyslot(&file, 2, false).unwrap();
+    let old = header.unlock(&file, &first, &UnlockOptions::default()).unwrap().key;
+    let both = header.begin_reencryption(&file, old, &passphrases[..1], size(&disk.data), &options).unwrap();
+    assert_eq!(disk.go_on(&both, u64::MAX).unwrap(), Outcome::Finished);
+    holds(&disk, "finished");
+    assert!(disk.unlock(b"second").is_err());
+}
+
+#[test]
+fn only_the_first_part_of_a_volume_may_be_reencrypted() {
+    let scratch = Scratch::new();
+    let (disk, key) = volume(&scratch, false);
+    let before = std::fs::read(&disk.data).unwrap();
+    let key = begin(&disk, key, |options| options.size = Some(128 * KIB));
+    assert_eq!(disk.activate(&key).unwrap().size(), 128 * KIB);
+    assert_eq!(disk.go_on(&key, 1).unwrap(), Outcome::Stopped);
+    assert_eq!(disk.activate(&key).unwrap().size(), 128 * KIB);
+    assert_eq!(disk.go_on(&key, u64::MAX).unwrap(), Outcome::Finished);
+    let after = std::fs::read(&disk.data).unwrap();
+    let rest = usize::try_from(OFFSET + 128 * KIB).unwrap();
+    assert!(before[rest..] == after[rest..], "the rest stays as it is");
+    let volume = disk.activate(&disk.unlock(PASSPHRASE.as_bytes()).unwrap()).unwrap();
+    assert!(plaintext(&volume, &disk.data, 128 << 10) == pattern(128 * KIB));
+}
+
+#[test]
+fn data_that_moves_to_a_larger_header_is_all_there() {
+    let scratch = Scratch::new();
+    let (disk, key) = volume(&scratch, false);
+    File::options().write(true).open(&disk.data).unwrap().set_len(OFFSET + SIZE + 64 * KIB).unwrap();
+    let key = begin(&disk, key, |options| {
+        (options.shift, options.direction) = (Some(64 * KIB), Direction::Backward);
+        options.protection = Protection::None;
+    });
+    holds(&disk, "begun");
+    assert!(!die(&disk, &key, 12));
+    disk.go_on(&key, 0).unwrap();
+    holds(&disk, "recovered");
+    let_them_finish(&scratch.passphrase(), &disk);
+    holds(&disk, "finished by cryptsetup");
+    assert_eq!(disk.read().unwrap().data_offset(), OFFSET + 64 * KIB);
+}
