@@ -9,7 +9,7 @@ use underseal_cipher::CipherSpec;
 use underseal_export::control::Rate;
 use underseal_volume::Hash;
 
-use super::{NewSecretArgs, PbkdfArgs, SecretArgs, TrustArgs};
+use super::{PbkdfArgs, SecretArgs, TrustArgs};
 use crate::size;
 
 /// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume: in place, also while it is open.
@@ -108,8 +108,6 @@ pub(crate) struct ReencryptArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
-    #[command(flatten)]
-    pub(crate) new: NewSecretArgs,
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
 }

@@ -27,9 +27,12 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     // Whoever uses it keeps it locked.
     let lower = Lower::open(path, options)?;
     let mut place = Place { data: lower.again(path, options)?, header: None, allow_null: false };
-    if begin::makes_header(args, path)? {
-        let key = begin::with_new_header(args, &mut place, quiet)?;
-        return go_on(args, &place, key, quiet);
+    if args.encrypt {
+        let key = begin::encrypt(args, &mut place)?;
+        return go_on(args, &place, &key, quiet);
+    }
+    if let Some(key) = begin::takes_header_away(args, &mut place)? {
+        return go_on(args, &place, &key, quiet);
     }
     place.header = args.header.as_ref().map(|path| Where::open(path, false)).transpose()?;
     let (on, data) = place.bytes()?;
@@ -40,20 +43,23 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     begin::fits(args, under_way.is_some(), name)?;
     let key = match under_way {
         Some(_) => keys::unlock(args, &header, &*on, name)?.0,
-        None => begin::begin(args, header, (&*on, name), reencryption::size(&data)?, quiet)?,
+        None => {
+            let detached = place.header.is_some();
+            begin::begin(args, header, &begin::Place { on: &*on, name, data: &*data, image: path, detached })?
+        }
     };
-    go_on(args, &place, key, quiet)
+    go_on(args, &place, &key, quiet)
 }
 
 /// Every step that is left, unless only a beginning was asked for.
-fn go_on(args: &ReencryptArgs, place: &Place, key: VolumeKey, quiet: bool) -> Result<()> {
+fn go_on(args: &ReencryptArgs, place: &Place, key: &VolumeKey, quiet: bool) -> Result<()> {
     if args.init_only {
         return say(args, quiet, "all is ready; --resume-only goes on");
     }
     let (on, data) = place.bytes()?;
     let name = args.header.as_deref().unwrap_or(&args.image);
     let size = reencryption::size(&data)?;
-    let ledger = Ledger::resume(&*on, &key, size, &place.options(args.hotzone_size));
+    let ledger = Ledger::resume(&*on, key, size, &place.options(args.hotzone_size));
     let mut ledger = ledger.map_err(|e| e.in_file(name))?;
     let watched = Watched::start(args, ledger.plan().size, quiet)?;
     let outcome = reencrypt::run(&*data, &mut ledger, &watched, &Options::default());

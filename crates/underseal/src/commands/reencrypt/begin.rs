@@ -1,13 +1,36 @@
 //! What is decided and written before the first step.
 
+mod decrypt;
+mod encrypt;
+mod losing;
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use underseal_volume::{Header, Target, VolumeKey};
+use underseal_cipher::SectorSize;
+use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
+use underseal_volume::reencrypt::{Direction, Protection};
+use underseal_volume::{Hash, Header, Target, VolumeKey};
 
-use crate::cli::ReencryptArgs;
+pub(super) use self::decrypt::{decrypt, takes_header_away};
+pub(super) use self::encrypt::encrypt;
+use super::keys::{self, Known};
+use crate::cli::{ReencryptArgs, Resilience, Way};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::reencryption::Place;
+
+/// The header that a reencryption begins with.
+pub(super) struct Place<'p> {
+    /// What the header is on, and its name.
+    pub(super) on: &'p (dyn Target + Sync),
+    pub(super) name: &'p Path,
+    /// What holds the data, and its name.
+    pub(super) data: &'p (dyn Target + Sync),
+    pub(super) image: &'p Path,
+    /// The two are not the same.
+    pub(super) detached: bool,
+}
 
 /// Whether the options say what is to become of the volume.
 pub(super) fn says_what(args: &ReencryptArgs) -> bool {
@@ -31,23 +54,132 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
     Ok(())
 }
 
-/// Whether there is no header yet.
-pub(super) fn makes_header(args: &ReencryptArgs, _path: &Path) -> Result<bool> {
-    Ok(args.encrypt && !args.resume_only)
+/// Begins to give a volume that has a header another key, cipher or sector size, or to decrypt it where it lies.
+///
+/// # Errors
+/// `Usage` for what does not fit the volume, and where passphrases would be lost that nobody has given up; those of the header.
+pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> Result<VolumeKey> {
+    let (key, mut known) = keys::unlock(args, &header, place.on, place.name)?;
+    if args.decrypt {
+        return decrypt(args, luks2_of(header, place.name)?, key, place);
+    }
+    if !args.keep_key {
+        keys::ask_others(args, &header, (place.on, place.name), &mut known)?;
+    }
+    let mut header = luks2_of(header, place.name)?;
+    let options = options(args, &header, place)?;
+    losing::confirm(args, &header, &known, place.name)?;
+    let passphrase = |known: &'_ Known| -> Result<_> {
+        let new = header.like_keyslot(known.slot).map_err(|e| e.in_file(place.name))?;
+        Ok((known.slot, new))
+    };
+    let new = known.iter().map(passphrase).collect::<Result<Vec<_>>>()?;
+    let kept = new.into_iter().zip(&known);
+    let kept = kept.map(|((slot, new), known)| Passphrase { slot, passphrase: &known.passphrase, new });
+    let kept: Vec<_> = if args.keep_key { vec![] } else { kept.collect() };
+    let size = place.data.size().map_err(|e| Error::io(place.image, "cannot find out its size", e))?;
+    let begun = header.begin_reencryption(place.on, key, &kept, size, &options);
+    Ok(begun.map_err(|e| e.in_file(place.name))?)
 }
 
-/// Begins to encrypt an image.
-pub(super) fn with_new_header(_args: &ReencryptArgs, _place: &mut Place, _quiet: bool) -> Result<VolumeKey> {
-    Err(Error::new(Exit::Unsupported, "not yet"))
+/// # Errors
+/// `Unsupported` for the older version.
+fn luks2_of(header: Header, name: &Path) -> Result<luks2::Header> {
+    match header {
+        Header::Luks2(header) => Ok(*header),
+        _ => {
+            let what = format!("{}: LUKS1 keeps nowhere how far a reencryption is", name.display());
+            Err(Error::new(Exit::Unsupported, what)
+                .with_remedy("`underseal header convert --to luks2` first"))
+        }
+    }
 }
 
-/// Begins with the header that there is.
-pub(super) fn begin(
-    _args: &ReencryptArgs,
-    _header: Header,
-    _on: (&(dyn Target + Sync), &Path),
-    _data_size: u64,
-    _quiet: bool,
-) -> Result<VolumeKey> {
-    Err(Error::new(Exit::Unsupported, "not yet"))
+fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> Result<BeginOptions> {
+    let sector_size = args.sector_size.map(SectorSize::new).transpose()?;
+    let key = match args.keep_key {
+        true => NewKey::Keep,
+        false => NewKey::Random(key_size(args)?),
+    };
+    let old = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
+    let largest = old.max(sector_size.map(SectorSize::bytes)).unwrap_or(512);
+    // Data that moves keeps its source.
+    let protection = match args.reduce_device_size {
+        Some(_) => Protection::None,
+        None => protection(args, place.image, largest)?,
+    };
+    Ok(BeginOptions {
+        cipher: args.cipher.clone(),
+        sector_size,
+        key,
+        direction: direction(args).unwrap_or(match args.reduce_device_size {
+            Some(_) => Direction::Backward,
+            None => Direction::Forward,
+        }),
+        protection,
+        shift: args.reduce_device_size,
+        size: args.device_size,
+        detached: place.detached,
+        allow_null: false,
+    })
+}
+
+/// In bytes.
+fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
+    if args.key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
+        return Err(Error::usage("the key's bits are no whole number of bytes"));
+    }
+    Ok(args.key_size.map(|bits| bits / 8))
+}
+
+fn direction(args: &ReencryptArgs) -> Option<Direction> {
+    args.direction.map(|way| match way {
+        Way::Forward => Direction::Forward,
+        Way::Backward => Direction::Backward,
+    })
+}
+
+/// What protects steps that are written over their own source, with sectors of so many bytes.
+///
+/// # Errors
+/// `Failed` when the image cannot be looked at.
+pub(super) fn protection(args: &ReencryptArgs, image: &Path, sector: usize) -> Result<Protection> {
+    let checksum = || -> Result<_> {
+        let block = written_whole(image)?.max(sector as u64);
+        Ok(Protection::Checksum { hash: args.resilience_hash.unwrap_or(Hash::Sha256), block })
+    };
+    match args.resilience {
+        None | Some(Resilience::Checksum | Resilience::DatashiftChecksum) => checksum(),
+        Some(Resilience::Journal | Resilience::DatashiftJournal) => Ok(Protection::Journal),
+        Some(Resilience::None | Resilience::Datashift) => Ok(Protection::None),
+    }
+}
+
+/// How many bytes are written whole or not at all: a device's block; of a file, what its page cache holds.
+fn written_whole(image: &Path) -> Result<u64> {
+    const PAGE: u64 = 4096;
+    let Ok(file) = File::open(image) else { return Ok(PAGE) };
+    let about = file.metadata().map_err(|e| Error::io(image, "cannot look at it", e))?;
+    if !about.file_type().is_block_device() {
+        return Ok(PAGE);
+    }
+    let size = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::io(image, "cannot look at it", e))?;
+    Ok(size.into())
+}
+
+/// A new file, for its owner only, which is on disk under its name when this returns.
+///
+/// # Errors
+/// `Usage` when something is there; `Failed`.
+fn new_file(path: &Path) -> Result<File> {
+    let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = made.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))
+            .with_remedy("another name, or move it away"),
+        _ => Error::io(path, "cannot create", e),
+    })?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| Error::io(folder, "cannot be synced", e))?;
+    Ok(file)
 }

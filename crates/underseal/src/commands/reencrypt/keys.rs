@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::Key;
-use underseal_volume::{Header, Target, UnlockOptions, VolumeKey};
+use underseal_volume::{ErrorKind, Header, Target, UnlockOptions, VolumeKey};
 
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::manner::{Keyslot, manner};
-use crate::passphrase::{Secret, first_line_of_file, secret_file};
+use crate::passphrase::{Secret, ask_hidden, first_line_of_file, secret_file, tell, terminal_is_there};
 
 /// A passphrase and the keyslot that it opens.
 pub(super) struct Known {
@@ -47,6 +47,43 @@ pub(super) fn unlock(
         known.push(Known { slot: unlocked.slot, passphrase });
     }
     Ok((key, known))
+}
+
+/// Asks whoever sits at the terminal for the passphrases of all other keyslots, to keep them. Nothing typed gives one up.
+///
+/// # Errors
+/// Those of the terminal and of the header; three wrong ones are enough.
+pub(super) fn ask_others(
+    args: &ReencryptArgs,
+    header: &Header,
+    (on, path): (&dyn Target, &Path),
+    known: &mut Vec<Known>,
+) -> Result<()> {
+    let Header::Luks2(luks2) = header else { return Ok(()) };
+    if !Secret::new(args.secret.source(), path).is_asked() || !terminal_is_there() {
+        return Ok(());
+    }
+    let have: Vec<u32> = known.iter().map(|known| known.slot).collect();
+    for slot in luks2.lost_keyslots(&have) {
+        let question = format!("Passphrase of keyslot {slot}, to keep it (Enter alone: it is lost): ");
+        for tries in (0..manner().tries).rev() {
+            let passphrase = ask_hidden(&question)?;
+            if passphrase.is_empty() {
+                break;
+            }
+            let options =
+                UnlockOptions { slot: Some(slot), limits: args.trust.limits(), ..UnlockOptions::default() };
+            match header.unlock(on, &passphrase, &options) {
+                Ok(_) => {
+                    known.push(Known { slot, passphrase });
+                    break;
+                }
+                Err(e) if e.kind() == ErrorKind::WrongPassphrase && tries > 0 => tell(manner().wrong),
+                Err(e) => return Err(e.in_file(path).into()),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The passphrases of other keyslots, from the options.

@@ -53,7 +53,9 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         Some(_) => keys::unlock(args, &header, &*on, path)?.0,
         None => {
             let data = Where::open(Path::new(&status.image), true)?.bytes()?;
-            begin::begin(args, header, (&*on, path), reencryption::size(&data)?, quiet)?
+            let image = Path::new(&status.image);
+            let detached = opened.is_some();
+            begin::begin(args, header, &begin::Place { on: &*on, name: path, data: &*data, image, detached })?
         }
     };
     if args.init_only {

@@ -1,0 +1,84 @@
+//! The start of a decryption: a header in front of the data goes to a file of its own first.
+
+use std::path::Path;
+
+use underseal_volume::luks2::{self, DecryptOptions};
+use underseal_volume::reencrypt::Direction;
+use underseal_volume::{Header, VolumeKey};
+
+use super::losing;
+use crate::cli::ReencryptArgs;
+use crate::commands::reencrypt::keys;
+use crate::error::{Error, Result};
+use crate::reencryption::{self, Place, Where};
+
+/// Begins to decrypt data that stays where it is, or whose header is in a file of its own already.
+///
+/// # Errors
+/// Those of the header.
+pub(in super::super) fn decrypt(
+    args: &ReencryptArgs,
+    mut header: luks2::Header,
+    key: VolumeKey,
+    place: &super::Place<'_>,
+) -> Result<VolumeKey> {
+    losing::unprotected(args, place.image)?;
+    let options = options(args, &header, place.image)?;
+    let begun = header.begin_decryption(place.on, place.data, &key, &options);
+    begun.map_err(|e| e.in_file(place.name))?;
+    Ok(key)
+}
+
+/// Takes the header away from in front of the data, to the file that `--header` names, and begins. None where there is no header in
+/// front.
+///
+/// # Errors
+/// `Usage` without a file for it; those of the header.
+pub(in super::super) fn takes_header_away(
+    args: &ReencryptArgs,
+    place: &mut Place,
+) -> Result<Option<VolumeKey>> {
+    let image = args.image.as_path();
+    let data = place.data.bytes()?;
+    if !args.decrypt || args.resume_only || Header::read(&*data).is_err() {
+        return Ok(None);
+    }
+    let Some(path) = &args.header else {
+        let error = Error::usage(format!(
+            "{}: its header is in front of the data, which takes its place",
+            image.display()
+        ));
+        return Err(error.with_remedy(
+            "--header FILE with a new file, which is the volume's header until all is decrypted",
+        ));
+    };
+    if path.exists() {
+        let error = Error::usage(format!("{}: is there already", path.display()));
+        return Err(error.with_remedy("another name, or move it away"));
+    }
+    let header = Header::read(&*data).map_err(|e| e.in_file(image))?;
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(image))?;
+    if reencryption::status_of(&header)?.is_some() {
+        super::fits(args, true, image)?;
+    }
+    losing::unprotected(args, image)?;
+    let (key, _) = keys::unlock(args, &header, &*data, image)?;
+    let header = super::luks2_of(header, image)?;
+    let options = options(args, &header, image)?;
+    let file = super::new_file(path)?;
+    let mut header = header.export(&*data, &file, &key, &options).map_err(|e| e.in_file(image))?;
+    header.begin_decryption(&file, &*data, &key, &options).map_err(|e| e.in_file(path))?;
+    place.header = Some(Where::File(file));
+    Ok(Some(key))
+}
+
+fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result<DecryptOptions> {
+    let sector = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
+    Ok(DecryptOptions {
+        direction: super::direction(args).unwrap_or(Direction::Forward),
+        protection: super::protection(args, image, sector.unwrap_or(512))?,
+        first: args.hotzone_size,
+        size: args.device_size,
+        allow_null: false,
+    })
+}

@@ -1,0 +1,102 @@
+//! The start of an encryption: the header comes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::SectorSize;
+use underseal_volume::luks2::{EncryptOptions, NewVolume};
+use underseal_volume::reencrypt::{Direction, Protection};
+use underseal_volume::{FormatOptions, Header, VolumeKey};
+
+use super::losing;
+use crate::cli::ReencryptArgs;
+use crate::error::{Error, Result};
+use crate::passphrase::Secret;
+use crate::reencryption::{self, Bytes, Place, Where};
+use crate::size;
+
+/// Begins to encrypt an image that has no header.
+///
+/// # Errors
+/// `Usage` when it has one, when there is no room, or what would be lost is not given up; those of making the header.
+pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Result<VolumeKey> {
+    let image = args.image.as_path();
+    let data = place.data.bytes()?;
+    if Header::read(&*data).is_ok() {
+        let error = Error::usage(format!("{}: is encrypted already", image.display()));
+        return Err(error.with_remedy("without --encrypt, to give it another key"));
+    }
+    let options = options(args)?;
+    losing::unprotected(args, image)?;
+    if let Some(reduce) = args.reduce_device_size {
+        let what = format!(
+            "{}: its last {} make room for the header. What lies there is lost.",
+            image.display(),
+            size::show(reduce)
+        );
+        losing::sure(args, &what, "make what is on it smaller first, and then --force")?;
+    }
+    let size = reencryption::size(&data)?;
+    let passphrase = Secret::new(args.secret.source(), image).get_new()?;
+    let new = NewVolume::prepare(size, &passphrase, options);
+    let new = new.map_err(|e| Error::from(e).within(image.display()))?;
+    match &args.header {
+        Some(path) => {
+            let header = super::new_file(path)?;
+            new.write(&header).map_err(|e| e.in_file(path))?;
+            place.header = Some(Where::File(header));
+        }
+        None => in_front(&new, image, &data)?,
+    }
+    Ok(new.into_key())
+}
+
+/// A header in front takes the place of data that moves: until it is there, it is in a file of its own.
+fn in_front(new: &NewVolume, image: &Path, data: &Bytes) -> Result<()> {
+    let path = aside(image);
+    let file = super::new_file(&path)?;
+    let written = new.write_in_front(&**data, &file);
+    written.map_err(|e| {
+        Error::from(e).within(image.display()).with_remedy(format!(
+            "keep {}: it is this image's header, wherever the image's own is damaged",
+            path.display()
+        ))
+    })?;
+    fs::remove_file(&path).map_err(|e| Error::io(&path, "cannot be removed", e))
+}
+
+/// Beside the image; for a device, here.
+fn aside(image: &Path) -> PathBuf {
+    let name = format!("{}.luks-header", image.file_name().unwrap_or_default().to_string_lossy());
+    if image.starts_with("/dev") { PathBuf::from(name) } else { image.with_file_name(name) }
+}
+
+fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
+    let defaults = FormatOptions::luks2();
+    let sector_size = args.sector_size.map(SectorSize::new).transpose()?;
+    let detached = args.header.is_some();
+    let protection = match args.reduce_device_size {
+        Some(_) => Protection::None,
+        None => {
+            let largest = sector_size.unwrap_or(SectorSize::S4096).bytes();
+            super::protection(args, &args.image, largest)?
+        }
+    };
+    let format = FormatOptions {
+        cipher: args.cipher.clone().unwrap_or(defaults.cipher),
+        key_size: super::key_size(args)?,
+        sector_size,
+        hash: args.pbkdf.hash.unwrap_or(defaults.hash),
+        pbkdf: args.pbkdf.over(defaults.pbkdf)?,
+        detached,
+        ..FormatOptions::luks2()
+    };
+    let direction = super::direction(args).unwrap_or(Direction::Forward);
+    Ok(EncryptOptions {
+        format,
+        direction,
+        protection,
+        reduce: args.reduce_device_size,
+        size: args.device_size,
+    })
+}

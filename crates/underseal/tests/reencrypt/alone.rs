@@ -1,0 +1,160 @@
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use crate::operator::Ran;
+use crate::support::scratch::assert_same;
+use crate::support::terminal::Terminal;
+use crate::support::tools::{PATIENCE, wait_until};
+
+#[test]
+fn a_volume_gets_another_key_cipher_and_sector_size() {
+    for options in [
+        "",
+        "--resilience journal --direction backward",
+        "--resilience none --force --hotzone-size 4M",
+        "--cipher serpent-xts-plain64 --key-size 256",
+        "--sector-size 512 --keep-key --resilience-hash sha512",
+        "--cipher aes-cbc-essiv:sha256 --hotzone-size 1M",
+    ] {
+        let scratch = Scratch::new();
+        let (volume, plain) = filled(&scratch, "a_volume_gets_another_key_cipher_and_sector_size", &[]);
+        let before = digests(&volume);
+        run(&mut reencrypt(&volume, options));
+        assert_same(&volume.read(0, plain.len()), &plain, options);
+        assert_eq!(digests(&volume) == before, options.contains("--keep-key"), "{options}");
+        let dump = dump(&volume.image);
+        assert!(!dump.contains("Requirements") && !dump.contains("reencrypt"), "{options}: {dump}");
+        for (option, words) in [
+            ("serpent", "serpent-xts-plain64"),
+            ("sector-size 512", "sector: 512"),
+            ("essiv", "aes-cbc-essiv"),
+        ] {
+            assert_eq!(options.contains(option), dump.contains(words), "{options}: {dump}");
+        }
+        run(cryptsetup(&volume, "open --test-passphrase").stdin(Stdio::null()));
+    }
+}
+
+#[test]
+fn ctrl_c_stops_between_two_steps_and_says_how_to_go_on() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "ctrl_c_stops_between_two_steps_and_says_how_to_go_on", &[]);
+    let mut command = reencrypt(&volume, "--rate 4M");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it has begun", PATIENCE, || {
+        dump(&volume.image).contains("serpent")
+            || dump(&volume.image).matches("\t").count() > 0 && dump(&volume.image).contains("1: crypt")
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("stopped at") && ran.err.contains("--resume-only"), "{ran:?}");
+    // Half of it is new, and it opens as before.
+    assert_same(&volume.read(0, plain.len()), &plain, "in the middle");
+    let again = Ran::from(support::output(&mut reencrypt(&volume, "--cipher serpent-xts-plain64")));
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(again.err.contains("under way already"), "{again:?}");
+    run(&mut reencrypt(&volume, "--resume-only"));
+    assert_same(&volume.read(0, plain.len()), &plain, "at the end");
+    let over = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+    assert_eq!(over.code, Some(2), "{over:?}");
+    assert!(over.err.contains("no reencryption is under way"), "{over:?}");
+}
+
+#[test]
+fn a_kill_anywhere_is_made_good() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "a_kill_anywhere_is_made_good", &[]);
+    run(&mut reencrypt(&volume, "--init-only"));
+    for turn in 0..12 {
+        let mut command = reencrypt(&volume, "--resume-only --hotzone-size 256K");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(40 + turn * 13));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !dump(&volume.image).contains("Requirements") {
+            break;
+        }
+    }
+    let last = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+    assert!(last.code == Some(0) || last.err.contains("no reencryption is under way"), "{last:?}");
+    assert_same(&volume.read(0, plain.len()), &plain, "after all kills");
+}
+
+#[test]
+fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
+    let scratch = Scratch::new();
+    let (volume, plain) =
+        filled(&scratch, "passphrases_that_are_not_given_are_lost_only_if_that_is_meant", &[]);
+    let second = scratch.file("second", b"another one");
+    let third = scratch.file("third", b"a third one");
+    for file in [&second, &third] {
+        run(volume.command("keyslot").args(["-q", "--help"]).stdout(Stdio::null()));
+        let mut add = support::volume::underseal();
+        add.args(["keyslot", "add", "-q"])
+            .arg(&volume.image)
+            .arg("--passphrase-file")
+            .arg(&volume.passphrase);
+        run(add.arg("--new-passphrase-file").arg(file).args(CHEAP_PBKDF2));
+    }
+    let header = std::fs::read(&volume.image).unwrap();
+    let keep_second = format!("--other-passphrase-file {}", text(&second));
+    let refused = Ran::from(support::output(&mut reencrypt(&volume, &keep_second)));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.err.contains("keyslots 2 were not given") && refused.err.contains("--force"),
+        "{refused:?}"
+    );
+    assert!(header == std::fs::read(&volume.image).unwrap(), "nothing was changed");
+
+    run(&mut reencrypt(&volume, &format!("{keep_second} --force")));
+    assert_same(&volume.read(0, 4096), &plain[..4096], "the first passphrase");
+    for (file, opens) in [(&second, true), (&third, false)] {
+        let mut test = tool("cryptsetup");
+        test.args(["open", "--test-passphrase", "-q"]).arg(&volume.image).arg("-d").arg(file);
+        assert_eq!(support::output(&mut test).status.success(), opens, "{}", file.display());
+    }
+}
+
+#[test]
+fn somebody_at_a_terminal_is_asked_for_each_passphrase_and_says_yes_to_losing_one() {
+    let scratch = Scratch::new();
+    let (volume, _) = filled(&scratch, "somebody_at_a_terminal_is_asked", &[]);
+    let second = scratch.file("second", b"another one");
+    let mut add = support::volume::underseal();
+    add.args(["keyslot", "add", "-q"]).arg(&volume.image).arg("--passphrase-file").arg(&volume.passphrase);
+    run(add.arg("--new-passphrase-file").arg(&second).args(CHEAP_PBKDF2));
+    let typed = |answer: &str, sure: Option<&str>| {
+        let mut terminal = Terminal::run(scratch.folder(), &["reencrypt", "image", "--init-only"]);
+        terminal.sees("Passphrase for image: ").types(&format!("{}\n", support::volume::PASSPHRASE));
+        terminal.sees("Passphrase of keyslot 1, to keep it").types(&format!("{answer}\n"));
+        if let Some(sure) = sure {
+            terminal.sees("keyslots 1 were not given").types(&format!("{sure}\n"));
+        }
+        terminal.ends()
+    };
+    let (code, shown) = typed("", Some("no"));
+    assert_eq!(code, Some(2), "{shown}");
+    assert!(!dump(&volume.image).contains("online-reencrypt"));
+    let (code, shown) = typed("another one", None);
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains("another one"), "echoed: {shown}");
+    assert!(dump(&volume.image).contains("online-reencrypt"));
+}
+
+#[test]
+fn a_volume_that_somebody_uses_is_left_alone() {
+    let scratch = Scratch::new();
+    let (volume, _) = filled(&scratch, "a_volume_that_somebody_uses_is_left_alone", &[]);
+    // Under another operator's name, so that it is not found.
+    let server = Operator::new().serve(&volume, &[]);
+    let refused = Ran::from(support::output(&mut reencrypt(&volume, "")));
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    server.stop();
+    let plain = Volume::at(&scratch, "plain").format("8M", &["--type", "luks1"]);
+    let refused = Ran::from(support::output(&mut reencrypt(&plain, "")));
+    assert_eq!(refused.code, Some(6), "{refused:?}");
+    assert!(refused.err.contains("header convert"), "{refused:?}");
+}

@@ -1,0 +1,198 @@
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+
+use super::*;
+use crate::operator::Ran;
+use crate::support::nbd::Client;
+use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
+
+/// Waits until the reencryption of an open volume is so.
+#[track_caller]
+pub(crate) fn wait_for(operator: &Operator, name: &str, state: &str) {
+    wait_until("the reencryption is so", PATIENCE, || {
+        operator.status(name)["reencryption"]["state"] == state
+    });
+}
+
+/// Waits until some of it is new.
+#[track_caller]
+fn wait_for_progress(operator: &Operator, name: &str) {
+    wait_until("some of it is new", PATIENCE, || {
+        operator.status(name)["reencryption"]["done"].as_u64().is_some_and(|done| done > 0)
+    });
+}
+
+fn words(volume: &Volume, options: &str) -> String {
+    format!("reencrypt image --passphrase-file {} {options}", text(&volume.passphrase)).trim().into()
+}
+
+/// Writes blocks of its own until it is stopped, or the server is gone; what was acknowledged, and where nobody knows.
+fn write_on(
+    start: u64,
+    blocks: u64,
+    stop: &AtomicBool,
+    mut write: impl FnMut(u64, &[u8]) -> bool,
+) -> (Vec<(u64, u8)>, Option<u64>) {
+    const BLOCK: u64 = 4096;
+    let mut sure = vec![None; usize::try_from(blocks).unwrap()];
+    let (mut dice, mut unsure) = (fastrand::Rng::new(), None);
+    while !stop.load(SeqCst) {
+        let block = dice.u64(0..blocks);
+        let fill = dice.u8(1..);
+        let offset = start + block * BLOCK;
+        let slot = &mut sure[usize::try_from(block).unwrap()];
+        if !write(offset, &[fill; BLOCK as usize]) {
+            // It may be there or not.
+            (*slot, unsure) = (None, Some(offset));
+            break;
+        }
+        *slot = Some(fill);
+    }
+    let acknowledged = sure.iter().enumerate().filter_map(|(block, fill)| Some((block, (*fill)?)));
+    (acknowledged.map(|(block, fill)| (start + block as u64 * BLOCK, fill)).collect(), unsure)
+}
+
+fn over_nbd(socket: PathBuf) -> impl FnMut(u64, &[u8]) -> bool {
+    let mut client = Client::connect(&socket).unwrap();
+    move |offset, data| {
+        let sent = client.send_write(1, offset, data).is_ok();
+        sent && client.reply().is_ok_and(|(_, error)| error == 0)
+    }
+}
+
+fn over_fuse(path: &Path) -> impl FnMut(u64, &[u8]) -> bool {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    move |offset, data| file.write_all_at(data, offset).is_ok()
+}
+
+fn assert_there(volume: &Volume, written: &[(u64, u8)], what: &str) {
+    let all = volume.read_all();
+    for (offset, fill) in written {
+        let at = usize::try_from(*offset).unwrap();
+        assert!(all[at..at + 4096].iter().all(|byte| byte == fill), "{what}: byte {offset}");
+    }
+}
+
+#[test]
+fn what_is_written_through_two_doors_meanwhile_is_there_afterwards() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "what_is_written_through_two_doors_meanwhile", &[]);
+    let before = digests(&volume);
+    let disk = operator.scratch.file("disk", b"");
+    let server = operator.serve(&volume, &["--fuse", text(&disk)]);
+    let stop = AtomicBool::new(false);
+    let written = thread::scope(|scope| {
+        // The first 8 MiB are read at the end, the rest is written to.
+        let nbd = scope.spawn(|| write_on(8 << 20, 3 << 10, &stop, over_nbd(server.socket())));
+        let fuse = scope.spawn(|| write_on(20 << 20, 3 << 10, &stop, over_fuse(&disk)));
+        for turn in 0..2 {
+            let told = operator.does(&words(&volume, &format!("--rate {}", ["full", "give-way"][turn])));
+            assert!(told.contains("image: done"), "{told}");
+        }
+        stop.store(true, SeqCst);
+        [nbd.join().unwrap().0, fuse.join().unwrap().0].concat()
+    });
+    assert!(written.len() > 100, "{}", written.len());
+    assert!(operator.does("status image").contains("(100%), done"));
+    server.stop();
+    assert_same(&volume.read(0, 8 << 20), &plain[..8 << 20], "what nobody wrote to");
+    assert_there(&volume, &written, "what was written meanwhile");
+    assert_ne!(digests(&volume), before);
+    run(&mut cryptsetup(&volume, "open --test-passphrase"));
+}
+
+#[test]
+fn it_is_paused_slowed_down_stopped_and_started_again() {
+    let operator = Operator::new();
+    let (volume, plain) =
+        filled(&operator.scratch, "it_is_paused_slowed_down_stopped_and_started_again", &[]);
+    let server = operator.serve(&volume, &[]);
+    operator.is_refused("reencrypt image --pause", 2, "not being reencrypted");
+    operator.does(&words(&volume, "--rate 4M --no-wait"));
+    wait_for_progress(&operator, "image");
+    operator.is_refused(&words(&volume, ""), 2, "being reencrypted already");
+    operator.does("reencrypt image --pause");
+    wait_for(&operator, "image", "paused");
+    assert!(operator.does("list").contains("reencrypts"));
+    let status = operator.does("status image");
+    assert!(status.contains("paused, at most 4 MiB/s"), "{status}");
+    operator.does("reencrypt image --resume --rate 2M");
+    wait_for(&operator, "image", "running");
+    assert_eq!(operator.status("image")["reencryption"]["rate"]["limit"], 2 << 20);
+    operator.does("reencrypt image --stop");
+    wait_for(&operator, "image", "stopped");
+    operator.is_refused("reencrypt image --resume", 2, "not being reencrypted");
+    // Its key could not be given back: there are two.
+    operator.is_refused("suspend image --wipe", 6, "encrypted segments");
+    operator.does(&words(&volume, "--resume-only --rate full"));
+    operator.does("suspend image --wipe");
+    operator.does(&format!("resume image --passphrase-file {}", text(&volume.passphrase)));
+    assert_same(
+        &Client::connect(&server.socket()).unwrap().read(0, 1 << 20).unwrap(),
+        &plain[..1 << 20],
+        "served",
+    );
+    server.stop();
+    assert_same(&volume.read(0, plain.len()), &plain, "at the end");
+}
+
+#[test]
+fn a_server_that_is_killed_again_and_again_loses_nothing() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "a_server_that_is_killed_again_and_again", &[]);
+    run(&mut reencrypt(&volume, "--init-only"));
+    let mut all = std::collections::BTreeMap::new();
+    for turn in 0..8 {
+        let server = operator.serve(&volume, &["--reencrypt=32M"]);
+        let stop = AtomicBool::new(false);
+        let socket = server.socket();
+        let (written, unsure) = thread::scope(|scope| {
+            let writing = scope.spawn(|| write_on(16 << 20, 3 << 10, &stop, over_nbd(socket)));
+            thread::sleep(std::time::Duration::from_millis(50 + turn * 30));
+            server.kill();
+            writing.join().unwrap()
+        });
+        all.extend(written);
+        unsure.map(|offset| all.remove(&offset));
+    }
+    let server = operator.serve(&volume, &["--reencrypt=full"]);
+    wait_for(&operator, "image", "done");
+    server.stop();
+    assert_same(&volume.read(0, 16 << 20), &plain[..16 << 20], "what nobody wrote to");
+    assert_there(&volume, &all.into_iter().collect::<Vec<_>>(), "what was acknowledged");
+}
+
+#[test]
+fn a_volume_in_the_middle_is_served_as_it_stands_and_goes_on_when_asked() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "a_volume_in_the_middle_is_served_as_it_stands", &[]);
+    let server = operator.serve(&volume, &[]);
+    operator.does(&words(&volume, "--rate 8M --no-wait"));
+    wait_for_progress(&operator, "image");
+    // Closing ends it between two steps.
+    operator.does("close image");
+    drop(server);
+    assert!(dump(&volume.image).contains("online-reencrypt"));
+
+    let server = operator.serve(&volume, &[]);
+    assert!(operator.does("status image").contains("stopped"));
+    let mut client = Client::connect(&server.socket()).unwrap();
+    assert_same(&client.read(0, 16 << 20).unwrap(), &plain[..16 << 20], "as it stands");
+    client.write(0, &[7; 4096]).unwrap();
+    drop(client);
+    server.stop();
+    let server = operator.serve(&volume, &["--reencrypt"]);
+    wait_for(&operator, "image", "done");
+    server.stop();
+    assert_eq!(volume.read(0, 4096), [7; 4096]);
+    assert_same(&volume.read(4096, 16 << 20), &plain[4096..4096 + (16 << 20)], "at the end");
+    let mut again = volume.command("open");
+    again.arg("--reencrypt").env("UNDERSEAL_RUNTIME_DIR", operator.directory());
+    let refused = Ran::from(support::output(&mut again));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("no reencryption"), "{refused:?}");
+}

@@ -1,0 +1,59 @@
+//! `underseal reencrypt` as whole programs, beside cryptsetup.
+//!
+//! ```text
+//!   alone.rs    a closed volume: new key, cipher, sectors; stopped and gone on with; what is lost and what is asked
+//!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
+//!   plain.rs    encrypted and decrypted where it lies
+//!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod alone;
+mod beside;
+mod both;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
+mod plain;
+
+use operator::Operator;
+use support::volume::{CHEAP_PBKDF2, Volume, text};
+use support::{Scratch, bytes, run, tool};
+
+/// A volume of 32 MiB with random bytes in it.
+fn filled(scratch: &Scratch, test: &str, options: &[&str]) -> (Volume, Vec<u8>) {
+    let volume = Volume::at(scratch, "image").format("48M", options);
+    let plain = bytes(support::seed(test), 32 << 20);
+    volume.write(0, &plain);
+    (volume, plain)
+}
+
+/// `reencrypt` with the volume's passphrase.
+fn reencrypt(volume: &Volume, options: &str) -> std::process::Command {
+    let mut command = volume.command("reencrypt");
+    command.args(options.split_whitespace());
+    command
+}
+
+/// What `cryptsetup luksDump` says.
+fn dump(image: &std::path::Path) -> String {
+    let output = support::output(tool("cryptsetup").arg("luksDump").arg(image));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The salts and digests, which are others under another key.
+fn digests(volume: &Volume) -> String {
+    let output = support::output(support::volume::underseal().args(["info", "--json"]).arg(&volume.image));
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    info["digests"].to_string()
+}
+
+/// cryptsetup, with the volume's passphrase as a key file.
+fn cryptsetup(volume: &Volume, words: &str) -> std::process::Command {
+    let mut command = tool("cryptsetup");
+    command.args(words.split_whitespace()).arg("-q").arg(&volume.image).arg("-d").arg(&volume.passphrase);
+    command
+}

@@ -1,0 +1,50 @@
+use super::*;
+use crate::operator::Ran;
+use crate::support::scratch::assert_same;
+
+#[test]
+fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
+    let scratch = Scratch::new();
+    let plain = bytes(support::seed("an_image_is_encrypted_where_it_lies"), 24 << 20);
+    let image = scratch.file("image", &plain);
+    let header = scratch.path("header");
+    let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
+    for options in ["", "--resilience journal --direction backward"] {
+        let cheap = CHEAP_PBKDF2.join(" ");
+        run(&mut reencrypt(&volume, &format!("--encrypt {options} {cheap}")));
+        assert!(std::fs::read(&image).unwrap() != plain, "it is not encrypted");
+        assert_same(&volume.read_all(), &plain, "encrypted");
+        let mut test = tool("cryptsetup");
+        test.args(["open", "--test-passphrase", "-q", "--header"]).arg(&header).arg(&image);
+        run(test.arg("-d").arg(&volume.passphrase));
+        run(&mut reencrypt(&volume, &format!("--decrypt {options}")));
+        assert_same(&std::fs::read(&image).unwrap(), &plain, "decrypted");
+        std::fs::remove_file(&header).unwrap();
+    }
+}
+
+#[test]
+fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
+    let scratch = Scratch::new();
+    let (data, room) = (24 << 20, 32 << 20);
+    let plain = bytes(support::seed("a_header_comes_in_front_of_data_that_move"), data);
+    let image = scratch.file("image", &plain);
+    std::fs::File::options().write(true).open(&image).unwrap().set_len((data + room) as u64).unwrap();
+    let volume = Volume::at(&scratch, "image");
+    let cheap = CHEAP_PBKDF2.join(" ");
+    let begin = format!("--encrypt --reduce-device-size 32M {cheap}");
+    let refused = Ran::from(support::output(&mut reencrypt(&volume, &begin)));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("last 32 MiB"), "{refused:?}");
+    run(&mut reencrypt(&volume, &format!("{begin} --force")));
+    assert!(!scratch.path("image.luks-header").exists());
+    assert_same(&volume.read(0, data), &plain, "encrypted");
+    assert!(!dump(&image).contains("online-reencrypt"));
+
+    let header = scratch.path("header");
+    let refused = Ran::from(support::output(&mut reencrypt(&volume, "--decrypt")));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("--header FILE"), "{refused:?}");
+    run(&mut reencrypt(&volume, &format!("--decrypt --header {}", text(&header))));
+    assert_same(&std::fs::read(&image).unwrap()[..data], &plain, "decrypted");
+}
