@@ -6,7 +6,7 @@
 //!   args     options by cryptsetup's names
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
-//!   open, volume, keyslots, header, tokens      each action as commands of underseal     --> call --> commands::run
+//!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
 //!   look, dump, key, benchmark                  what only shows something
 //!        |
 //!   failure  cryptsetup's exit statuses
@@ -27,6 +27,7 @@ mod look;
 mod loops;
 mod open;
 mod place;
+mod reencrypt;
 mod takes;
 mod tokens;
 mod verb;

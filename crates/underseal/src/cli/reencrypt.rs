@@ -42,6 +42,9 @@ pub(crate) struct ReencryptArgs {
     /// The new key's length; the old one's by default, or the cipher's largest
     #[arg(long, value_name = "BITS", help_heading = WHAT, conflicts_with_all = ["decrypt", "keep_key"])]
     pub(crate) key_size: Option<usize>,
+    /// The new volume key: all bytes of this file ("-" is stdin); a random one by default
+    #[arg(long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = ["decrypt", "keep_key"])]
+    pub(crate) volume_key_file: Option<PathBuf>,
     /// Bytes a sector, 512 to 4096; as before by default
     #[arg(long, value_name = "BYTES", help_heading = WHAT, conflicts_with = "decrypt")]
     pub(crate) sector_size: Option<u32>,

@@ -83,7 +83,7 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
         ["open"] => vec![SERVING, CONTROL, PASSPHRASES],
         ["table", "open"] => vec![TABLES, SERVING, CONTROL],
         ["table", ..] => vec![TABLES],
-        ["read" | "write"] | ["keyslot", ..] => vec![PASSPHRASES],
+        ["read" | "write"] | ["keyslot", ..] | ["reencrypt"] => vec![PASSPHRASES],
         ["list" | "status"] => vec![STATUS, CONTROL],
         ["policy" | "suspend" | "resume" | "resize" | "message" | "close" | "top"] => vec![CONTROL],
         _ => vec![],

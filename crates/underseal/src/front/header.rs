@@ -172,9 +172,3 @@ pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("subsystem", args.subsystem.as_ref())
         .run()
 }
-
-/// `reencrypt DEVICE`.
-pub(super) fn reencrypt(_: &Args, words: &Words<'_>) -> Result<()> {
-    words.need(0, "device")?;
-    Err(Failure::unsupported("reencrypt: is not supported yet"))
-}

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::args::Args;
 use super::failure::{Failure, Result};
-use super::{Words, benchmark, header, keyslots, look, open, tokens, volume};
+use super::{Words, benchmark, header, keyslots, look, open, reencrypt, tokens, volume};
 
 type Act = fn(&Args, &Words<'_>) -> Result<()>;
 
@@ -51,7 +51,7 @@ verbs! {
     "config" ["luksConfig"] header::config, "DEVICE: --label, --subsystem, --priority";
     "token" [] tokens::run, "add|remove|import|export|unassign DEVICE";
     "tcryptDump" ["bitlkDump", "fvault2Dump"] look::other_format, "DEVICE: (not here)";
-    "reencrypt" ["luksReencrypt"] header::reencrypt, "DEVICE: (not yet)";
+    "reencrypt" ["luksReencrypt"] reencrypt::run, "DEVICE: another key, cipher or sectors; --encrypt, --decrypt";
 }
 
 /// What cryptsetup opens and underseal does not.

@@ -32,6 +32,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-keyslot-remove",
         "-keyslot-test",
         "-read",
+        "-reencrypt",
         "-write",
         "-completions",
         "-table",

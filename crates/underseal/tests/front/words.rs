@@ -104,7 +104,7 @@ fn what_is_not_done_here_is_said_to_be() {
         &["open", "--type", "tcrypt", "disk", "name"][..],
         &["open", "--type", "bitlk", "disk", "name"],
         &["tcryptDump", "disk"],
-        &["reencrypt", "disk"],
+        &["reencrypt", "--type", "luks1", "disk"],
         &["luksFormat", "-q", "--integrity", "hmac-sha256", "disk"],
         &["close", "--deferred", "name"],
     ] {

@@ -43,10 +43,7 @@ fn ctrl_c_stops_between_two_steps_and_says_how_to_go_on() {
     let (volume, plain) = filled(&scratch, "ctrl_c_stops_between_two_steps_and_says_how_to_go_on", &[]);
     let mut command = reencrypt(&volume, "--rate 4M");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("it has begun", PATIENCE, || {
-        dump(&volume.image).contains("serpent")
-            || dump(&volume.image).matches("\t").count() > 0 && dump(&volume.image).contains("1: crypt")
-    });
+    wait_until("some of it is new", PATIENCE, || dump(&volume.image).contains("1: crypt"));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ran = Ran::from(child.wait_with_output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -91,7 +88,6 @@ fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
     let second = scratch.file("second", b"another one");
     let third = scratch.file("third", b"a third one");
     for file in [&second, &third] {
-        run(volume.command("keyslot").args(["-q", "--help"]).stdout(Stdio::null()));
         let mut add = support::volume::underseal();
         add.args(["keyslot", "add", "-q"])
             .arg(&volume.image)

@@ -147,7 +147,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing() {
     run(&mut reencrypt(&volume, "--init-only"));
     let mut all = std::collections::BTreeMap::new();
     for turn in 0..8 {
-        let server = operator.serve(&volume, &["--reencrypt=32M"]);
+        let server = operator.serve(&volume, &["--reencrypt=8M"]);
         let stop = AtomicBool::new(false);
         let socket = server.socket();
         let (written, unsure) = thread::scope(|scope| {

@@ -29,7 +29,7 @@ fn what_is_stopped_or_killed_here_goes_on_in_cryptsetup() {
         interrupt(reencrypt(&volume, "--resume-only --rate 16M"), Duration::from_millis(700), signal);
         assert!(is_under_way(&volume), "it ended too soon to be a test");
         run(cryptsetup(&volume, "repair").stdin(Stdio::null()));
-        run(cryptsetup(&volume, "reencrypt --resume-only").stdin(Stdio::null()));
+        run(cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt").stdin(Stdio::null()));
         assert!(!is_under_way(&volume));
         assert_same(&volume.read(0, plain.len()), &plain, options);
     }
@@ -42,7 +42,11 @@ fn what_cryptsetup_stopped_goes_on_here_alone_or_beside_users() {
         let (volume, plain) = filled(&operator.scratch, "what_cryptsetup_stopped_goes_on_here", &[]);
         let pbkdf = CHEAP_PBKDF2.join(" ");
         run(cryptsetup(&volume, &format!("reencrypt --init-only {pbkdf}")).stdin(Stdio::null()));
-        interrupt(cryptsetup(&volume, "reencrypt --resume-only"), Duration::from_millis(60), Signal::INT);
+        interrupt(
+            cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt"),
+            Duration::from_millis(60),
+            Signal::INT,
+        );
         if beside {
             let server = operator.serve(&volume, &["--reencrypt=full"]);
             crate::beside::wait_for(&operator, "image", "done");

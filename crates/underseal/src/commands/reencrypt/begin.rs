@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use underseal_cipher::SectorSize;
+use underseal_cipher::{Key, SectorSize};
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
 use underseal_volume::reencrypt::{Direction, Protection};
 use underseal_volume::{Hash, Header, Target, VolumeKey};
@@ -19,6 +19,7 @@ use super::keys::{self, Known};
 use crate::cli::{ReencryptArgs, Resilience, Way};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::passphrase::volume_key_file;
 
 /// The header that a reencryption begins with.
 pub(super) struct Place<'p> {
@@ -34,8 +35,10 @@ pub(super) struct Place<'p> {
 
 /// Whether the options say what is to become of the volume.
 pub(super) fn says_what(args: &ReencryptArgs) -> bool {
-    let ReencryptArgs { encrypt, decrypt, cipher, key_size, sector_size, keep_key, .. } = args;
-    *encrypt || *decrypt || *keep_key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
+    let ReencryptArgs { encrypt, decrypt, cipher, key_size, sector_size, keep_key, volume_key_file, .. } =
+        args;
+    let key = *keep_key || volume_key_file.is_some();
+    *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
 }
 
 /// Whether what is asked for goes with what is under way.
@@ -97,9 +100,10 @@ fn luks2_of(header: Header, name: &Path) -> Result<luks2::Header> {
 
 fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> Result<BeginOptions> {
     let sector_size = args.sector_size.map(SectorSize::new).transpose()?;
-    let key = match args.keep_key {
-        true => NewKey::Keep,
-        false => NewKey::Random(key_size(args)?),
+    let key = match (args.keep_key, new_key(args)?) {
+        (true, _) => NewKey::Keep,
+        (false, Some(key)) => NewKey::Given(key),
+        (false, None) => NewKey::Random(key_size(args)?),
     };
     let old = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
     let largest = old.max(sector_size.map(SectorSize::bytes)).unwrap_or(512);
@@ -122,6 +126,12 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
         detached: place.detached,
         allow_null: false,
     })
+}
+
+/// The one that was given.
+fn new_key(args: &ReencryptArgs) -> Result<Option<Key>> {
+    let len = key_size(args)?.unwrap_or(64);
+    args.volume_key_file.as_ref().map(|file| volume_key_file(file, len)).transpose()
 }
 
 /// In bytes.

@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use underseal_export::control::status::{Format, Going, Reencryption};
-use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
+use underseal_export::control::{Name, Rate, Reencrypt, RefusalKind, Reply, Request, Status};
 use underseal_volume::Header;
 
-use super::super::control::{PATIENCE, ask, ask_status, done, finished};
+use super::super::control::{PATIENCE, ask, ask_status, done, finished, refused};
 use super::{begin, keys};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
@@ -39,10 +39,7 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         );
         return Err(error.with_remedy("`underseal close` it first"));
     }
-    if args.encrypt || args.decrypt && args.header.is_some() {
-        return Err(Error::usage(format!("{name}: is open, and its data would move"))
-            .with_remedy("begin with --init-only while it is closed, and open it with --reencrypt"));
-    }
+    can_be(args, name, status)?;
     let opened = status.opened.as_ref().and_then(|opened| opened.header.as_deref());
     let path = args.header.as_deref().unwrap_or(Path::new(opened.unwrap_or(&status.image)));
     let on = Where::open(path, false)?.bytes()?;
@@ -69,6 +66,34 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     finished(name, ask(name, &request, Some(&both), 2 * PATIENCE)?)?;
     drop(both);
     if args.no_wait { say(name, quiet, "is being reencrypted") } else { watch(name, quiet) }
+}
+
+/// Whether its server could reencrypt it so: before anything is written.
+///
+/// # Errors
+/// Why it could not.
+fn can_be(args: &ReencryptArgs, name: &Name, status: &Status) -> Result<()> {
+    let moves = args.encrypt || args.reduce_device_size.is_some() || args.decrypt && args.header.is_some();
+    let why = match () {
+        () if moves => "its data would move",
+        () if args.device_size.is_some() => "its users know its size",
+        () if args.sector_size.is_some_and(|size| size > status.block) => {
+            "its users were told of smaller sectors"
+        }
+        // Whoever has no reencryption to pause says so, unless it could never have one.
+        () => match ask(name, &Request::Reencrypt(Reencrypt::Pause), None, PATIENCE)? {
+            Reply::Refused(refusal) if refusal.kind != RefusalKind::State => {
+                return Err(refused(name, refusal));
+            }
+            _ if status.suspended => {
+                return Err(Error::usage(format!("{name}: is suspended"))
+                    .with_remedy(format!("underseal resume {name}")));
+            }
+            _ => return Ok(()),
+        },
+    };
+    let error = Error::usage(format!("{name}: is open, and {why}"));
+    Err(error.with_remedy("begin with --init-only while it is closed, and open it with --reencrypt"))
 }
 
 pub(super) fn set_rate(name: &Name, rate: Rate) -> Result<()> {

@@ -84,6 +84,7 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
     };
     let format = FormatOptions {
         cipher: args.cipher.clone().unwrap_or(defaults.cipher),
+        volume_key: super::new_key(args)?,
         key_size: super::key_size(args)?,
         sector_size,
         hash: args.pbkdf.hash.unwrap_or(defaults.hash),

@@ -1,0 +1,63 @@
+//! `reencrypt`.
+
+use super::Words;
+use super::args::Args;
+use super::call::{Call, from_stdin};
+use super::failure::{Failure, Result};
+use super::open::must_exist;
+use super::place::Place;
+
+/// `reencrypt DEVICE`, or `--active-name NAME`.
+pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
+    let target = match &args.active_name {
+        Some(name) => Place::of(name.as_ref())?.name.to_string().into(),
+        None => {
+            let device = words.need(0, "device")?;
+            must_exist(device)?;
+            device.clone()
+        }
+    };
+    if let Some(what) = not_done(args, words) {
+        return Err(Failure::unsupported(&format!("reencrypt: {what} is not supported")));
+    }
+    // As there: who cannot be asked has given up what was not given.
+    let nobody = args.batch_mode || from_stdin().is_some();
+    // It has one place in front of the data, of half of what is taken from the end.
+    let call = Call::new(&["reencrypt"])
+        .word(target)
+        .option("header", args.header.as_ref())
+        .flag("encrypt", args.encrypt || args.new)
+        .flag("decrypt", args.decrypt)
+        .option("cipher", args.cipher.as_ref())
+        .number("key-size", args.key_size)
+        .number("sector-size", args.sector_size)
+        .option("volume-key-file", args.volume_key_file.as_ref())
+        .flag("keep-key", args.keep_key)
+        .number("reduce-device-size", args.reduce_device_size)
+        .number("device-size", args.device_size)
+        .option("resilience", args.resilience.as_ref())
+        .option("resilience-hash", args.resilience_hash.as_ref())
+        .number("hotzone-size", args.hotzone_size)
+        .flag("init-only", args.init_only)
+        .flag("resume-only", args.resume_only)
+        .flag("force", nobody)
+        .number("key-slot", args.key_slot)
+        .secret(args);
+    let makes_keyslots = args.encrypt || args.new;
+    if makes_keyslots { call.cost(args).run() } else { call.run() }
+}
+
+/// An option that means something there and nothing here.
+fn not_done(args: &Args, words: &Words<'_>) -> Option<&'static str> {
+    let older = args.kind.as_deref().is_some_and(|kind| kind != "luks2" && kind != "luks");
+    let given = [
+        (older, "a type other than luks2"),
+        (words.get(1).is_some(), "opening what was begun (open it afterwards)"),
+        (args.offset.is_some(), "--offset (half of --reduce-device-size)"),
+        (args.luks2_metadata_size.is_some(), "--luks2-metadata-size"),
+        (args.luks2_keyslots_size.is_some(), "--luks2-keyslots-size"),
+        (args.uuid.is_some(), "--uuid"),
+        (args.token_id.is_some() || args.token_only || args.token_type.is_some(), "a token"),
+    ];
+    given.into_iter().find_map(|(is_given, what)| is_given.then_some(what))
+}

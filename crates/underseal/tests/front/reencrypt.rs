@@ -1,0 +1,68 @@
+//! `reencrypt`, in both programs.
+
+use crate::pair::{CHEAP, Pair, all, text, with_stdin};
+use crate::support::{bytes, seed};
+
+fn formatted() -> Pair {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "--type", "luks2", "disk"][..], &CHEAP].concat(), "secret\n");
+    pair
+}
+
+#[test]
+fn a_volume_gets_another_key_and_opens_in_both() {
+    for options in [
+        &["--resilience", "journal"][..],
+        &["--cipher", "aes-cbc-essiv:sha256", "--key-size", "256"],
+        &["--sector-size", "4096", "--keep-key"],
+        &["--resilience", "none", "--hotzone-size", "1M"],
+    ] {
+        let pair = formatted();
+        let words = [&["reencrypt", "-q", "disk", "--force-offline-reencrypt"][..], options, &CHEAP].concat();
+        pair.succeed(&words, "secret\n");
+        pair.each_opens_the_others("disk", "secret\n", true);
+    }
+}
+
+#[test]
+fn each_goes_on_with_what_the_other_began() {
+    let pair = formatted();
+    let begin =
+        [&["reencrypt", "-q", "--init-only", "disk", "--force-offline-reencrypt"][..], &CHEAP].concat();
+    pair.succeed(&begin, "secret\n");
+    for (whose, mut command) in [("theirs", pair.ours()), ("ours", pair.theirs())] {
+        let disk = pair.folder(whose).join("disk");
+        let words = ["reencrypt", "-q", "--resume-only", "--force-offline-reencrypt", text(&disk)];
+        let output = with_stdin(command.args(words), "secret\n");
+        assert!(output.status.success(), "{}", all(&output));
+    }
+    pair.each_opens_the_others("disk", "secret\n", true);
+    pair.agree(&["reencrypt", "-q", "--resume-only", "--force-offline-reencrypt", "disk"], "secret\n");
+}
+
+#[test]
+fn plain_data_are_encrypted_and_decrypted_alike() {
+    let pair = Pair::new();
+    let plain = bytes(seed("plain_data_are_encrypted_and_decrypted_alike"), 8 << 20);
+    pair.file("disk", &plain);
+    let encrypt = ["reencrypt", "-q", "--encrypt", "--header", "header", "disk", "--force-offline-reencrypt"];
+    pair.succeed(&[&encrypt[..], &CHEAP].concat(), "secret\n");
+    for (whose, mut command) in [("theirs", pair.ours()), ("ours", pair.theirs())] {
+        let path = |name: &str| pair.folder(whose).join(name);
+        let (header, disk) = (path("header"), path("disk"));
+        assert!(std::fs::read(&disk).unwrap() != plain);
+        let words = [
+            "reencrypt",
+            "-q",
+            "--decrypt",
+            "--force-offline-reencrypt",
+            "--header",
+            text(&header),
+            text(&disk),
+        ];
+        let output = with_stdin(command.args(words), "secret\n");
+        assert!(output.status.success(), "{}", all(&output));
+        assert!(std::fs::read(&disk).unwrap() == plain, "of {whose}");
+    }
+}
