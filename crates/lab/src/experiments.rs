@@ -5,6 +5,7 @@ mod ecryptfs;
 mod inline;
 mod order;
 mod policies;
+mod reencrypt;
 mod sectors;
 mod tail;
 mod whole_request;
@@ -48,6 +49,7 @@ pub fn all() -> &'static [Experiment] {
         whole_request::EXPERIMENT,
         zoned::EXPERIMENT,
         ecryptfs::EXPERIMENT,
+        reencrypt::EXPERIMENT,
     ]
 }
 

@@ -28,10 +28,15 @@ pub(crate) fn cipher(spec: &str, sector: u32) -> Result<Arc<dyn SectorCipher>> {
 
 /// As [`cipher`], with a key of so many bytes that begins with `first`.
 pub(crate) fn keyed(spec: &CipherSpec, len: usize, first: u8, sector: u32) -> Result<Arc<dyn SectorCipher>> {
+    Ok(build(spec, &key(len, first)?, SectorSize::new(sector)?)?)
+}
+
+/// A key that is nothing but its bytes' numbers, from `first` on.
+pub(crate) fn key(len: usize, first: u8) -> Result<Key> {
     let mut key = Key::zeroed(len)?;
     let numbers = (0..=u8::MAX).cycle().skip(first.into());
     key.as_mut_bytes().iter_mut().zip(numbers).for_each(|(byte, n)| *byte = n);
-    Ok(build(spec, &key, SectorSize::new(sector)?)?)
+    Ok(key)
 }
 
 /// A volume over all of a device.
@@ -61,6 +66,11 @@ pub(crate) fn ram(size: u64) -> Result<Arc<dyn Device>> {
 
 /// A RAM disk of the kernel's: a file in memory, a system call for each request.
 pub(crate) fn memory_file(size: u64) -> Result<Arc<dyn Device>> {
+    memory(size).map(|(_, device)| device)
+}
+
+/// The same, and the file itself.
+pub(crate) fn memory(size: u64) -> Result<(File, Arc<dyn Device>)> {
     let refused = "the system gives no file in memory";
     let file =
         File::from(memfd_create("underseal-lab", MemfdFlags::CLOEXEC).map_err(Error::system(refused))?);
@@ -75,7 +85,8 @@ pub(crate) fn memory_file(size: u64) -> Result<Arc<dyn Device>> {
         left -= len as u64;
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(Arc::new(FileDevice::open(Path::new(&path), OpenOptions::default())?))
+    let device = FileDevice::open(Path::new(&path), OpenOptions::default())?;
+    Ok((file, Arc::new(device)))
 }
 
 /// Writes noise to all of a device.

@@ -55,7 +55,9 @@ fn experiments_are_listed_with_their_questions() {
         let field = |name: &str| experiment[name].as_str().unwrap();
         assert!(line.starts_with(field("name")) && line.ends_with(field("question")), "{line}");
     }
-    for name in ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies", "ecryptfs"] {
+    for name in
+        ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies", "ecryptfs", "reencrypt"]
+    {
         assert!(listed.iter().any(|experiment| experiment["name"] == name), "{name}");
     }
 }

@@ -1,0 +1,140 @@
+//! `reencrypt`: what the users of a volume notice while it gets another key.
+
+mod disk;
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use underseal_datapath::Rate;
+
+use self::disk::{Disk, How};
+use super::{Experiment, Measured};
+use crate::load::{Load, Seen, Until};
+use crate::rounds::interleaved;
+use crate::{Cell, Finding, Goal, Lab, Panel, Range, Result, Shape, Unit};
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "reencrypt",
+    question: "What do the users of a volume notice while it is reencrypted under them?",
+    source: "longhorn issue 9345, rook issue 7925, ceph-csi issue 5699: users who ask for it",
+    setup: "none was published",
+    figures: "none: it is not offered there, or only for volumes that nobody uses",
+    rounds: 5,
+    run,
+};
+
+const AT_REST: &str = "at rest";
+const GIVES_WAY: &str = "gives way";
+
+/// What is measured: how fast it may go, and how long its steps may be.
+const WAYS: [(&str, Option<How>); 6] = [
+    (AT_REST, None),
+    (GIVES_WAY, Some(How { rate: Rate::GiveWay, hot_zone: 64 << 20 })),
+    ("100 MB/s", Some(How { rate: Rate::Limit(NonZeroU64::new(100_000_000).unwrap()), hot_zone: 64 << 20 })),
+    ("full, 64 MiB steps", Some(How { rate: Rate::Full, hot_zone: 64 << 20 })),
+    ("full, 8 MiB steps", Some(How { rate: Rate::Full, hot_zone: 8 << 20 })),
+    ("full, 1 MiB steps", Some(How { rate: Rate::Full, hot_zone: 1 << 20 })),
+];
+
+/// What the volume does in each part of the time line.
+const LINE: [(&str, bool); 8] = [
+    ("1: at rest", false),
+    ("2: at rest", false),
+    ("3: reencrypted", true),
+    ("4: reencrypted", true),
+    ("5: reencrypted", true),
+    ("6: reencrypted", true),
+    ("7: at rest", false),
+    ("8: at rest", false),
+];
+
+/// What the users did, and how fast the volume was reencrypted meanwhile, in MB/s.
+struct Beside {
+    users: Seen,
+    moved: f64,
+}
+
+fn run(lab: &Lab<'_>, rounds: usize) -> Result<Measured> {
+    let bytes = lab.bytes(512 << 20);
+    let disk = Disk::new(bytes)?;
+    let slice = lab.slice(1500);
+    let load = |time| Load::new(4096, 50, Until::Time(time)).random().depth(8);
+    let seen = interleaved(lab, rounds, "reencrypt: 4k at depth 8", WAYS.len(), |way| {
+        disk.beside(WAYS[way].1, &load(slice))
+    })?;
+    let line = time_line(lab, rounds, &disk, &load(slice / 2))?;
+
+    let each = |way: usize, of: &dyn Fn(&Beside) -> f64| seen[way].iter().map(of).collect::<Vec<f64>>();
+    let over_rest = |way, of: &dyn Fn(&Beside) -> f64| Range::of_ratios(&each(way, of), &each(0, of));
+    let p99 = |beside: &Beside| beside.users.micros(0.99);
+    let iops = |beside: &Beside| beside.users.iops();
+    let (slower, left) = (over_rest(1, &p99), over_rest(1, &iops));
+    let moved = |way| Range::of(each(way, &|beside: &Beside| beside.moved));
+    let names = || WAYS.iter().map(|(name, _)| *name);
+    let panel = |title, unit, of: &dyn Fn(&Beside) -> f64| {
+        let cells = (0..WAYS.len()).map(|way| Cell::from(Range::of(each(way, of))));
+        Panel::new(title, unit, names()).row("4k", cells)
+    };
+    let latency = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)].into_iter().fold(
+        Panel::new("Latency of the users' requests", Unit::Micros, names())
+            .shape(Shape::Dots)
+            .less_is_better(),
+        |panel, (name, share)| {
+            let of = |beside: &Beside| beside.users.micros(share);
+            panel.row(name, (0..WAYS.len()).map(|way| Cell::from(Range::of(each(way, &of)))))
+        },
+    );
+    Ok(Measured {
+        setup: vec![
+            format!(
+                "a file of {} MiB in memory under AES-256-XTS with 4 KiB sectors; it gets another key, with checksums, again and \
+                 again while the load runs; the state is a file in memory, too",
+                bytes >> 20
+            ),
+            "the load: one thread, reads and writes of 4 KiB anywhere, half of each, 8 at a time".into(),
+            "\"gives way\" is what reencryption does unless it is told otherwise".into(),
+        ],
+        answer: format!(
+            "While the volume is reencrypted at {}, giving way, p99 is {} that at rest, and {} of the requests are left.",
+            Unit::MbPerS.show(moved(1).median),
+            Unit::Times.show(slower.median),
+            Unit::Part.show(left.median),
+        ),
+        findings: vec![
+            Finding::new("p99 over that at rest, giving way", Unit::Times, slower).goal(Goal::AtMost(2.0)),
+            Finding::new("requests a second over those at rest, giving way", Unit::Part, left)
+                .goal(Goal::AtLeast(0.8)),
+            Finding::new("reencrypted, giving way", Unit::MbPerS, moved(1)),
+            Finding::new("reencrypted, as fast as it goes", Unit::MbPerS, moved(3)),
+        ],
+        panels: vec![
+            panel("The users' requests", Unit::Iops, &iops),
+            latency,
+            panel("Reencrypted meanwhile", Unit::MbPerS, &|beside| beside.moved),
+            line,
+        ],
+    })
+}
+
+/// The latency part by part of the time: before, while it gives way, and afterwards.
+fn time_line(lab: &Lab<'_>, rounds: usize, disk: &Disk, load: &Load) -> Result<Panel> {
+    let how = WAYS[1].1;
+    let rounds = interleaved(lab, rounds, "reencrypt: time line", 1, |_| {
+        let part = |(_, moves): (&str, bool)| disk.beside(how.filter(|_| moves), load);
+        LINE.map(part).into_iter().collect::<Result<Vec<Beside>>>()
+    })?;
+    let quantile =
+        |part: usize, share| Range::of(rounds[0].iter().map(|parts| parts[part].users.micros(share)));
+    let title = format!("Latency over time, a part is {} ms", time(load).as_millis());
+    let panel = Panel::new(title, Unit::Micros, ["p50", "p99"]).shape(Shape::Dots).less_is_better();
+    Ok(LINE.iter().enumerate().fold(panel, |panel, (part, (name, _))| {
+        panel.row(*name, [Cell::from(quantile(part, 0.5)), Cell::from(quantile(part, 0.99))])
+    }))
+}
+
+fn time(load: &Load) -> Duration {
+    match load.until {
+        Until::Time(time) => time,
+        Until::Bytes(_) => Duration::ZERO,
+    }
+}

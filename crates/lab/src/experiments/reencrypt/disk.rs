@@ -1,0 +1,117 @@
+//! A volume that is reencrypted from one key to another and back, as often as it is wanted.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_datapath::{Mapping, Pace, Policy, Rate, Users};
+use underseal_volume::reencrypt::state::{Keys, StateLedger};
+use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
+use underseal_volume::{Hash, Recipe, Stored};
+
+use super::Beside;
+use crate::load::{self, Load, Target};
+use crate::volumes::{self, XTS};
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes of a sector.
+const SECTOR: u32 = 4096;
+/// What a key of AES-256-XTS has.
+const KEY: usize = 64;
+/// For the checksums of a step of 64 MiB.
+const AREA: u64 = 1 << 20;
+/// Rounds of PBKDF2 over a key that is no passphrase.
+const ITERATIONS: u32 = 1000;
+/// What ends within this, or never.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How it is reencrypted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) rate: Rate,
+    /// The longest step.
+    pub(super) hot_zone: u64,
+}
+
+pub(super) struct Disk {
+    file: File,
+    mapping: Arc<Mapping>,
+    keys: [Key; 2],
+    forms: [Stored; 2],
+    /// Which of them it has.
+    now: Cell<usize>,
+}
+
+impl Disk {
+    pub(super) fn new(bytes: u64) -> Result<Self> {
+        let (file, device) = volumes::memory(bytes)?;
+        let form = |first| -> Result<(Key, Stored)> {
+            let spec: CipherSpec = XTS.parse()?;
+            let cipher = volumes::keyed(&spec, KEY, first, SECTOR)?;
+            let sector_size = SectorSize::new(SECTOR)?;
+            let recipe = Recipe { cipher: spec, sector_size, iv_large_sectors: false, key_size: KEY };
+            let (key, recipe) = (volumes::key(KEY, first)?, Some(Arc::new(recipe)));
+            Ok((key, Stored { device: 0, lower: 0, iv_offset: 0, cipher, recipe }))
+        };
+        let [(old, first), (new, second)] = [form(0)?, form(1)?];
+        let mapping = volumes::over(first.cipher.clone(), &device)?;
+        Ok(Self { file, mapping, keys: [old, new], forms: [first, second], now: Cell::new(0) })
+    }
+
+    /// Runs a load, and reencrypts the volume meanwhile.
+    pub(super) fn beside(&self, how: Option<How>, load: &Load) -> Result<Beside> {
+        let target = Target::Volume(self.mapping.clone(), Policy::ADAPTIVE);
+        let Some(How { rate, hot_zone }) = how else {
+            return Ok(Beside { users: load::run(&target, load)?, moved: 0.0 });
+        };
+        let (is_over, before) = (AtomicBool::new(false), AtomicU64::new(0));
+        let pace = Arc::new(Pace::new(rate));
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let users = scope.spawn(|| {
+                let seen = load::run(&target, load);
+                let moved = before.load(Ordering::Relaxed) + pace.advance().done;
+                let moved = moved as f64 / 1e6 / begun.elapsed().as_secs_f64();
+                is_over.store(true, Ordering::Relaxed);
+                pace.set_rate(Rate::Full);
+                seen.map(|users| Beside { users, moved })
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                self.reencrypt(&pace, hot_zone)?;
+                before.fetch_add(self.mapping.size(), Ordering::Relaxed);
+                pace.set_position(0, self.mapping.size());
+            }
+            users
+                .join()
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Wrong, "a thread of the load panicked")))
+        })
+    }
+
+    /// All of it, to the other key.
+    fn reencrypt(&self, pace: &Arc<Pace>, hot_zone: u64) -> Result<()> {
+        let (old, new) = (self.now.get(), 1 - self.now.get());
+        let plan = Plan {
+            mode: Mode::Reencrypt,
+            direction: Direction::Forward,
+            size: self.mapping.size(),
+            old: self.forms[old].clone(),
+            new: self.forms[new].clone(),
+            moved: None,
+            protection: Protection::Checksum { hash: Hash::Sha256, block: SECTOR.into() },
+            area: AREA,
+            hot_zone,
+            alignment: SECTOR.into(),
+        };
+        let keys = Keys { old: Some(&self.keys[old]), new: Some(&self.keys[new]) };
+        let state = volumes::memory(0)?.0;
+        let mut ledger = StateLedger::create(&state, plan, keys, self.mapping.size(), ITERATIONS)?;
+        let users = Users::new(self.mapping.clone(), SectorSize::new(SECTOR)?, pace.clone(), LIMIT)?;
+        reencrypt::run(&self.file, &mut ledger, &users, &reencrypt::Options::default())?;
+        self.now.set(new);
+        Ok(())
+    }
+}
