@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::disk::serve;
 use crate::guest::{Guest, MEMORY};
 use crate::operator::Operator;
-use crate::support::Scratch;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::{Volume, text};
+use crate::support::volume::{Volume, text, underseal};
+use crate::support::{Scratch, run};
 
 /// A machine with the device of this socket, which it comes back to when the server does.
 fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
@@ -116,3 +116,35 @@ until [ -e enough ]; do
 done
 verify 1000
 ";
+
+#[test]
+fn a_machine_does_not_notice_that_its_disk_is_reencrypted_twice() {
+    let operator = Operator::new();
+    let scratch = &operator.scratch;
+    let socket = scratch.path("vm");
+    let (volume, server) = operator.open(&["--vhost-user", text(&socket)]);
+    let mut guest = machine(scratch, &socket);
+    guest.task("load", LOAD);
+    let mut running = guest.start();
+    running.wait_for("begun");
+    // Salts and digests are others under another key.
+    let digest = || {
+        let mut info = underseal();
+        let info: serde_json::Value =
+            serde_json::from_str(&run(info.args(["info", "--json"]).arg(&volume.image))).unwrap();
+        info["digests"].to_string()
+    };
+    let mut digests = vec![digest()];
+    for _ in 0..2 {
+        let passphrase = text(&volume.passphrase);
+        let told = operator.does(&format!("reencrypt image --force --passphrase-file {passphrase}"));
+        assert!(told.contains("image: done"), "{told}");
+        digests.push(digest());
+    }
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), 3, "the key is another one each time");
+    fs::write(scratch.path("enough"), "").unwrap();
+    running.finish();
+    server.stop();
+}
