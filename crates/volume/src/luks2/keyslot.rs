@@ -18,10 +18,11 @@ pub(super) fn unlock(
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
     let candidates = candidates(metadata, options)?;
-    let budget = Budget::new(options.limits);
-    crate::unlock::first_that_opens(candidates.into_iter(), |number| {
-        let key = open(metadata, number, from, passphrase, options, &budget)?;
-        Ok(Unlocked { slot: number, key })
+    crate::unlock::within_limits(passphrase, options, |passphrase, budget| {
+        crate::unlock::first_that_opens(candidates.iter().copied(), |number| {
+            let key = open(metadata, number, from, passphrase, options, budget)?;
+            Ok(Unlocked { slot: number, key })
+        })
     })
 }
 
