@@ -112,6 +112,27 @@ impl Header {
     }
 }
 
+/// A token without keyslots, if it is one that a header could hold.
+pub(super) fn checked(mut token: Map<String, Value>) -> Result<Map<String, Value>> {
+    token.insert("keyslots".into(), Value::Array(vec![]));
+    check(&token)?;
+    Ok(token)
+}
+
+/// Puts a token of one keyslot, which comes with it, into the document: its number.
+pub(super) fn put(
+    document: &mut Map<String, Value>,
+    metadata: &Metadata,
+    mut token: Map<String, Value>,
+    place: NewToken,
+    slot: u32,
+) -> Result<u32> {
+    let number = number(metadata, place)?;
+    token.insert("keyslots".into(), vec![slot.to_string()].into());
+    tokens(document)?.insert(number.to_string(), token.into());
+    Ok(number)
+}
+
 /// Checks what cryptsetup checks before it imports one; the keyslots that it names.
 fn check(token: &Map<String, Value>) -> Result<Vec<u32>> {
     let value = Value::Object(token.clone());
