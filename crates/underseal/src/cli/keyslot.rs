@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_volume as volume;
 
-use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs};
+use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
@@ -72,6 +72,8 @@ pub(crate) struct KeyslotAddArgs {
     #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) new: NewSecretArgs,
@@ -117,6 +119,8 @@ pub(crate) struct KeyslotRemoveArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
 
@@ -132,6 +136,8 @@ pub(crate) struct KeyslotKillArgs {
     /// Ask for no passphrase, and remove the last one too: nobody can open the volume then
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
@@ -150,6 +156,8 @@ pub(crate) struct KeyslotChangeArgs {
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) area: AreaArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
@@ -173,6 +181,8 @@ pub(crate) struct KeyslotConvertArgs {
     #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
@@ -195,6 +205,8 @@ pub(crate) struct KeyslotTestArgs {
     pub(crate) volume_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
@@ -231,6 +243,8 @@ pub(crate) struct RecoveryKeyArgs {
     /// The bytes of this file are the volume's key, and no passphrase is needed
     #[arg(long, value_name = "FILE", conflicts_with = "secret")]
     pub(crate) volume_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }

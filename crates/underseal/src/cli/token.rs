@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{HeaderPathArgs, SecretArgs};
+use super::{HeaderPathArgs, SecretArgs, TrustArgs};
 
 /// Tokens are asked before anybody is, unless a passphrase or key file is given.
 #[derive(Debug, Args)]
@@ -157,6 +157,8 @@ pub(crate) struct EnrollArgs {
     pub(crate) token_id: Option<u32>,
     #[command(flatten)]
     pub(crate) hardware: HardwareArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(subcommand)]

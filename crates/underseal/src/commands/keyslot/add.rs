@@ -11,7 +11,7 @@ use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let new = NewKeyslot {
         number: args.new_key_slot,
         priority: args.priority.map(Into::into),
@@ -44,7 +44,7 @@ fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
 }
 
 pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
     let recovery = new_recovery_key()?;
     // Nobody guesses 256 random bits, however cheap a guess is: as systemd does.
