@@ -3,6 +3,8 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use underseal_volume::Version;
+
 use super::Words;
 use super::args::Args;
 use super::call::{Call, from_stdin};
@@ -142,11 +144,16 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let to = args.kind.as_deref().filter(|kind| matches!(*kind, "luks1" | "luks2"));
     let to = to.ok_or_else(|| Failure::wrong("Option --type is required: luks1 or luks2."))?;
     must_exist(device)?;
+    // Whoever says yes is not asked again, but has been told.
+    let version = if to == "luks1" { Version::Luks1 } else { Version::Luks2 };
+    for what in find(args, device)?.dropped_by(version) {
+        log::warn!("{}: LUKS1 has no words for its {what}, which will be dropped", device.display());
+    }
     sure(
         args,
         &format!("This operation will convert {} to {} format.", device.display(), to.to_uppercase()),
     )?;
-    on("convert", args, device).option("to", Some(to)).run()
+    on("convert", args, device).option("to", Some(to)).flag("force", true).run()
 }
 
 /// `config DEVICE`.

@@ -72,7 +72,8 @@ impl Header {
                 // The number is free now, and the passphrase opens the other keyslot until it opens this one.
                 let moved = self.put(on, &made, Some(opened.slot));
                 let moved = moved.and_then(|_| self.remove_keyslot(on, number, false));
-                let context = format_args!("keyslot {number} is new, but not yet in place of {}", opened.slot);
+                let context =
+                    format_args!("keyslot {number} is new, but not yet in place of {}", opened.slot);
                 moved.map_err(|e| e.within(context)).map(|()| opened.slot)
             }
             Replace::InPlace if new.number.is_some_and(|number| number != opened.slot) => {

@@ -32,9 +32,7 @@ impl Header {
         new: &NewKeyslot,
     ) -> Result<u32> {
         let token = |document: &mut Document, metadata: &Metadata, number| match new.recovery {
-            true => {
-                tokens::put(document, metadata, recovery_token(), NewToken::default(), number).map(drop)
-            }
+            true => tokens::put(document, metadata, recovery_token(), NewToken::default(), number).map(drop),
             false => Ok(()),
         };
         self.add(on, (key, passphrase), new, token).map(|(number, ())| number)
