@@ -34,7 +34,7 @@ use crate::{
 use phdr::Phdr;
 
 /// Where key material begins in every header that cryptsetup makes.
-const FIRST_PLACE: u64 = 4096;
+pub(crate) const FIRST_PLACE: u64 = 4096;
 
 /// A LUKS1 header as read from disk.
 #[derive(Debug)]
