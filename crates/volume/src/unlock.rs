@@ -12,6 +12,8 @@ pub struct UnlockOptions {
     pub slot: Option<u32>,
     /// Any keyslot but this one.
     pub except: Option<u32>,
+    /// LUKS2: also keyslots that hold another key than the data's, where none is named. Such a key opens no volume.
+    pub unbound: bool,
     /// What the header may ask of this machine, over all keyslots and digests together.
     pub limits: KdfLimits,
     /// Accepts keyslots that are not encrypted (`cipher_null`).

@@ -73,7 +73,7 @@ impl Header {
     pub fn remove_token(&mut self, on: &(impl Target + ?Sized), number: u32) -> Result<()> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
-            tokens(document)?.remove(&number.to_string()).ok_or_else(|| no_token(number))?;
+            tokens(document)?.shift_remove(&number.to_string()).ok_or_else(|| no_token(number))?;
             Ok(())
         };
         self.update(on, edit, |()| Ok(()))
