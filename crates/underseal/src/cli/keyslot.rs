@@ -203,6 +203,12 @@ pub(crate) struct KeyslotTestArgs {
     /// The bytes of this file are the volume's key: is it the right one?
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
+    /// The volume's key is so many bits of that file; all of it by default
+    #[arg(long, value_name = "BITS", requires = "volume_key_file")]
+    pub(crate) volume_key_size: Option<usize>,
+    /// LUKS2: try keyslots of other keys than the volume's, too
+    #[arg(long)]
+    pub(crate) unbound: bool,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
     #[command(flatten)]

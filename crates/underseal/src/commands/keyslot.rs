@@ -89,13 +89,13 @@ impl<'a> Opened<'a> {
     /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase opens.
     fn key(&self, file: Option<&Path>, secret: &SecretArgs, slot: Option<u32>) -> Result<VolumeKey> {
         match file {
-            Some(file) => self.volume_key(file),
+            Some(file) => self.volume_key(file, None),
             None => Ok(self.unlock(secret, &self.options(slot))?.key),
         }
     }
 
-    fn volume_key(&self, file: &Path) -> Result<VolumeKey> {
-        let key = volume_key_file(file, key_len(&self.header))?;
+    fn volume_key(&self, file: &Path, bits: Option<usize>) -> Result<VolumeKey> {
+        let key = volume_key_file(file, bits, key_len(&self.header))?;
         let key = self.header.volume_key(key, &self.options(None));
         Ok(key.map_err(|e| e.in_file(self.path))?)
     }
@@ -126,10 +126,10 @@ impl<'a> Opened<'a> {
 fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
     let opened = Opened::to_read(&args.of)?.held_to(&args.trust)?;
     if let Some(file) = &args.volume_key_file {
-        opened.volume_key(file)?;
+        opened.volume_key(file, args.volume_key_size)?;
         return opened.say(quiet, "this is the volume's key");
     }
-    let options = opened.options(args.key_slot);
+    let options = UnlockOptions { unbound: args.unbound, ..opened.options(args.key_slot) };
     let secret = Secret::new(args.secret.source(), opened.path);
     if args.tokens.are_named() {
         let through =

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use underseal_cipher::Key;
-use underseal_volume::UnlockOptions;
+use underseal_volume::{Header, UnlockOptions};
 
 use super::Words;
 use super::args::Args;
@@ -61,7 +61,9 @@ pub(super) fn change(args: &Args, words: &Words<'_>) -> Result<()> {
 /// `luksConvertKey DEVICE`.
 pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    find(args, device)?;
+    if let Header::Luks1(_) = find(args, device)? {
+        return Err(Failure::wrong("Operation is not supported for LUKS1."));
+    }
     let call = slots("convert", args, device).number("key-slot", args.key_slot).flag("in-place", true);
     let call = call.secret(args);
     area(call, args).cost(args).run()
@@ -116,9 +118,11 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     find(args, device)?;
     let call = slots("test", args, device);
     if args.volume_key_file.is_some() {
-        return call.option("volume-key-file", args.volume_key_file.as_ref()).run();
+        let call = call.option("volume-key-file", args.volume_key_file.as_ref());
+        return call.number("volume-key-size", args.key_size).run();
     }
     call.number("key-slot", args.key_slot)
+        .flag("unbound", args.unbound)
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only)

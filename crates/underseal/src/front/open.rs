@@ -104,7 +104,7 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
     let no_token = args.disable_external_tokens && args.token_id.is_none() && args.token_type.is_none();
     let call = call.flag("no-token", no_token && !args.token_only);
     let luks = |call: Call| match &args.volume_key_file {
-        Some(file) => call.option("volume-key-file", Some(file)),
+        Some(file) => call.option("volume-key-file", Some(file)).number("volume-key-size", args.key_size),
         None if args.token_only => call.number("key-slot", args.key_slot),
         None => call.number("key-slot", args.key_slot).secret(args),
     };

@@ -35,7 +35,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
 /// A key that is not the volume's: given, or random.
 fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
     if let Some(file) = &args.volume_key_file {
-        return volume_key_file(file, args.key_size / 8);
+        return volume_key_file(file, None, args.key_size / 8);
     }
     if !args.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("{} bits are no whole number of bytes", args.key_size)));
