@@ -19,6 +19,9 @@ pub(crate) struct TokenArgs {
     /// Ask nobody for a passphrase when no token opens
     #[arg(long, conflicts_with_all = ["no_token", "secret"])]
     pub(crate) token_only: bool,
+    /// Ask tokens first where a passphrase is given, too; for a PIN nobody is asked then
+    #[arg(long, conflicts_with = "no_token")]
+    pub(crate) tokens_first: bool,
     /// Ask no token
     #[arg(long)]
     pub(crate) no_token: bool,

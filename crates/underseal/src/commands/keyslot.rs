@@ -131,7 +131,7 @@ fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
     }
     let options = UnlockOptions { unbound: args.unbound, ..opened.options(args.key_slot) };
     let secret = Secret::new(args.secret.source(), opened.path);
-    if args.tokens.are_named() {
+    if args.tokens.are_named() || args.tokens.tokens_first {
         let through =
             tokens::unlock(&opened.header, &*opened.on, (&args.tokens, &secret), opened.path, &options)?;
         if let Some(unlocked) = through {

@@ -85,6 +85,13 @@ impl Call {
     }
 }
 
+impl Args {
+    /// Whether tokens are asked before a line of stdin is taken: only a key file keeps them out.
+    pub(super) fn asks_tokens(&self) -> bool {
+        self.key_file.is_empty() && self.volume_key_file.is_none() && !self.disable_external_tokens
+    }
+}
+
 /// The same for what is done without a command.
 pub(super) fn source(args: &Args) -> SecretSource<'_> {
     match args.key_file.first() {

@@ -121,13 +121,14 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
         let call = call.option("volume-key-file", args.volume_key_file.as_ref());
         return call.number("volume-key-size", args.key_size).run();
     }
-    call.number("key-slot", args.key_slot)
+    let call = call
+        .number("key-slot", args.key_slot)
         .flag("unbound", args.unbound)
         .number("token-id", args.token_id)
         .option("token-type", args.token_type.as_ref())
         .flag("token-only", args.token_only)
-        .secret(args)
-        .run()
+        .flag("tokens-first", args.asks_tokens());
+    if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
 /// What encrypts a new keyslot.
