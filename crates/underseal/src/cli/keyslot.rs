@@ -78,6 +78,8 @@ pub(crate) struct KeyslotAddArgs {
     #[command(flatten)]
     pub(crate) new: NewSecretArgs,
     #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
 }
 

@@ -13,7 +13,8 @@ use underseal_volume::{
 };
 
 use crate::cli::{
-    AreaArgs, HeaderPathArgs, Keyslot, KeyslotPriorityArgs, KeyslotTestArgs, PbkdfArgs, SecretArgs, TrustArgs,
+    AreaArgs, HeaderPathArgs, Keyslot, KeyslotPriorityArgs, KeyslotTestArgs, PbkdfArgs, SecretArgs,
+    TokenArgs, TrustArgs,
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -79,6 +80,23 @@ impl<'a> Opened<'a> {
         Secret::new(secret.source(), self.path).try_with(|passphrase| self.unlock_with(passphrase, options))
     }
 
+    /// What a token opens, if any is to be asked.
+    fn unlock_by(
+        &self,
+        tokens: &TokenArgs,
+        secret: &Secret<'_>,
+        options: &UnlockOptions,
+    ) -> Result<Option<Unlocked>> {
+        if !tokens.are_named() && !tokens.tokens_first {
+            return Ok(None);
+        }
+        let unlocked = tokens::unlock(&self.header, &*self.on, (tokens, secret), self.path, options)?;
+        if let Some(unlocked) = &unlocked {
+            manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
+        }
+        Ok(unlocked)
+    }
+
     fn unlock_with(&self, passphrase: &Key, options: &UnlockOptions) -> Result<Unlocked> {
         let unlocked =
             self.header.unlock(&*self.on, passphrase, options).map_err(|e| e.in_file(self.path))?;
@@ -131,12 +149,8 @@ fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
     }
     let options = UnlockOptions { unbound: args.unbound, ..opened.options(args.key_slot) };
     let secret = Secret::new(args.secret.source(), opened.path);
-    if args.tokens.are_named() || args.tokens.tokens_first {
-        let through =
-            tokens::unlock(&opened.header, &*opened.on, (&args.tokens, &secret), opened.path, &options)?;
-        if let Some(unlocked) = through {
-            return opened.unlocked(&unlocked, quiet);
-        }
+    if let Some(unlocked) = opened.unlock_by(&args.tokens, &secret, &options)? {
+        return opened.unlocked(&unlocked, quiet);
     }
     let unlocked = secret.try_with(|passphrase| {
         if args.recovery_key && !is_recovery_key(passphrase) {

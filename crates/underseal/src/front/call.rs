@@ -65,6 +65,14 @@ impl Call {
             .number("keyfile-size", args.keyfile_size)
     }
 
+    /// Which tokens are asked.
+    pub(super) fn tokens(self, args: &Args) -> Self {
+        self.number("token-id", args.token_id)
+            .option("token-type", args.token_type.as_ref())
+            .flag("token-only", args.token_only)
+            .flag("tokens-first", args.asks_tokens())
+    }
+
     /// How a passphrase becomes a key.
     pub(super) fn cost(self, args: &Args) -> Self {
         self.option("pbkdf", args.pbkdf.as_ref())

@@ -29,7 +29,10 @@ pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
         .number("new-key-slot", args.new_key_slot.or(args.key_slot))
         .number("key-slot", args.key_slot.filter(|_| args.new_key_slot.is_some() && !args.unbound));
     // An unbound key, and a volume key that is given, need no passphrase that exists.
-    let call = if args.volume_key_file.is_some() || args.unbound { call } else { call.secret(args) };
+    let named = args.token_id.is_some() || args.token_type.is_some() || args.token_only;
+    let call = if named { call.tokens(args) } else { call };
+    let has_key = args.volume_key_file.is_some() || args.unbound || args.token_only;
+    let call = if has_key { call } else { call.secret(args) };
     new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
@@ -121,13 +124,7 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
         let call = call.option("volume-key-file", args.volume_key_file.as_ref());
         return call.number("volume-key-size", args.key_size).run();
     }
-    let call = call
-        .number("key-slot", args.key_slot)
-        .flag("unbound", args.unbound)
-        .number("token-id", args.token_id)
-        .option("token-type", args.token_type.as_ref())
-        .flag("token-only", args.token_only)
-        .flag("tokens-first", args.asks_tokens());
+    let call = call.number("key-slot", args.key_slot).flag("unbound", args.unbound).tokens(args);
     if args.token_only { call.run() } else { call.secret(args).run() }
 }
 

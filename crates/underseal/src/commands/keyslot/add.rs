@@ -23,7 +23,17 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
         let passphrase = secret.get_new()?;
         opened.header.add_unbound_keyslot(&*opened.on, &other, &passphrase, &new)
     } else {
-        let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
+        let key = match &args.volume_key_file {
+            Some(file) => opened.volume_key(file, None)?,
+            None => {
+                let old = Secret::new(args.secret.source(), opened.path);
+                let options = opened.options(args.key_slot);
+                match opened.unlock_by(&args.tokens, &old, &options)? {
+                    Some(unlocked) => unlocked.key,
+                    None => opened.unlock(&args.secret, &options)?.key,
+                }
+            }
+        };
         let passphrase = secret.get_new()?;
         opened.header.add_keyslot(&*opened.on, &key, &passphrase, &new)
     };
