@@ -112,7 +112,7 @@ fn a_crash_while_a_passphrase_changes_leaves_one_that_opens() {
 
 #[test]
 fn a_keyslot_that_keeps_its_number_is_never_gone_on_the_way() {
-    for slots in [&[0][..], &[6], &[7], &[0, 1, 2, 3, 4, 5, 7]] {
+    for slots in [&[7][..], &[0, 1, 2, 3, 4, 5, 7]] {
         let (disk, mut header, volume_key) = disk();
         let number = slots[0];
         for &number in slots.iter().filter(|number| **number != 0) {
