@@ -7,6 +7,7 @@ mod key;
 
 use underseal_volume::Target;
 
+pub(crate) use backup::new_file;
 pub(crate) use key::write_secret;
 
 use crate::cli::{HeaderArgs, HeaderCommand, HeaderPathArgs};

@@ -18,10 +18,11 @@ pub(super) fn unlock(
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
     let candidates = candidates(metadata, options)?;
-    let budget = Budget::new(options.limits);
-    crate::unlock::first_that_opens(candidates.into_iter(), |number| {
-        let key = open(metadata, number, from, passphrase, options, &budget)?;
-        Ok(Unlocked { slot: number, key })
+    crate::unlock::within_limits(passphrase, options, |passphrase, budget| {
+        crate::unlock::first_that_opens(candidates.iter().copied(), |number| {
+            let key = open(metadata, number, from, passphrase, options, budget)?;
+            Ok(Unlocked { slot: number, key })
+        })
     })
 }
 
@@ -66,7 +67,7 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
 }
 
-/// The slots to try. One that opens no data (an unbound one) is tried only when asked for.
+/// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them, are asked for.
 fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> {
     if let Some(number) = options.slot {
         return match metadata.keyslots.get(&number) {
@@ -74,8 +75,9 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<Vec<u32>> 
             None => Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use"))),
         };
     }
-    let opens_data = |number: &u32| options.except != Some(*number) && opens_data(metadata, *number);
-    let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
+    let fits =
+        |number: &u32| options.except != Some(*number) && (options.unbound || opens_data(metadata, *number));
+    let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && fits(number));
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
     if usable.is_empty() {
