@@ -31,7 +31,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use underseal_device::{Arena, Buffer, Channel, Finished, Ring};
+use underseal_device::{Arena, Buffer, Channel, Finished, POLLIN, Ring};
 
 use self::adaptive::Adaptive;
 use self::epochs::Epochs;
@@ -63,9 +63,8 @@ impl Default for QueueOptions {
 const SLOTS_EACH: u32 = 4;
 /// Slots for parts of requests that are shared among threads, for all requests together.
 const SHARED_PARTS: u32 = 64;
-/// The bell's number among the events of the ring, and what it is watched for (poll(2)).
+/// The bell's number among the events of the ring.
 const BELL: u32 = u32::MAX;
-const POLLIN: i16 = 1;
 
 /// One stream of requests: its channels, its ring, its memory, its requests in flight.
 ///

@@ -47,6 +47,9 @@ pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
+/// What a [`Ring`] waits for: poll(2)'s bits.
+#[doc(no_inline)]
+pub use libc::{POLLIN, POLLOUT};
 pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;

@@ -183,7 +183,3 @@ pub(crate) fn watch(
     }
     Ok(())
 }
-
-/// poll(2) bits, for [`watch`].
-pub(crate) const POLLIN: i16 = 1;
-pub(crate) const POLLOUT: i16 = 4;

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) use control::{close_open, status_of_open};
-pub(crate) use header::write_secret;
+pub(crate) use header::{new_file, write_secret};
 
 use crate::cli::{Cli, Command};
 use crate::error::Result;

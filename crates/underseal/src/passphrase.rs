@@ -19,13 +19,17 @@ pub(crate) use source::{
 };
 pub(crate) use terminal::{ask as ask_hidden, confirm, is_there as terminal_is_there, tell};
 
-/// A volume's key out of a file; of a device, which never ends, so many bytes.
+/// A volume's key out of a file: so many bits of it, if that is said; of a device, which never ends, so many bytes.
 ///
 /// # Errors
-/// `Usage` when it is empty or too large; `Failed`.
-pub(crate) fn volume_key_file(path: &Path, len: usize) -> Result<Key> {
+/// `Usage` when it is empty or too large, or bits are no bytes; `Failed`.
+pub(crate) fn volume_key_file(path: &Path, bits: Option<usize>, len: usize) -> Result<Key> {
+    if bits.is_some_and(|bits| !bits.is_multiple_of(8)) {
+        return Err(Error::usage("the key's bits are no whole number of bytes"));
+    }
     let endless = std::fs::metadata(path).is_ok_and(|about| about.file_type().is_char_device());
-    secret_file(path, 0, endless.then_some(len as u64))
+    let len = bits.map(|bits| bits / 8).or(endless.then_some(len));
+    secret_file(path, 0, len.map(|len| len as u64))
 }
 
 /// How long a program may take to find a passphrase: somebody may have to answer it.

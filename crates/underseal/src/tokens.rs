@@ -36,7 +36,8 @@ pub(crate) fn unlock(
     unlocking: &UnlockOptions,
 ) -> Result<Option<Unlocked>> {
     let named = tokens.are_named();
-    if tokens.no_token || !(named || secret.is_asked()) {
+    let asks = named || secret.is_asked();
+    if tokens.no_token || !(asks || tokens.tokens_first) {
         return Ok(None);
     }
     let shown = name.display();
@@ -50,7 +51,7 @@ pub(crate) fn unlock(
     if tokens.token_id.is_none() {
         found.retain(|token| Kind::of(&token.kind).is_some());
     }
-    let mut way = Way { header, on, name, tokens, unlocking, worst: None };
+    let mut way = Way { header, on, name, tokens, unlocking, asks, worst: None };
     if let Some(unlocked) = way.all(found)? {
         return Ok(Some(unlocked));
     }
@@ -85,6 +86,8 @@ struct Way<'w> {
     name: &'w Path,
     tokens: &'w TokenArgs,
     unlocking: &'w UnlockOptions,
+    /// Whether somebody may be asked for a PIN.
+    asks: bool,
     worst: Option<Failure>,
 }
 
@@ -114,6 +117,10 @@ impl Way<'_> {
             }
         }
         for (token, wanted) in want_pin {
+            if !self.asks {
+                self.failed(&token, wanted);
+                continue;
+            }
             if let Some(unlocked) = self.with_pin(&token, wanted, &options)? {
                 return Ok(Some(unlocked));
             }

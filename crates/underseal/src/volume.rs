@@ -126,7 +126,7 @@ fn luks_volume(
     };
     let key = match &args.volume_key_file {
         Some(file) => header
-            .volume_key(volume_key_file(file, key_len(&header))?, &options)
+            .volume_key(volume_key_file(file, args.volume_key_size, key_len(&header))?, &options)
             .map_err(|e| e.in_file(name))?,
         None => {
             let unlocked = match tokens::unlock(&header, on, (&args.tokens, secret), name, &options)? {

@@ -11,7 +11,7 @@ mod to_luks1;
 mod to_luks2;
 
 use crate::format::Version;
-use crate::{Error, ErrorKind, Header, Result, Target};
+use crate::{Error, ErrorKind, Header, Priority, Result, Target};
 
 impl Header {
     /// Makes this header one of another version. Nobody may have the volume open.
@@ -27,6 +27,22 @@ impl Header {
             (Self::Luks2(_), Version::Luks2) => return Err(already("LUKS2")),
         }
         Self::read(on)
+    }
+
+    /// What it says that another version has no words for, and that a conversion drops: `label "work"`. The names are printable.
+    pub fn dropped_by(&self, to: Version) -> Vec<String> {
+        let (Self::Luks2(_), Version::Luks1) = (self, to) else { return vec![] };
+        let info = self.info();
+        let name = |what: &str, text: Option<String>| {
+            text.filter(|text| !text.is_empty()).map(|text| format!("{what} {}", crate::printable(&text)))
+        };
+        let names = [name("label", info.label), name("subsystem", info.subsystem)];
+        let flags = info.flags.iter().map(|flag| format!("flag {}", crate::printable(flag)));
+        let priorities = info.keyslots.iter().filter_map(|slot| {
+            let name = Some(slot.priority).filter(|name| *name != Priority::Normal.name())?;
+            Some(format!("priority {name} of keyslot {}", slot.number))
+        });
+        names.into_iter().flatten().chain(flags).chain(priorities).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::lock::LockTo;
 use crate::{
     ActivateOptions, Error, ErrorKind, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,
-    Volume, VolumeKey, luks1, luks2, recovery,
+    Volume, VolumeKey, luks1, luks2,
 };
 
 /// A LUKS header as read from disk.
@@ -47,27 +47,13 @@ impl Header {
 
     /// Tries a passphrase on the chosen keyslot, or on all of them by priority. `from` is what the header was read from.
     ///
-    /// A recovery key that opens none as it was typed is tried as it was printed, too: see [`crate::recovery_key`].
+    /// A recovery key that opens none as it was typed is tried as it was printed, too: see [`crate::recovery_key`]. The limits are
+    /// those of both tries together.
     ///
     /// # Errors
     /// `WrongPassphrase` when no keyslot opens; `NoKeyslot` when there is none to try; `TooCostly`, `NullCipher` or
     /// `Unsupported` when none could be tried, for the first one's reason; `Io`, `Memory`.
     pub fn unlock(
-        &self,
-        from: &(impl ReadAt + ?Sized),
-        passphrase: &Key,
-        options: &UnlockOptions,
-    ) -> Result<Unlocked> {
-        let typed = self.unlock_as_typed(from, passphrase, options);
-        match (typed, recovery::as_printed(passphrase)?) {
-            (Err(e), Some(printed)) if e.kind() == ErrorKind::WrongPassphrase => {
-                self.unlock_as_typed(from, &printed, options)
-            }
-            (typed, _) => typed,
-        }
-    }
-
-    fn unlock_as_typed(
         &self,
         from: &(impl ReadAt + ?Sized),
         passphrase: &Key,

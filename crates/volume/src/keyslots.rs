@@ -11,7 +11,8 @@ use crate::{Error, ErrorKind, Hash, Header, Key, Pbkdf, Result, Target, Unlocked
 /// What a new keyslot is to be like.
 #[derive(Debug, Clone)]
 pub struct NewKeyslot {
-    /// Its number; none takes the first that is free, or in LUKS2 that of the keyslot that it replaces.
+    /// Its number; none takes the first that is free, or in LUKS2 that of the keyslot that it replaces. LUKS1's takes that, too, where
+    /// it is named.
     pub number: Option<u32>,
     /// The hash of PBKDF2 and of its anti-forensic splitter; none takes LUKS1's own, or SHA-256.
     pub hash: Option<Hash>,

@@ -34,7 +34,7 @@ use crate::{
 use phdr::Phdr;
 
 /// Where key material begins in every header that cryptsetup makes.
-const FIRST_PLACE: u64 = 4096;
+pub(crate) const FIRST_PLACE: u64 = 4096;
 
 /// A LUKS1 header as read from disk.
 #[derive(Debug)]
@@ -75,9 +75,10 @@ impl Header {
                 "no keyslot is in use: the volume cannot be opened",
             ));
         }
-        let budget = Budget::new(options.limits);
-        unlock::first_that_opens(slots.into_iter(), |number| {
-            self.open(number, from, passphrase, options, &budget).map(|key| Unlocked { slot: number, key })
+        unlock::within_limits(passphrase, options, |passphrase, budget| {
+            unlock::first_that_opens(slots.iter().copied(), |number| {
+                self.open(number, from, passphrase, options, budget).map(|key| Unlocked { slot: number, key })
+            })
         })
     }
 

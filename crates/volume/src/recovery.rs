@@ -86,4 +86,31 @@ mod tests {
             assert!(!is_recovery_key(&key(other)) && as_printed(&key(other)).unwrap().is_none(), "{other}");
         }
     }
+
+    #[test]
+    fn one_that_is_typed_otherwise_than_it_was_printed_gets_no_second_budget() {
+        use crate::storage::recorder::Recorder;
+        use crate::{Cost, FormatOptions, Header, KdfLimits, NewHeader, Pbkdf, UnlockOptions};
+
+        let printed = recovery_key().unwrap();
+        let bare: Vec<u8> = printed.as_bytes().iter().copied().filter(|byte| *byte != b'-').collect();
+        let bare = Key::new(&bare).unwrap();
+        for options in [FormatOptions::luks1(), FormatOptions::luks2()] {
+            let options = FormatOptions {
+                pbkdf: Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() },
+                data_offset: Some(4 << 20),
+                ..options
+            };
+            let disk = Recorder::new(vec![0; 5 << 20]);
+            NewHeader::prepare(5 << 20, &printed, options).unwrap().write(&disk).unwrap();
+            let header = Header::read(&disk).unwrap();
+            let opens = |typed: &Key, rounds| {
+                let limits = KdfLimits { rounds, ..KdfLimits::default() };
+                header.unlock(&disk, typed, &UnlockOptions { limits, ..UnlockOptions::default() }).is_ok()
+            };
+            let once = (1..1 << 20).step_by(999).find(|rounds| opens(&printed, *rounds)).unwrap();
+            assert!(!opens(&bare, once), "the first try has spent it");
+            assert!(opens(&bare, 2 * once));
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use underseal_cipher::{CipherSpec, Key};
 
-use crate::{Error, ErrorKind, KdfLimits, Result};
+use crate::kdf::Budget;
+use crate::{Error, ErrorKind, KdfLimits, Result, recovery};
 
 /// How a passphrase is tried.
 #[derive(Debug, Clone, Default)]
@@ -11,6 +12,8 @@ pub struct UnlockOptions {
     pub slot: Option<u32>,
     /// Any keyslot but this one.
     pub except: Option<u32>,
+    /// LUKS2: also keyslots that hold another key than the data's, where none is named. Such a key opens no volume.
+    pub unbound: bool,
     /// What the header may ask of this machine, over all keyslots and digests together.
     pub limits: KdfLimits,
     /// Accepts keyslots that are not encrypted (`cipher_null`).
@@ -83,6 +86,20 @@ pub struct Unlocked {
     pub slot: u32,
     /// The key it held.
     pub key: VolumeKey,
+}
+
+/// Tries a passphrase as it was typed; and a recovery key that opens nothing so, as it was printed. Both tries together stay
+/// within the limits of one unlock.
+pub(crate) fn within_limits(
+    passphrase: &Key,
+    options: &UnlockOptions,
+    try_slots: impl Fn(&Key, &Budget) -> Result<Unlocked>,
+) -> Result<Unlocked> {
+    let budget = Budget::new(options.limits);
+    match (try_slots(passphrase, &budget), recovery::as_printed(passphrase)?) {
+        (Err(e), Some(printed)) if e.kind() == ErrorKind::WrongPassphrase => try_slots(&printed, &budget),
+        (typed, _) => typed,
+    }
 }
 
 /// The first slot that opens.

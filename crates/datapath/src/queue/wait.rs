@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use underseal_device::Ring;
+use underseal_device::{POLLIN, Ring};
 
-use super::{BELL, POLLIN, Queue};
+use super::{BELL, Queue};
 use crate::post::Letter;
 
 /// How long a queue has nothing to do until it gives the memory of large requests back.

@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use super::trim::{self, Order, Trimmer};
 use super::{Shared, Way};
 use crate::losses::unflushed;
-use crate::{Channel, Error, ErrorKind, Finished, Io, Now, Ring, Started, Token};
+use crate::{Channel, Error, ErrorKind, Finished, Io, Now, POLLIN, Ring, Started, Token};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
@@ -71,7 +71,7 @@ impl FileChannel {
         let Some(flight) = &mut self.in_flight[slot as usize] else { return Err(Errno::INVAL) };
         if let (&Io::Discard { offset, len }, Some(trimmer)) = (&flight.io, &self.trimmer) {
             let order = flight.order.insert(trimmer.order(offset, len)?);
-            let polled = ring.poll(order.as_fd(), libc::POLLIN, Token::lower(slot));
+            let polled = ring.poll(order.as_fd(), POLLIN, Token::lower(slot));
             return polled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BUSY));
         }
         let entry = flight

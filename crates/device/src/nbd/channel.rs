@@ -14,7 +14,7 @@ use super::Shared;
 use super::link::{Link, State};
 use super::socket::Socket;
 use crate::bell::Bell;
-use crate::{Channel, Error, Finished, Io, Now, Ring, Started, Token, monotonic};
+use crate::{Channel, Error, Finished, Io, Now, POLLIN, POLLOUT, Ring, Started, Token, monotonic};
 
 /// What the channel is woken for.
 const READ: u8 = 0;
@@ -24,9 +24,6 @@ const CLOCK: u8 = 3;
 /// Requests are over that nobody was given.
 const OVER: u8 = 4;
 
-/// poll(2).
-const POLLIN: i16 = 1;
-const POLLOUT: i16 = 4;
 /// How soon to try again to wait, when the ring was full.
 const SOON: Duration = Duration::from_millis(10);
 

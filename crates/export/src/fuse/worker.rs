@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use underseal_datapath::{Buffer, Completion, Full, Queue, QueueOptions, Request as Job};
+use underseal_device::POLLIN;
 use underseal_fuse::wire::{Body, open_flag};
 use underseal_fuse::{Channel, Received};
 
@@ -16,7 +17,7 @@ use super::INBOX;
 use super::protocol::{self, Call, HEAD, Operation};
 use super::server::Shared;
 use crate::complaints::Complaints;
-use crate::door::{self, Door, POLLIN, Took, Wake};
+use crate::door::{self, Door, Took, Wake};
 use crate::errno::errno;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
+use underseal_device::{POLLIN, POLLOUT};
 
 use self::busy_poll::BusyPoll;
 use self::inbox::Inbox;
@@ -29,7 +30,7 @@ use self::wire::Wire;
 use super::protocol::Request;
 use super::{Connection, ConnectionHandler, Negotiated, StopSignal};
 use crate::complaints::Complaints;
-use crate::door::{self, Door, POLLIN, POLLOUT, Took, Wake};
+use crate::door::{self, Door, Took, Wake};
 use crate::net::Peer;
 use crate::tickets::Tickets;
 use crate::{Error, ErrorKind, Result};

@@ -19,7 +19,7 @@ use std::time::Instant;
 use underseal_datapath::{
     Buffer, Completion, Error as Failure, ErrorKind as Kind, Mapping, Queue, QueueOptions,
 };
-use underseal_device::Signal;
+use underseal_device::{POLLIN, Signal};
 use vm_memory::{Bytes, GuestAddress};
 
 use self::take::{Next, Stalled};
@@ -30,7 +30,7 @@ use super::request::{LONGEST, Operation, SERIAL, Status};
 use super::ring::Ring;
 use super::running::{Bell, Order, Start};
 use crate::complaints::Complaints;
-use crate::door::{self, Door, POLLIN, Took, Wake};
+use crate::door::{self, Door, Took, Wake};
 use crate::event::still;
 use crate::tickets::Tickets;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use underseal_export::control::Name;
 
-use super::SecretArgs;
+use super::{SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
 /// Lists the volumes that are open.
@@ -94,7 +94,11 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
 }
 
 /// Gives a volume another size while it is open, until it is closed.
@@ -189,7 +193,7 @@ pub(crate) enum Control {
     Status(StatusArgs),
     Policy(PolicyArgs),
     Suspend(SuspendArgs),
-    Resume(ResumeArgs),
+    Resume(Box<ResumeArgs>),
     Resize(ResizeArgs),
     Message(MessageArgs),
     Close(CloseArgs),

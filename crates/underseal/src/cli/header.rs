@@ -125,7 +125,8 @@ pub(crate) struct HeaderSettings {
 
 /// Makes a LUKS1 header one of LUKS2, or the other way round, where both can say the same
 ///
-/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must not be open.
+/// Passphrases and data stay as they are, and the volume opens after a crash at any moment. It must not be open. LUKS1 has no label,
+/// subsystem, flags and priorities: where there are any, it asks.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderConvertArgs {
@@ -134,6 +135,9 @@ pub(crate) struct HeaderConvertArgs {
     /// The version to make
     #[arg(long, value_name = "VERSION", value_enum)]
     pub(crate) to: HeaderVersion,
+    /// Do not ask before what LUKS1 has no words for is dropped: label, subsystem, flags, priorities
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Which LUKS.

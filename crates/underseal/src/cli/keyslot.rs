@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_volume as volume;
 
-use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs};
+use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
@@ -72,9 +72,13 @@ pub(crate) struct KeyslotAddArgs {
     #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) new: NewSecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
 }
@@ -117,6 +121,8 @@ pub(crate) struct KeyslotRemoveArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
 
@@ -132,6 +138,8 @@ pub(crate) struct KeyslotKillArgs {
     /// Ask for no passphrase, and remove the last one too: nobody can open the volume then
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
@@ -150,6 +158,8 @@ pub(crate) struct KeyslotChangeArgs {
     pub(crate) in_place: bool,
     #[command(flatten)]
     pub(crate) area: AreaArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
@@ -173,6 +183,8 @@ pub(crate) struct KeyslotConvertArgs {
     #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
@@ -193,8 +205,16 @@ pub(crate) struct KeyslotTestArgs {
     /// The bytes of this file are the volume's key: is it the right one?
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
+    /// The volume's key is so many bits of that file; all of it by default
+    #[arg(long, value_name = "BITS", requires = "volume_key_file")]
+    pub(crate) volume_key_size: Option<usize>,
+    /// LUKS2: try keyslots of other keys than the volume's, too
+    #[arg(long)]
+    pub(crate) unbound: bool,
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }
@@ -231,6 +251,8 @@ pub(crate) struct RecoveryKeyArgs {
     /// The bytes of this file are the volume's key, and no passphrase is needed
     #[arg(long, value_name = "FILE", conflicts_with = "secret")]
     pub(crate) volume_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{HeaderPathArgs, SecretArgs};
+use super::{HeaderPathArgs, SecretArgs, TrustArgs};
 
 /// Tokens are asked before anybody is, unless a passphrase or key file is given.
 #[derive(Debug, Args)]
@@ -19,6 +19,9 @@ pub(crate) struct TokenArgs {
     /// Ask nobody for a passphrase when no token opens
     #[arg(long, conflicts_with_all = ["no_token", "secret"])]
     pub(crate) token_only: bool,
+    /// Ask tokens first where a passphrase is given, too; for a PIN nobody is asked then
+    #[arg(long, conflicts_with = "no_token")]
+    pub(crate) tokens_first: bool,
     /// Ask no token
     #[arg(long)]
     pub(crate) no_token: bool,
@@ -157,6 +160,8 @@ pub(crate) struct EnrollArgs {
     pub(crate) token_id: Option<u32>,
     #[command(flatten)]
     pub(crate) hardware: HardwareArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
     #[command(subcommand)]

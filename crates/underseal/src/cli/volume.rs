@@ -28,6 +28,9 @@ pub(crate) struct VolumeArgs {
     /// LUKS: the bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot"])]
     pub(crate) volume_key_file: Option<PathBuf>,
+    /// LUKS: the volume's key is so many bits of that file; all of it by default
+    #[arg(long, value_name = "BITS", requires = "volume_key_file")]
+    pub(crate) volume_key_size: Option<usize>,
     #[command(flatten)]
     pub(crate) lower: LowerArgs,
     /// Accept a volume that is not encrypted (cipher_null)

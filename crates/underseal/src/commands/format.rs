@@ -99,7 +99,7 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         return Err(Error::usage("the sizes of a LUKS1 header are fixed").with_remedy("--type luks2"));
     }
     let volume_key =
-        args.volume_key_file.as_ref().map(|file| volume_key_file(file, key_len(args))).transpose()?;
+        args.volume_key_file.as_ref().map(|file| volume_key_file(file, None, key_len(args))).transpose()?;
     Ok(FormatOptions {
         volume_key,
         data_offset: args.data_offset,

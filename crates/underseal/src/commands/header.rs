@@ -5,6 +5,7 @@ mod change;
 mod check;
 mod key;
 
+pub(crate) use backup::new_file;
 pub(crate) use key::write_secret;
 
 use crate::cli::{HeaderArgs, HeaderCommand, HeaderPathArgs};

@@ -9,11 +9,12 @@ use std::path::Path;
 
 use underseal_cipher::Key;
 use underseal_volume::{
-    Header, NewKeyslot, Pbkdf, Target, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
+    Header, KdfLimits, NewKeyslot, Pbkdf, Target, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
 };
 
 use crate::cli::{
     AreaArgs, HeaderPathArgs, Keyslot, KeyslotPriorityArgs, KeyslotTestArgs, PbkdfArgs, SecretArgs,
+    TokenArgs, TrustArgs,
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -43,6 +44,8 @@ struct Opened<'a> {
     path: &'a Path,
     on: Box<dyn Target>,
     header: Header,
+    /// What an unlock may cost.
+    limits: KdfLimits,
 }
 
 impl<'a> Opened<'a> {
@@ -58,12 +61,40 @@ impl<'a> Opened<'a> {
         let path = args.path();
         let on = open_header(path, read_only)?;
         let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
-        Ok(Self { path, on, header })
+        Ok(Self { path, on, header, limits: KdfLimits::default() })
+    }
+
+    /// Goes on only with a header that is what it must be, and within these limits.
+    fn held_to(self, trust: &TrustArgs) -> Result<Self> {
+        self.header.hold_to(&trust.pinned()).map_err(|e| self.error(e))?;
+        Ok(Self { limits: trust.limits(), ..self })
+    }
+
+    /// How a passphrase is tried: on this keyslot only, if it is named.
+    fn options(&self, slot: Option<u32>) -> UnlockOptions {
+        UnlockOptions { slot, limits: self.limits, ..UnlockOptions::default() }
     }
 
     /// What the passphrase opens: somebody who types it may try three times.
     fn unlock(&self, secret: &SecretArgs, options: &UnlockOptions) -> Result<Unlocked> {
         Secret::new(secret.source(), self.path).try_with(|passphrase| self.unlock_with(passphrase, options))
+    }
+
+    /// What a token opens, if any is to be asked.
+    fn unlock_by(
+        &self,
+        tokens: &TokenArgs,
+        secret: &Secret<'_>,
+        options: &UnlockOptions,
+    ) -> Result<Option<Unlocked>> {
+        if !tokens.are_named() && !tokens.tokens_first {
+            return Ok(None);
+        }
+        let unlocked = tokens::unlock(&self.header, &*self.on, (tokens, secret), self.path, options)?;
+        if let Some(unlocked) = &unlocked {
+            manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
+        }
+        Ok(unlocked)
     }
 
     fn unlock_with(&self, passphrase: &Key, options: &UnlockOptions) -> Result<Unlocked> {
@@ -76,14 +107,14 @@ impl<'a> Opened<'a> {
     /// The volume's key: from a file that holds it, or out of the keyslot that the passphrase opens.
     fn key(&self, file: Option<&Path>, secret: &SecretArgs, slot: Option<u32>) -> Result<VolumeKey> {
         match file {
-            Some(file) => self.volume_key(file),
-            None => Ok(self.unlock(secret, &of_slot(slot))?.key),
+            Some(file) => self.volume_key(file, None),
+            None => Ok(self.unlock(secret, &self.options(slot))?.key),
         }
     }
 
-    fn volume_key(&self, file: &Path) -> Result<VolumeKey> {
-        let key =
-            self.header.volume_key(volume_key_file(file, key_len(&self.header))?, &UnlockOptions::default());
+    fn volume_key(&self, file: &Path, bits: Option<usize>) -> Result<VolumeKey> {
+        let key = volume_key_file(file, bits, key_len(&self.header))?;
+        let key = self.header.volume_key(key, &self.options(None));
         Ok(key.map_err(|e| e.in_file(self.path))?)
     }
 
@@ -110,24 +141,16 @@ impl<'a> Opened<'a> {
     }
 }
 
-fn of_slot(slot: Option<u32>) -> UnlockOptions {
-    UnlockOptions { slot, ..UnlockOptions::default() }
-}
-
 fn test(args: &KeyslotTestArgs, quiet: bool) -> Result<()> {
-    let opened = Opened::to_read(&args.of)?;
+    let opened = Opened::to_read(&args.of)?.held_to(&args.trust)?;
     if let Some(file) = &args.volume_key_file {
-        opened.volume_key(file)?;
+        opened.volume_key(file, args.volume_key_size)?;
         return opened.say(quiet, "this is the volume's key");
     }
-    let options = of_slot(args.key_slot);
+    let options = UnlockOptions { unbound: args.unbound, ..opened.options(args.key_slot) };
     let secret = Secret::new(args.secret.source(), opened.path);
-    if args.tokens.are_named() {
-        let through =
-            tokens::unlock(&opened.header, &*opened.on, (&args.tokens, &secret), opened.path, &options)?;
-        if let Some(unlocked) = through {
-            return opened.unlocked(&unlocked, quiet);
-        }
+    if let Some(unlocked) = opened.unlock_by(&args.tokens, &secret, &options)? {
+        return opened.unlocked(&unlocked, quiet);
     }
     let unlocked = secret.try_with(|passphrase| {
         if args.recovery_key && !is_recovery_key(passphrase) {

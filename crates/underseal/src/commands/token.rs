@@ -5,7 +5,7 @@ mod enroll;
 use serde::Serialize;
 use underseal_tokens::Kind;
 use underseal_volume::luks2::{self, NewToken, token_from_json};
-use underseal_volume::{Header, Target};
+use underseal_volume::{Header, Pinned, Target};
 
 use crate::cli::{
     HeaderPathArgs, Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenImportArgs, TokenListArgs,
@@ -33,9 +33,20 @@ pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
 
 /// A header of LUKS2's, and what it is on.
 fn open(of: &HeaderPathArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
+    open_pinned(of, read_only, &Pinned::default())
+}
+
+/// The same, if it is what it must be.
+fn open_pinned(
+    of: &HeaderPathArgs,
+    read_only: bool,
+    pinned: &Pinned,
+) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
     let path = of.path();
     let on = open_header(path, read_only)?;
-    match Header::read(&*on).map_err(|e| e.in_file(path))? {
+    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
+    header.hold_to(pinned).map_err(|e| e.in_file(path))?;
+    match header {
         Header::Luks2(header) => Ok((on, header)),
         _ => {
             let what = format!("{}: LUKS1 has no tokens", path.display());

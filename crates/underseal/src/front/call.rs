@@ -65,6 +65,14 @@ impl Call {
             .number("keyfile-size", args.keyfile_size)
     }
 
+    /// Which tokens are asked.
+    pub(super) fn tokens(self, args: &Args) -> Self {
+        self.number("token-id", args.token_id)
+            .option("token-type", args.token_type.as_ref())
+            .flag("token-only", args.token_only)
+            .flag("tokens-first", args.asks_tokens())
+    }
+
     /// How a passphrase becomes a key.
     pub(super) fn cost(self, args: &Args) -> Self {
         self.option("pbkdf", args.pbkdf.as_ref())
@@ -82,6 +90,13 @@ impl Call {
             Failure::wrong(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
         })?;
         Ok(commands::run(cli)?)
+    }
+}
+
+impl Args {
+    /// Whether tokens are asked before a line of stdin is taken: only a key file keeps them out.
+    pub(super) fn asks_tokens(&self) -> bool {
+        self.key_file.is_empty() && self.volume_key_file.is_none() && !self.disable_external_tokens
     }
 }
 

@@ -3,11 +3,13 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use underseal_volume::Version;
+
 use super::Words;
 use super::args::Args;
 use super::call::{Call, from_stdin};
 use super::failure::{Failure, Result};
-use super::look::find;
+use super::look::{find, read};
 use super::open::must_exist;
 use crate::passphrase::confirm;
 
@@ -142,11 +144,17 @@ pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let to = args.kind.as_deref().filter(|kind| matches!(*kind, "luks1" | "luks2"));
     let to = to.ok_or_else(|| Failure::wrong("Option --type is required: luks1 or luks2."))?;
     must_exist(device)?;
+    // Whoever says yes is not asked again, but has been told.
+    let version = if to == "luks1" { Version::Luks1 } else { Version::Luks2 };
+    let dropped = read(args, device).map(|header| header.dropped_by(version)).unwrap_or_default();
+    for what in dropped {
+        log::warn!("{}: LUKS1 has no words for its {what}, which will be dropped", device.display());
+    }
     sure(
         args,
         &format!("This operation will convert {} to {} format.", device.display(), to.to_uppercase()),
     )?;
-    on("convert", args, device).option("to", Some(to)).run()
+    on("convert", args, device).option("to", Some(to)).flag("force", true).run()
 }
 
 /// `config DEVICE`.
@@ -167,8 +175,9 @@ pub(super) fn config(args: &Args, words: &Words<'_>) -> Result<()> {
             None => Err(Failure::wrong("config: requires --priority, --label or --subsystem.")),
         };
     }
+    // As there, the one that is not named goes.
     on("set", args, device)
-        .option("label", args.label.as_ref())
-        .option("subsystem", args.subsystem.as_ref())
+        .option("label", Some(args.label.as_deref().unwrap_or_default()))
+        .option("subsystem", Some(args.subsystem.as_deref().unwrap_or_default()))
         .run()
 }

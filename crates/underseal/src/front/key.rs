@@ -1,16 +1,17 @@
-//! `luksDump --dump-volume-key`.
+//! `luksDump --dump-volume-key`, and `luksDump --unbound`.
 
 use std::path::Path;
 
 use underseal_cipher::Key;
 use underseal_volume::UnlockOptions;
+use underseal_volume::info::DigestInfo;
 
 use super::args::Args;
 use super::call::source;
 use super::failure::{Failure, Result};
 use super::header::{on, sure};
 use super::look::find;
-use crate::commands::write_secret;
+use crate::commands::{new_file, write_secret};
 use crate::error::Error;
 use crate::lower::open_header;
 use crate::output::{print, printable};
@@ -48,6 +49,35 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
         printable(&info.uuid),
         key.len() * 8
     ))?;
+    Ok(write_secret(rows(key)?.as_bytes())?)
+}
+
+/// The key of a keyslot that holds another than the volume's: to the file that is named, else to stdout.
+pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> {
+    let header = find(args, device)?;
+    let info = header.info();
+    let is_unbound = |digest: &DigestInfo| digest.segments.is_empty() && digest.keyslots.contains(&slot);
+    if !info.digests.iter().any(is_unbound) {
+        return Err(Failure::wrong(&format!("Keyslot {slot} does not contain unbound key.")));
+    }
+    sure(args, "The header dump with unbound key is sensitive information.")?;
+    let path = args.header.as_deref().unwrap_or(device);
+    let keyslots = open_header(path, true)?;
+    let options = UnlockOptions { slot: Some(slot), ..UnlockOptions::default() };
+    let unlocked = Secret::new(source(args), device)
+        .try_with(|key| Ok(header.unlock(&*keyslots, key, &options).map_err(|e| e.in_file(path))?))?;
+    let key = unlocked.key.key();
+    let shown = printable(&device.to_string_lossy());
+    print(&format!(
+        "LUKS header information for {shown}\nUUID:    \t{}\nKeyslot: \t{slot}\nKey bits:\t{}\n",
+        printable(&info.uuid),
+        key.len() * 8
+    ))?;
+    if let Some(file) = &args.volume_key_file {
+        new_file(file, key.as_bytes())?;
+        return Ok(print(&format!("Key stored to file {}.\n", printable(&file.to_string_lossy())))?);
+    }
+    print("Unbound Key:\t")?;
     Ok(write_secret(rows(key)?.as_bytes())?)
 }
 

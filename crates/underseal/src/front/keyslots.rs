@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use underseal_cipher::Key;
-use underseal_volume::UnlockOptions;
+use underseal_volume::{Header, UnlockOptions};
 
 use super::Words;
 use super::args::Args;
@@ -29,7 +29,10 @@ pub(super) fn add(args: &Args, words: &Words<'_>) -> Result<()> {
         .number("new-key-slot", args.new_key_slot.or(args.key_slot))
         .number("key-slot", args.key_slot.filter(|_| args.new_key_slot.is_some() && !args.unbound));
     // An unbound key, and a volume key that is given, need no passphrase that exists.
-    let call = if args.volume_key_file.is_some() || args.unbound { call } else { call.secret(args) };
+    let named = args.token_id.is_some() || args.token_type.is_some() || args.token_only;
+    let call = if named { call.tokens(args) } else { call };
+    let has_key = args.volume_key_file.is_some() || args.unbound || args.token_only;
+    let call = if has_key { call } else { call.secret(args) };
     new_secret(area(call, args), args, words.get(1).map(|path| &**path)).cost(args).run()
 }
 
@@ -61,7 +64,9 @@ pub(super) fn change(args: &Args, words: &Words<'_>) -> Result<()> {
 /// `luksConvertKey DEVICE`.
 pub(super) fn convert(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    find(args, device)?;
+    if let Header::Luks1(_) = find(args, device)? {
+        return Err(Failure::wrong("Operation is not supported for LUKS1."));
+    }
     let call = slots("convert", args, device).number("key-slot", args.key_slot).flag("in-place", true);
     let call = call.secret(args);
     area(call, args).cost(args).run()
@@ -116,14 +121,11 @@ pub(super) fn test(args: &Args, device: &Path) -> Result<()> {
     find(args, device)?;
     let call = slots("test", args, device);
     if args.volume_key_file.is_some() {
-        return call.option("volume-key-file", args.volume_key_file.as_ref()).run();
+        let call = call.option("volume-key-file", args.volume_key_file.as_ref());
+        return call.number("volume-key-size", args.key_size).run();
     }
-    call.number("key-slot", args.key_slot)
-        .number("token-id", args.token_id)
-        .option("token-type", args.token_type.as_ref())
-        .flag("token-only", args.token_only)
-        .secret(args)
-        .run()
+    let call = call.number("key-slot", args.key_slot).flag("unbound", args.unbound).tokens(args);
+    if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
 /// What encrypts a new keyslot.

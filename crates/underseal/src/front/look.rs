@@ -44,6 +44,9 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     if args.dump_volume_key {
         return super::key::dump(args, device);
     }
+    if let (true, Some(slot)) = (args.unbound, args.key_slot) {
+        return super::key::dump_unbound(args, device, slot);
+    }
     let header = find(args, device)?;
     let info = header.info();
     if !args.dump_json_metadata {
@@ -74,7 +77,11 @@ pub(super) fn find(args: &Args, device: &Path) -> Result<Header> {
     Err(Failure::wrong(&format!("Device {shown} is not a valid {kind} device.")))
 }
 
-fn read(args: &Args, device: &Path) -> underseal_volume::Result<Header> {
+/// The header, whatever its version.
+///
+/// # Errors
+/// Those of reading it.
+pub(super) fn read(args: &Args, device: &Path) -> underseal_volume::Result<Header> {
     let path = args.header.as_deref().unwrap_or(device);
     let on = open_header(path, true).map_err(|e| underseal_volume::Error::new(ErrorKind::Io, e.what()))?;
     Header::read(&*on)

@@ -102,9 +102,10 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
         .flag("token-only", args.token_only);
     // Whoever has the key needs no passphrase, and no passphrase is asked for where a token is to do.
     let no_token = args.disable_external_tokens && args.token_id.is_none() && args.token_type.is_none();
-    let call = call.flag("no-token", no_token && !args.token_only);
+    let no_token = no_token && !args.token_only;
+    let call = call.flag("no-token", no_token).flag("tokens-first", args.asks_tokens() && !no_token);
     let luks = |call: Call| match &args.volume_key_file {
-        Some(file) => call.option("volume-key-file", Some(file)),
+        Some(file) => call.option("volume-key-file", Some(file)).number("volume-key-size", args.key_size),
         None if args.token_only => call.number("key-slot", args.key_slot),
         None => call.number("key-slot", args.key_slot).secret(args),
     };

@@ -68,7 +68,8 @@ fn add(args: &Args, device: &Path, mut header: luks2::Header) -> Result<()> {
 fn export(args: &Args, token: &Map<String, Value>) -> Result<()> {
     let text = serde_json::to_string(token).map_err(|e| Failure::wrong(&e.to_string()))?;
     let Some(path) = &args.json_file else { return Ok(print(&text)?) };
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    // As there, what is in it goes.
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|e| Failure::wrong(&format!("{}: {e}", path.display())))
 }

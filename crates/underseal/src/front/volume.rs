@@ -40,7 +40,8 @@ pub(super) fn resume(args: &Args, words: &Words<'_>) -> Result<()> {
         return Err(Failure::wrong(&format!("Volume {} is not suspended.", place.name)));
     }
     let call = Call::new(&["resume"]).word(place.name.to_string());
-    call.option("header", args.header.as_ref()).number("key-slot", args.key_slot).secret(args).run()
+    let call = call.option("header", args.header.as_ref()).number("key-slot", args.key_slot).tokens(args);
+    if args.token_only { call.run() } else { call.secret(args).run() }
 }
 
 /// Only a header tells which key is the right one.

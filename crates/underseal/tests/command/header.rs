@@ -140,6 +140,18 @@ fn a_header_is_converted_and_back() {
         place.tool("cryptsetup", &["luksDump", "disk"]);
     }
     place.run(&["header", "convert", "disk", "--to", "luks2"]).fails(2, "already");
+    // What LUKS1 cannot say is lost only when somebody says yes.
+    let names = ["--label", "work", "--subsystem", "sub", "--flag", "allow-discards"];
+    place.run(&[&["header", "set", "disk"], &names[..]].concat()).succeeds();
+    place.run(&["keyslot", "priority", "disk", "0", "preferred"]).succeeds();
+    let convert = ["header", "convert", "disk", "--to", "luks1"];
+    let before = place.read("disk");
+    let lost = "label \"work\", subsystem \"sub\", flag \"allow-discards\", priority preferred of keyslot 0";
+    place.run(&convert).fails(2, lost);
+    assert!(place.read("disk") == before);
+    place.run(&[&convert[..], &["--force"]].concat()).succeeds();
+    assert!(opens(&place, "disk"));
+    place.tool("cryptsetup", &["luksDump", "disk"]);
 }
 
 #[test]

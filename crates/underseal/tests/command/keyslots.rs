@@ -231,6 +231,60 @@ fn the_new_passphrase_is_typed_twice_after_the_old_one() {
 }
 
 #[test]
+fn limits_and_pins_hold_before_anything_is_spent() {
+    let place = volumes();
+    let info = place.run(&["info", "disk", "--json"]).succeeds();
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let digest = info["header_digest"].as_str().unwrap().to_owned();
+    let other = format!("sha256:{}", "0".repeat(64));
+    let new = with(&["--new-passphrase-file", "second"]);
+    let commands: [(&[&str], &[&str]); 8] = [
+        (&["keyslot", "add"], &new),
+        (&["keyslot", "change"], &new),
+        (&["keyslot", "convert"], &CHEAP),
+        (&["keyslot", "remove"], &["--force"]),
+        (&["keyslot", "kill"], &["0"]),
+        (&["keyslot", "test"], &[]),
+        (&["keyslot", "recovery-key"], &[]),
+        (&["token", "enroll"], &[]),
+    ];
+    // A second keyslot, so that the passphrase of one that stays is asked for.
+    keyslot(&place, "add", "disk", &new).succeeds();
+    let before = place.read("disk");
+    for (command, args) in commands {
+        let run = |secret: &str, trust: &[&str]| {
+            let secret = ["disk", "--passphrase-file", secret];
+            let enroll: &[&str] = if command[0] == "token" { &["keyring", "none"] } else { &[] };
+            place.run(&[command, &secret, args, trust, enroll].concat())
+        };
+        // Nobody is asked for a passphrase: this file is not there.
+        run("absent", &["--header-digest", &other]).fails(6, "the header's digest is");
+        run("absent", &["--header-digest", &digest]).fails(6, "the header's digest is");
+        run("absent", &["--require-cipher", "serpent-xts-plain64"]).fails(6, "segments.0.encryption");
+        run("wrong", &["--max-kdf-time", "0"]).fails(6, "s of key derivation");
+        run("wrong", &["--require-cipher", "aes-xts-plain64"]).fails(3, "no keyslot opens");
+    }
+    assert!(place.read("disk") == before);
+    keyslot(&place, "change", "disk", &[&new[..], &["--max-kdf-time", "600"]].concat()).succeeds();
+}
+
+#[test]
+fn a_luks1_keyslot_that_is_named_keeps_its_number() {
+    let place = volumes();
+    for number in ["3", "6", "7"] {
+        let add = with(&["--new-passphrase-file", "second", "--new-key-slot", number]);
+        keyslot(&place, "add", "disk1", &add).succeeds();
+        let secrets = ["--passphrase-file", "second", "--new-passphrase-file", "third"];
+        let change = with(&[&["--key-slot", number], &secrets[..]].concat());
+        bare(&place, "change", "disk1", &change).succeeds();
+        assert!(theirs_open(&place, "disk1", "third", number.parse().unwrap()));
+        assert!(!theirs_open(&place, "disk1", "second", number.parse().unwrap()));
+    }
+    assert_eq!(in_use(&place, "disk1"), [0, 3, 6, 7]);
+    assert!(theirs_open(&place, "disk1", "pass", 0));
+}
+
+#[test]
 fn keyslots_change_while_the_volume_is_open() {
     let place = volumes();
     let server = crate::common::Server::start(&place, &[]);

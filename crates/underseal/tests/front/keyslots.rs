@@ -96,6 +96,15 @@ fn luks2_has_priorities_and_keys_of_nothing() {
     pair.each_opens_the_others("disk", "secret\n", false);
     pair.each_opens_the_others("disk", "second\n", true);
     pair.succeed(&cheap(&["luksAddKey", "--unbound", "--key-size", "256", "disk"]), "odd\n");
+    pair.agree(&["open", "--test-passphrase", "disk"], "odd\n");
+    pair.succeed(&["open", "--test-passphrase", "--unbound", "disk"], "odd\n");
+    let said = pair.succeed(&["-q", "luksDump", "--unbound", "--key-slot", "2", "disk"], "odd\n");
+    for said in [&said.ours, &said.theirs] {
+        let text = all(said);
+        assert!(text.contains("Key bits:\t256\n") && text.contains("Unbound Key:\t"), "{text}");
+    }
+    pair.agree(&["-q", "luksDump", "--unbound", "--key-slot", "1", "disk"], "second\n");
+    pair.agree(&["-q", "luksDump", "--unbound", "disk"], "odd\n");
     for whose in ["ours", "theirs"] {
         fs::copy(pair.folder(whose).join("disk"), pair.folder("ours").join("copy")).unwrap();
         fs::copy(pair.folder(whose).join("disk"), pair.folder("theirs").join("copy")).unwrap();
@@ -127,5 +136,10 @@ fn a_volume_key_opens_and_makes_keyslots() {
             "secret\n",
         );
         assert_eq!(fs::read(pair.folder("ours").join("out")).unwrap(), key);
+        // Only so much of the file is the key (since cryptsetup 2.8).
+        for (bits, opens) in [("512", true), ("504", false)] {
+            let open = ["open", "--test-passphrase", "--volume-key-file", "vk", "-s", bits, "disk"];
+            assert_eq!(with_stdin(pair.ours().args(open), "").status.success(), opens, "{bits}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 //!   patches.rs what the other side writes at random places, and what must be there afterwards
 //!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
 //!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways
+//!   life.rs    keyslots and headers that change -> cryptsetup open, kernel reads
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
@@ -16,6 +17,7 @@ mod guest;
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod life;
 mod lines;
 mod ours;
 mod patches;

@@ -28,6 +28,16 @@ fn a_key_of_the_keyring_opens_ours_with_cryptsetup_and_theirs_with_us() {
     let theirs = format!("cryptsetup open --test-passphrase --token-only {image}");
     run(&mut with_key("us a", "in the keyring", &theirs));
 
+    // Also where a passphrase is given that opens nothing, if tokens come first.
+    std::fs::write(disk.file("wrong"), "wrong").unwrap();
+    let given = format!(
+        "{binary} read {image} --length 512 -o /dev/null --passphrase-file {}",
+        disk.file("wrong").display()
+    );
+    run(&mut with_key("us a", "in the keyring", &format!("{given} --tokens-first")));
+    let (status, said) = disk.opens(&mut with_key("us a", "in the keyring", &given)).unwrap_err();
+    assert_eq!(status, 3, "{said}");
+
     // Theirs, on the slot that was there already.
     run(tool("cryptsetup")
         .args(["token", "add", "--key-description", "us b", "--key-slot", "0"])

@@ -262,7 +262,7 @@ pub(crate) fn apart(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 /// Of a backup: its header was read, so its areas lie within.
-fn part<'b>(bytes: &'b [u8], range: &Range<u64>) -> &'b [u8] {
+pub(crate) fn part<'b>(bytes: &'b [u8], range: &Range<u64>) -> &'b [u8] {
     let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[at(range.start)..at(range.end)]
 }

@@ -132,6 +132,104 @@ fn a_crash_while_a_backup_comes_back_leaves_what_was_there_or_the_backup() {
     assert!(bytes[32 << 10..DATA] == backup.bytes()[32 << 10..]);
 }
 
+/// A LUKS1 header of which these keyslots are in use, each with a passphrase of its own.
+fn luks1_disk(slots: &[u32], uuid: u128) -> Recorder {
+    let uuid = Some(uuid::Uuid::from_u128(uuid));
+    let disk = disk_with(FormatOptions { uuid, key_size: Some(16), ..options(Version::Luks1) }, "first");
+    refill(&disk, "first", slots);
+    disk
+}
+
+/// Gives a disk of which `passphrase` opens a keyslot new ones of these numbers and no others.
+fn refill(disk: &Recorder, passphrase: &str, slots: &[u32]) {
+    let mut header = Header::read(disk).unwrap();
+    let opened = header.unlock(disk, &key(passphrase), &UnlockOptions::default()).unwrap();
+    let spare = (0..8).find(|number| !slots.contains(number) && opened.slot != *number).unwrap();
+    let add = |header: &mut Header, number: u32, passphrase: &str| {
+        let new = NewKeyslot { number: Some(number), ..NewKeyslot::new(pbkdf()) };
+        header.add_keyslot(disk, &opened.key, &key(passphrase), &new).unwrap();
+    };
+    add(&mut header, spare, "spare");
+    for (number, _) in header.areas().into_iter().filter(|(number, _)| *number != spare) {
+        header.remove_keyslot(disk, number, false).unwrap();
+    }
+    slots.iter().for_each(|number| add(&mut header, *number, &format!("passphrase {number}")));
+    header.remove_keyslot(disk, spare, false).unwrap();
+    disk.forget_events();
+}
+
+/// All that opens a keyslot, whatever its number and place: the key's digest, its salt, its key material.
+fn keyslots(disk: &[u8]) -> Vec<([u8; 20], [u8; 32], Vec<u8>)> {
+    let Header::Luks1(header) = Header::read(disk).unwrap() else { panic!("LUKS2") };
+    assert!(header.phdr.is_sound(), "cryptsetup takes it, too");
+    let at = |offset: u64| usize::try_from(offset).unwrap();
+    let areas = header.areas().into_iter().map(|(_, area)| disk[at(area.start)..at(area.end)].to_vec());
+    let slots = header.phdr.slots.iter().flatten();
+    slots.zip(areas).map(|(slot, material)| (header.phdr.digest, slot.salt, material)).collect()
+}
+
+#[test]
+fn a_crash_while_a_luks1_backup_comes_back_leaves_all_keyslots_of_one_of_both() {
+    // Those of the backup, those on the device, and whether that is another volume's.
+    let cases: [(&[u32], &[u32], bool); 7] = [
+        (&[0], &[0, 1], false),
+        (&[6], &[6], false),
+        (&[7], &[7], true),
+        (&[7], &[6], true),
+        (&[7], &[0], true),
+        (&[6, 7], &[6, 7], false),
+        (&[0, 6], &[0, 3, 6, 7], true),
+    ];
+    for (old, now, another) in cases {
+        let what = format!("{old:?} over {now:?}, another volume's: {another}");
+        let made = luks1_disk(old, 1);
+        let backup = Backup::take(&made).unwrap();
+        let disk = if another { luks1_disk(now, 2) } else { made };
+        if !another {
+            refill(&disk, &format!("passphrase {}", old[0]), now);
+        }
+        let (before, wanted) = (disk.bytes().clone(), keyslots(backup.bytes()));
+        let gone = keyslots(&before);
+        restore(&backup, &disk).unwrap();
+        let mut seen = [0; 2];
+        disk.each_crash(before, |disk, at| {
+            let there = keyslots(disk);
+            let all = |slots: &[_]| slots.iter().all(|slot| there.contains(slot));
+            let (old, now) = (all(&wanted), all(&gone));
+            assert!(old || now, "{what}: {at}");
+            seen[usize::from(old)] += 1;
+        });
+        assert!(seen[0] > 0 && seen[1] > 0, "{what}: both sides were seen: {seen:?}");
+        let bytes = disk.bytes().clone();
+        assert!(bytes[..592] == backup.bytes()[..592], "{what}");
+        assert!(bytes[1024..backup.bytes().len()] == backup.bytes()[1024..], "{what}");
+        assert_eq!(opens(&bytes, &format!("passphrase {}", old[0])), Some(old[0]), "{what}");
+        for (_, _, material) in gone {
+            let left = bytes.windows(512).step_by(512).any(|sector| sector == &material[512..1024]);
+            assert!(!left, "{what}: nothing of the old keyslots is left");
+        }
+    }
+}
+
+#[test]
+fn key_material_beyond_a_luks1_backups_end_is_wiped() {
+    let end = 2 << 20;
+    let options = FormatOptions { data_offset: Some(end), ..options(Version::Luks1) };
+    let disk = Recorder::new(vec![0; 3 << 20]);
+    NewHeader::prepare(3 << 20, &key("old"), options).unwrap().write(&disk).unwrap();
+    let backup = Backup::take(&disk).unwrap();
+    let Header::Luks1(mut header) = Header::read(&disk).unwrap() else { panic!("LUKS2") };
+    let place = 3 << 19;
+    assert!(backup.bytes().len() < place);
+    let way = header.way_to(0, place as u64, 4096..end).unwrap();
+    header.move_material(&disk, 0, way).unwrap();
+    let moved = disk.bytes()[place..place + 128_000].to_vec();
+    assert_eq!(opens(&disk.bytes(), "old"), Some(0));
+    restore(&backup, &disk).unwrap();
+    assert_eq!(opens(&disk.bytes(), "old"), Some(0));
+    assert_eq!(crate::storage::recorder::left_of(&moved, &disk.bytes()[place..place + 128_000]), 0);
+}
+
 #[test]
 fn what_is_on_the_device_is_told_before_it_goes() {
     for version in [Version::Luks1, Version::Luks2] {

@@ -69,6 +69,9 @@ fn convert(disk: &Recorder, to: Version, passphrases: &[&str]) {
         assert_eq!(opened(disk, passphrases), want, "{at}");
         let header = Header::read(disk).unwrap();
         assert_eq!((header.uuid(), header.data_offset()), (uuid, data), "{at}");
+        if let Header::Luks1(header) = &header {
+            assert!(header.phdr.is_sound(), "cryptsetup takes it, too: {at}");
+        }
         seen.insert(header.info().format);
     });
     assert_eq!(seen.len(), 2, "both versions were seen");
@@ -94,12 +97,42 @@ fn a_crash_while_a_header_is_converted_leaves_one_that_opens() {
 }
 
 #[test]
+fn where_eight_keyslots_fit_and_no_more_they_make_way_for_each_other() {
+    let disk = disk(luks1());
+    let mut header = Header::read(&disk).unwrap();
+    let opened = header.unlock(&disk, &key("0"), &UnlockOptions::default()).unwrap();
+    let new = NewKeyslot { number: Some(5), ..NewKeyslot::new(pbkdf()) };
+    header.add_keyslot(&disk, &opened.key, &key("5"), &new).unwrap();
+    disk.forget_events();
+    convert(&disk, Version::Luks2, &["0", "5"]);
+    // Side by side behind both copies, so that there is room for eight again.
+    let areas = Header::read(&disk).unwrap().areas();
+    assert!(areas.iter().all(|(_, area)| (area.start - (32 << 10)).is_multiple_of(128 << 10)), "{areas:?}");
+}
+
+#[test]
 fn a_header_made_as_luks2_becomes_luks1() {
     for options in [luks2(), FormatOptions { metadata_size: 256 << 10, ..luks2() }] {
         let disk = disk(options);
         convert(&disk, Version::Luks1, &["0"]);
         convert(&disk, Version::Luks2, &["0"]);
     }
+}
+
+#[test]
+fn what_luks1_cannot_say_is_told() {
+    let disk = disk(FormatOptions { label: "my label".into(), ..luks2() });
+    let mut header = Header::read(&disk).unwrap();
+    assert_eq!(header.dropped_by(Version::Luks1), ["label \"my label\""]);
+    assert_eq!(header.dropped_by(Version::Luks2), [""; 0]);
+    header.set_priority(&disk, 0, Priority::Ignored).unwrap();
+    let flags = vec![crate::PersistentFlag::AllowDiscards];
+    let settings = crate::Settings { label: Some(String::new()), on: flags, ..Default::default() };
+    header.set(&disk, &settings).unwrap();
+    let dropped = header.dropped_by(Version::Luks1);
+    assert_eq!(dropped, ["flag \"allow-discards\"", "priority ignored of keyslot 0"]);
+    let header = header.convert(&disk, Version::Luks1).unwrap();
+    assert_eq!(header.dropped_by(Version::Luks2), [""; 0]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::lacks;
 use crate::backup::restore::{apart, free_place};
 use crate::lock::LockTo;
 use crate::luks1::phdr::{Phdr, SLOTS, Slot};
-use crate::luks1::{self, unchanged};
+use crate::luks1::{self, FIRST_PLACE, unchanged};
 use crate::luks2::binary::{self, Binary, SIZES};
 use crate::luks2::keyslot::new::area_size;
 use crate::luks2::store::Copies;
@@ -76,29 +76,64 @@ fn room(header: &luks1::Header, on: &(impl Target + ?Sized)) -> Result<Range<u64
 fn make_way(header: &mut luks1::Header, on: &(impl Target + ?Sized), keyslots: &Range<u64>) -> Result<()> {
     let len = area_size(header.phdr.key_bytes);
     let step = usize::try_from(len).unwrap_or(usize::MAX);
+    let side_by_side: Vec<u64> = keyslots.clone().step_by(step).take(SLOTS).collect();
+    // One that blocks the others goes elsewhere once, and gives them room.
+    let mut detours: Vec<u32> = header.areas().into_iter().map(|(number, _)| number).collect();
+    loop {
+        header.spread(on, &side_by_side)?;
+        let areas = header.areas();
+        let mut odd = areas.iter().filter(|(_, area)| !side_by_side.contains(&area.start)).map(|(n, _)| *n);
+        let direct = odd.clone().find_map(|number| way(header, number, &side_by_side, keyslots));
+        let next = direct.or_else(|| {
+            let places = header.phdr.places();
+            let step = odd.find_map(|number| match detours.contains(&number) {
+                true => way(header, number, &places, keyslots),
+                false => None,
+            });
+            detours.retain(|number| step.as_ref().is_none_or(|(taken, _)| taken != number));
+            step
+        });
+        let Some((number, way)) = next else { break };
+        header.move_material(on, number, way)?;
+    }
     for (number, area) in header.areas() {
-        let is_out = area.start >= keyslots.start;
-        if is_out && (area.start - keyslots.start).is_multiple_of(len) {
+        if area.start >= keyslots.start {
             continue;
         }
         let taken: Vec<Range<u64>> = header.areas().into_iter().map(|(_, area)| area).collect();
-        let is_free = |place: &u64| {
-            let own = *place..*place + len;
-            own.end <= keyslots.end && taken.iter().all(|other| apart(&own, other))
+        let any = free_place(&taken, len, keyslots.clone());
+        let places: Vec<u64> = any.into_iter().chain(header.phdr.places()).collect();
+        let out = |place: &&u64| **place >= keyslots.start;
+        let mut found =
+            places.iter().filter(out).filter_map(|place| way(header, number, &[*place], keyslots));
+        let Some((_, way)) = found.next() else {
+            let why = "where LUKS2 keeps its copies, and no other place is free; remove a keyslot and add it again later";
+            let context = format!("the key material of keyslot {number} lies {why}");
+            return Err(Error::new(ErrorKind::NoRoom, context));
         };
-        let place = keyslots.clone().step_by(step).take(SLOTS).find(is_free);
-        let place = match place.or_else(|| free_place(&taken, len, keyslots.clone()).filter(|_| !is_out)) {
-            Some(place) => place,
-            None if is_out => continue,
-            None => {
-                let why = "where LUKS2 keeps its copies, and no other place is free; remove a keyslot and add it again later";
-                let context = format!("the key material of keyslot {number} lies {why}");
-                return Err(Error::new(ErrorKind::NoRoom, context));
-            }
-        };
-        header.move_material(on, number, place)?;
+        header.move_material(on, number, way)?;
     }
     Ok(())
+}
+
+/// The way of a keyslot's key material to the first of these places that it can have.
+fn way(
+    header: &luks1::Header,
+    number: u32,
+    places: &[u64],
+    keyslots: &Range<u64>,
+) -> Option<(u32, Vec<Phdr>)> {
+    let len = af::split_len(header.phdr.key_bytes) as u64;
+    let areas = header.areas();
+    let is_free = |place: &u64| {
+        let own = *place..*place + len;
+        own.start >= FIRST_PLACE
+            && own.end <= keyslots.end
+            && areas.iter().all(|(_, other)| apart(&own, other))
+    };
+    let ways = places.iter().copied().filter(is_free);
+    let within = FIRST_PLACE..keyslots.end;
+    ways.into_iter().find_map(|place| header.way_to(number, place, within.clone())).map(|way| (number, way))
 }
 
 fn document(phdr: &Phdr, keyslots: &Range<u64>) -> Map<String, Value> {

@@ -154,6 +154,34 @@ impl Phdr {
         u64::from(word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 40)) * 512
     }
 
+    /// Where each of the eight keyslots' key material begins, or would begin, in bytes.
+    pub(crate) fn places(&self) -> [u64; SLOTS] {
+        std::array::from_fn(|i| self.slots[i].as_ref().map_or_else(|| self.place(i), |slot| slot.offset))
+    }
+
+    /// Gives a keyslot another place, in use or not.
+    pub(super) fn set_place(&mut self, number: usize, place: u64) {
+        let at = FIRST_SLOT + number * SLOT_LEN;
+        self.bytes[at + 40..at + 44].copy_from_slice(&sector(place));
+        if let Some(slot) = &mut self.slots[number] {
+            slot.offset = place;
+        }
+    }
+
+    /// Whether cryptsetup takes it, too, which wants all eight places before the data and apart, in use or not.
+    pub(crate) fn is_sound(&self) -> bool {
+        let len = af::split_len(self.key_bytes) as u64;
+        let mut places = self.places();
+        places.sort_unstable();
+        let stripes = |number: usize| word(&self.bytes, FIRST_SLOT + number * SLOT_LEN + 44);
+        let whole = (0..SLOTS).all(|number| self.slots[number].is_some() || stripes(number) == STRIPES);
+        let before_data = self.payload_offset == 0 || places[SLOTS - 1] + len <= self.payload_offset;
+        whole
+            && places[0] >= LEN as u64
+            && before_data
+            && places.windows(2).all(|pair| pair[0] + len <= pair[1])
+    }
+
     /// Key material lies after the header, before the data, and nowhere twice.
     fn check_areas(&self) -> Result<()> {
         let len = af::split_len(self.key_bytes) as u64;

@@ -20,24 +20,25 @@ pub(super) fn unlock(
     options: &UnlockOptions,
 ) -> Result<Unlocked> {
     let [these, others] = candidates(metadata, options)?;
-    let budget = Budget::new(options.limits);
-    let first_of = |slots: Vec<u32>| {
-        crate::unlock::first_that_opens(slots.into_iter(), |number| {
-            let key = open(metadata, number, from, passphrase, options, &budget)?;
-            Ok(Unlocked { slot: number, key })
-        })
-    };
-    if others.is_empty() {
-        return first_of(these);
-    }
-    match (first_of(these), first_of(others)) {
-        (Ok(one), Ok(other)) => Ok(Unlocked { slot: one.slot, key: one.key.with(other.key) }),
-        (_, Err(e)) | (Err(e), _) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Memory) => Err(e),
-        // A keyslot that was asked for is among these.
-        (Err(e), Ok(_)) if options.slot.is_some() => Err(e),
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-        (Err(e), Err(_)) => Err(e),
-    }
+    crate::unlock::within_limits(passphrase, options, |passphrase, budget| {
+        let first_of = |slots: &[u32]| {
+            crate::unlock::first_that_opens(slots.iter().copied(), |number| {
+                let key = open(metadata, number, from, passphrase, options, budget)?;
+                Ok(Unlocked { slot: number, key })
+            })
+        };
+        if others.is_empty() {
+            return first_of(&these);
+        }
+        match (first_of(&these), first_of(&others)) {
+            (Ok(one), Ok(other)) => Ok(Unlocked { slot: one.slot, key: one.key.with(other.key) }),
+            (_, Err(e)) | (Err(e), _) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Memory) => Err(e),
+            // A keyslot that was asked for is among these.
+            (Err(e), Ok(_)) if options.slot.is_some() => Err(e),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Err(e), Err(_)) => Err(e),
+        }
+    })
 }
 
 /// Checks a key that came from elsewhere against the digest of the data.
@@ -81,11 +82,12 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
 }
 
-/// The slots to try. One that opens no data (an unbound one) is tried only when asked for. In the middle of a reencryption those of
-/// the other key are apart, and any of them will do beside the one that was asked for.
+/// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them, are asked for. In the middle of a
+/// reencryption those of the other key are apart, and any of them will do beside the one that was asked for.
 fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>; 2]> {
-    let opens_data = |number: &u32| options.except != Some(*number) && opens_data(metadata, *number);
-    let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && opens_data(number));
+    let fits =
+        |number: &u32| options.except != Some(*number) && (options.unbound || opens_data(metadata, *number));
+    let usable = metadata.keyslots.iter().filter(|(number, slot)| slot.priority > 0 && fits(number));
     let mut usable: Vec<(u32, &Keyslot)> = usable.map(|(number, slot)| (*number, slot)).collect();
     usable.sort_by_key(|(number, slot)| (std::cmp::Reverse(slot.priority), *number));
     let mut usable: Vec<u32> = usable.into_iter().map(|(number, _)| number).collect();

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{is_remote, open_header};
 use crate::passphrase::{Secret, ask_hidden, terminal_is_there};
+use crate::tokens;
 use crate::volume::plain_key;
 
 pub(super) fn run(args: &ResumeArgs) -> Result<()> {
@@ -22,7 +23,8 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
     let status = ask_status(name)?;
     let secret = Secret::new(args.secret.source(), Path::new(&status.image));
     // Where nobody can be asked, the server says what is missing.
-    if status.key == KeyState::Set || (secret.is_asked() && !terminal_is_there()) {
+    let nobody = secret.is_asked() && !terminal_is_there() && !args.tokens.are_named();
+    if status.key == KeyState::Set || nobody {
         return done(name, &Request::Resume);
     }
     let Some(opened) = &status.opened else {
@@ -58,9 +60,15 @@ fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secre
     }
     let on = open_header(&path, true)?;
     let header = Header::read(&*on).map_err(|e| e.in_file(&path))?;
-    let options = UnlockOptions { slot: args.key_slot, ..UnlockOptions::default() };
-    let unlocked =
-        secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(&path))?))?;
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(&path))?;
+    let options =
+        UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..UnlockOptions::default() };
+    let unlocked = match tokens::unlock(&header, &*on, (&args.tokens, secret), &path, &options)? {
+        Some(unlocked) => unlocked,
+        None => {
+            secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(&path))?))?
+        }
+    };
     log::info!("{}: keyslot {} opens", path.display(), unlocked.slot);
     Ok(unlocked.key.into_key())
 }

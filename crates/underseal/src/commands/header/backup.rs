@@ -29,7 +29,7 @@ pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
 ///
 /// # Errors
 /// `Failed`, also where it is there already.
-pub(super) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let made = File::options().write(true).create_new(true).mode(0o400).open(path);
     let mut file = made.map_err(|e| Error::io(path, "cannot create", e))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

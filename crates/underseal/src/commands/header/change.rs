@@ -50,6 +50,12 @@ pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {
     let convert = |on: &dyn Target| -> Result<()> {
         let path = args.of.path();
         let header = Header::read(on).map_err(|e| e.in_file(path))?;
+        let dropped = header.dropped_by(version);
+        if !dropped.is_empty() {
+            let question =
+                format!("LUKS1 has no words for its {}, which will be dropped.", dropped.join(", "));
+            agreed(args.force, &args.of, &[question])?;
+        }
         header.convert(on, version).map_err(|e| e.in_file(path))?;
         Ok(())
     };

@@ -11,7 +11,7 @@ use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
 
 pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let new = NewKeyslot {
         number: args.new_key_slot,
         priority: args.priority.map(Into::into),
@@ -23,7 +23,17 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
         let passphrase = secret.get_new()?;
         opened.header.add_unbound_keyslot(&*opened.on, &other, &passphrase, &new)
     } else {
-        let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
+        let key = match &args.volume_key_file {
+            Some(file) => opened.volume_key(file, None)?,
+            None => {
+                let old = Secret::new(args.secret.source(), opened.path);
+                let options = opened.options(args.key_slot);
+                match opened.unlock_by(&args.tokens, &old, &options)? {
+                    Some(unlocked) => unlocked.key,
+                    None => opened.unlock(&args.secret, &options)?.key,
+                }
+            }
+        };
         let passphrase = secret.get_new()?;
         opened.header.add_keyslot(&*opened.on, &key, &passphrase, &new)
     };
@@ -35,7 +45,7 @@ pub(super) fn run(args: &KeyslotAddArgs, quiet: bool) -> Result<()> {
 /// A key that is not the volume's: given, or random.
 fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
     if let Some(file) = &args.volume_key_file {
-        return volume_key_file(file, args.key_size / 8);
+        return volume_key_file(file, None, args.key_size / 8);
     }
     if !args.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("{} bits are no whole number of bytes", args.key_size)));
@@ -44,7 +54,7 @@ fn other_key(args: &KeyslotAddArgs) -> Result<Key> {
 }
 
 pub(super) fn recovery_key(args: &RecoveryKeyArgs) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let key = opened.key(args.volume_key_file.as_deref(), &args.secret, args.key_slot)?;
     let recovery = new_recovery_key()?;
     // Nobody guesses 256 random bits, however cheap a guess is: as systemd does.

@@ -2,23 +2,23 @@
 
 use underseal_volume::{ErrorKind, UnlockOptions};
 
-use super::{Opened, of_slot};
+use super::Opened;
 use crate::cli::{KeyslotKillArgs, KeyslotRemoveArgs};
 use crate::error::{Error, Result};
 use crate::passphrase::confirm;
 
 pub(super) fn run(args: &KeyslotRemoveArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
-    let number = opened.unlock(&args.secret, &of_slot(args.key_slot))?.slot;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
+    let number = opened.unlock(&args.secret, &opened.options(args.key_slot))?.slot;
     remove(&mut opened, number, args.force, quiet)
 }
 
 pub(super) fn kill(args: &KeyslotKillArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let number = args.number;
     if !args.force && other_keyslots(&opened, number) {
         // Who has no passphrase of one that stays would lock the volume for ever.
-        let others = UnlockOptions { except: Some(number), ..UnlockOptions::default() };
+        let others = UnlockOptions { except: Some(number), ..opened.options(None) };
         opened.unlock(&args.secret, &others)?;
     }
     remove(&mut opened, number, args.force, quiet)

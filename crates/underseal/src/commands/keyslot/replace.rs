@@ -1,26 +1,26 @@
 //! Keyslots that take the place of others.
 
 use underseal_cipher::Key;
-use underseal_volume::{ErrorKind, NewKeyslot, Replace, Unlocked};
+use underseal_volume::{ErrorKind, Header, NewKeyslot, Replace, Unlocked};
 
-use super::{Opened, of_slot};
-use crate::cli::{KeyslotChangeArgs, KeyslotConvertArgs};
+use super::Opened;
+use crate::cli::{AreaArgs, KeyslotChangeArgs, KeyslotConvertArgs, PbkdfArgs};
 use crate::error::{Error, Result};
 use crate::passphrase::{Secret, confirm};
 
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
-    let new = opened.new_keyslot(&args.pbkdf, &args.area)?;
-    let old = opened.unlock(&args.secret, &of_slot(args.key_slot))?;
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
+    let new = replacement(&opened, &args.pbkdf, &args.area, args.key_slot)?;
+    let old = opened.unlock(&args.secret, &opened.options(args.key_slot))?;
     let passphrase = Secret::another(&args.new, opened.path).get_new()?;
     let number = replace(&mut opened, &old, &passphrase, &new, args.in_place)?;
     opened.say(quiet, &format!("keyslot {number} has the new passphrase"))
 }
 
 pub(super) fn convert(args: &KeyslotConvertArgs, quiet: bool) -> Result<()> {
-    let mut opened = Opened::to_change(&args.of)?;
-    let new = opened.new_keyslot(&args.pbkdf, &args.area)?;
-    let options = of_slot(args.key_slot);
+    let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
+    let new = replacement(&opened, &args.pbkdf, &args.area, args.key_slot)?;
+    let options = opened.options(args.key_slot);
     let secret = Secret::new(args.secret.source(), opened.path);
     let (old, passphrase) = secret.try_with(|passphrase| {
         let old = opened.unlock_with(passphrase, &options)?;
@@ -28,6 +28,17 @@ pub(super) fn convert(args: &KeyslotConvertArgs, quiet: bool) -> Result<()> {
     })?;
     let number = replace(&mut opened, &old, &passphrase, &new, args.in_place)?;
     opened.say(quiet, &format!("keyslot {number} is converted"))
+}
+
+/// What takes the place of a keyslot: LUKS2's has its number, and LUKS1's where the number was named.
+fn replacement(
+    opened: &Opened<'_>,
+    pbkdf: &PbkdfArgs,
+    area: &AreaArgs,
+    slot: Option<u32>,
+) -> Result<NewKeyslot> {
+    let number = slot.filter(|_| matches!(opened.header, Header::Luks1(_)));
+    Ok(NewKeyslot { number, ..opened.new_keyslot(pbkdf, area)? })
 }
 
 /// Beside the old one where there is room for both; else over it, if that is wanted.

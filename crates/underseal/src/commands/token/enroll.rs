@@ -12,32 +12,23 @@ use crate::passphrase::{Secret, ask_hidden, first_line_of_file};
 use crate::tokens;
 
 pub(super) fn run(args: &EnrollArgs, quiet: bool) -> Result<()> {
-    let (on, mut header) = super::open(&args.of, false)?;
+    let (on, mut header) = super::open_pinned(&args.of, false, &args.trust.pinned())?;
     let path = args.of.path();
     let in_file = |e: underseal_volume::Error| e.in_file(path);
     let secret = Secret::new(args.secret.source(), &args.of.image);
-    let options = UnlockOptions::default();
+    let options = UnlockOptions { limits: args.trust.limits(), ..UnlockOptions::default() };
     let unlocked = secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(in_file)?))?;
-    let (passphrase, mut token) = new_secret(args)?;
+    let (passphrase, token) = new_secret(args)?;
     // A random secret needs no slow function; what a person chose does.
     let pbkdf = match args.into {
         EnrollInto::Keyring { .. } => FormatOptions::luks2().pbkdf,
         _ => Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() },
     };
     let new = NewKeyslot { number: args.key_slot, ..NewKeyslot::new(pbkdf) };
-    let slot = header.add_keyslot(&*on, &unlocked.key, &passphrase, &new).map_err(in_file)?;
-    token.insert("keyslots".into(), vec![slot.to_string()].into());
-    let number = header.add_token(&*on, token, NewToken { number: args.token_id, replace: false });
-    let number = match number {
-        Ok(number) => number,
-        Err(e) => {
-            // Nobody knows the passphrase of that keyslot: without its token it is of no use.
-            if let Err(left) = header.remove_keyslot(&*on, slot, false) {
-                log::warn!("{}: keyslot {slot} is left without its token: {left}", path.display());
-            }
-            return Err(in_file(e).into());
-        }
-    };
+    // Nobody knows the passphrase of that keyslot: without its token it would be of no use.
+    let place = NewToken { number: args.token_id, replace: false };
+    let added = header.add_keyslot_with_token(&*on, &unlocked.key, &passphrase, &new, (token, place));
+    let (slot, number) = added.map_err(in_file)?;
     if quiet { Ok(()) } else { print(&format!("{}: token {number} opens keyslot {slot}\n", path.display())) }
 }
 

@@ -23,7 +23,7 @@ impl Header {
         new: &NewKeyslot,
     ) -> Result<u32> {
         let made = self.make(key, passphrase, new)?;
-        self.put(on, made, new.number)
+        self.put(on, &made, new.number)
     }
 
     /// See [`crate::Header::remove_keyslot`].
@@ -60,18 +60,28 @@ impl Header {
         let made = self.make(&opened.key, passphrase, new)?;
         match how {
             Replace::Beside => {
-                let number = self.put(on, made, new.number)?;
+                let keeps_its_number = new.number == Some(opened.slot);
+                let number = self.put(on, &made, new.number.filter(|_| !keeps_its_number))?;
                 let removed = self.remove_keyslot(on, opened.slot, false);
                 let context =
                     format_args!("keyslot {number} is new; the old one, {}, is still there", opened.slot);
-                removed.map_err(|e| e.within(context)).map(|()| number)
+                removed.map_err(|e| e.within(context))?;
+                if !keeps_its_number {
+                    return Ok(number);
+                }
+                // The number is free now, and the passphrase opens the other keyslot until it opens this one.
+                let moved = self.put(on, &made, Some(opened.slot));
+                let moved = moved.and_then(|_| self.remove_keyslot(on, number, false));
+                let context =
+                    format_args!("keyslot {number} is new, but not yet in place of {}", opened.slot);
+                moved.map_err(|e| e.within(context)).map(|()| opened.slot)
             }
             Replace::InPlace if new.number.is_some_and(|number| number != opened.slot) => {
                 Err(bad(format!("a keyslot in place of keyslot {0} is keyslot {0}", opened.slot)))
             }
             Replace::InPlace => {
                 self.remove_keyslot(on, opened.slot, true)?;
-                self.put(on, made, Some(opened.slot))
+                self.put(on, &made, Some(opened.slot))
             }
         }
     }
@@ -118,8 +128,8 @@ impl Header {
     }
 
     /// Puts it in a place that is free: its key material first.
-    fn put(&mut self, on: &(impl Target + ?Sized), made: Made, chosen: Option<u32>) -> Result<u32> {
-        let Made { iterations, salt, sealed } = made;
+    fn put(&mut self, on: &(impl Target + ?Sized), made: &Made, chosen: Option<u32>) -> Result<u32> {
+        let &Made { iterations, salt, ref sealed } = made;
         let end = storage::size(on)?;
         let edit = |phdr: &mut Phdr| {
             let is_free = |number: &u32| phdr.slots[*number as usize].is_none();

@@ -1,12 +1,17 @@
 //! All of a header in place of another, out of a backup.
+//!
+//! What the old header still needs is left alone until it is gone. A keyslot whose area, or whose sector of the header, cannot be written
+//! until then comes at another place or under another number first.
 
 use std::ops::Range;
 
-use crate::backup::restore::{Plan, copy, elsewhere};
+use super::{SECTOR, order};
+use crate::backup::restore::{apart, copy, elsewhere, free_place, part};
+use crate::keyslots::no_room;
 use crate::lock::LockTo;
-use crate::luks1::phdr::{LEN, Phdr};
+use crate::luks1::phdr::{LEN, Phdr, SLOTS};
 use crate::luks1::{Header, unchanged};
-use crate::{ErrorKind, Result, Target};
+use crate::{ErrorKind, ReadAt, Result, Target, af, storage};
 
 impl Header {
     /// # Errors
@@ -26,65 +31,179 @@ impl Header {
         bytes: &[u8],
         in_place: bool,
     ) -> Result<()> {
-        let keyslots = LEN.next_multiple_of(512) as u64..new.keyslots_end();
+        let keyslots = LEN.next_multiple_of(SECTOR) as u64..new.keyslots_end();
         let within = keyslots.start..keyslots.end.max(self.keyslots_end());
-        let old: Vec<Range<u64>> = self.areas().into_iter().map(|(_, area)| area).collect();
-        match Plan::new(on, bytes, &new.areas(), &old, within) {
-            Ok(plan) if plan.moved.is_empty() => {
-                self.replace(on, new.phdr.clone(), || plan.write(on, bytes))?;
-            }
-            Ok(plan) => {
-                let mut elsewhere = new.phdr.clone();
-                for (number, _, place) in &plan.moved {
-                    if let Some(slot) = &mut elsewhere.slots[*number as usize] {
-                        slot.offset = *place;
-                    }
+        let areas = |header: &Self| header.areas().into_iter().map(|(_, area)| area);
+        let mut used: Vec<Range<u64>> = areas(&self).collect();
+        match Steps::find(on, bytes, &self.phdr, &new.phdr, within) {
+            Ok(steps) => {
+                if let Some(carrier) = steps.carrier {
+                    self.put_whole(on, carrier, || steps.material.write(on, bytes))?;
+                    used.extend(areas(&self));
+                    // Nobody needs the old areas any more.
+                    self.put_whole(on, new.phdr.clone(), || {
+                        areas(new).try_for_each(|area| copy(on, bytes, area))
+                    })?;
+                } else {
+                    self.put_whole(on, new.phdr.clone(), || steps.material.write(on, bytes))?;
                 }
-                self.replace(on, elsewhere, || plan.write(on, bytes))?;
-                // Nobody needs the old areas any more.
-                self.replace(on, new.phdr.clone(), || {
-                    plan.moved.iter().try_for_each(|(_, area, _)| copy(on, bytes, area.clone()))
-                })?;
             }
             Err(e) if e.kind() == ErrorKind::NoRoom && in_place => {
-                self.replace(on, new.phdr.clone(), || copy(on, bytes, keyslots.clone()))?;
+                self.put_whole(on, new.phdr.clone(), || copy(on, bytes, keyslots.clone()))?;
             }
             Err(e) => return Err(e),
         }
         let _lock = on.lock(LockTo::Change)?;
         unchanged(on, &self)?;
-        copy(on, bytes, keyslots)
-    }
-
-    /// Keyslot 6 lies in both sectors: where another comes in place of one, there is none in between.
-    fn replace(
-        &mut self,
-        on: &(impl Target + ?Sized),
-        mut new: Phdr,
-        before: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        const STRADDLER: usize = 6;
-        let last = new.slots[STRADDLER].clone();
-        if self.phdr.slots[STRADDLER].is_some() && last.is_some() && self.phdr.slots[STRADDLER] != last {
-            let mut without = new.clone();
-            without.slots[STRADDLER] = None;
-            self.put_whole(on, without, before)?;
-            new.bytes = self.phdr.bytes;
-            return self.put_whole(on, new, || Ok(()));
+        copy(on, bytes, keyslots.clone())?;
+        // Beyond the backup's end is nothing of it that would overwrite what was there.
+        for area in used.into_iter().filter(|area| area.end > keyslots.end) {
+            storage::scrub(on, area.start.max(keyslots.end)..area.end)?;
         }
-        self.put_whole(on, new, before)
+        storage::sync(on)
+    }
+}
+
+/// How a header takes another's place.
+struct Steps {
+    /// What comes first, where the new one cannot come at once.
+    carrier: Option<Phdr>,
+    material: Material,
+}
+
+/// Key material out of a backup, and where it is written while the old header counts.
+#[derive(Default)]
+struct Material(Vec<(Range<u64>, u64)>);
+
+impl Material {
+    /// Writes it, and syncs.
+    fn write(&self, on: &(impl Target + ?Sized), bytes: &[u8]) -> Result<()> {
+        self.0.iter().try_for_each(|(area, place)| storage::write(on, *place, part(bytes, area)))?;
+        storage::sync(on)
+    }
+}
+
+impl Steps {
+    /// # Errors
+    /// `NoRoom` when no header in between would keep the old keyslots or have the new ones; `Io`.
+    fn find(
+        on: &(impl ReadAt + ?Sized),
+        bytes: &[u8],
+        old: &Phdr,
+        new: &Phdr,
+        within: Range<u64>,
+    ) -> Result<Self> {
+        let len = af::split_len(new.key_bytes) as u64;
+        let area = |place: u64| place..place.saturating_add(len);
+        let used: Vec<Range<u64>> = old.slots.iter().flatten().map(|slot| area(slot.offset)).collect();
+        let at_once = order(old, new).is_some();
+        let mut material = Material::default();
+        let mut carried = Vec::new();
+        for (number, slot) in new.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let own = area(slot.offset);
+            let is_there = storage::read(on, own.start, part(bytes, &own).len())? == part(bytes, &own);
+            let is_free = used.iter().all(|other| apart(&own, other));
+            let is_split = !at_once && number >= super::STRADDLER && old.slots[number] != new.slots[number];
+            if is_split || !(is_there || is_free) {
+                carried.push(number);
+            } else if !is_there {
+                material.0.push((own.clone(), own.start));
+            }
+        }
+        if carried.is_empty() {
+            return Ok(Self { carrier: None, material });
+        }
+        let mut search = Search { old, new, used, len, within, is_sound: old.is_sound() && new.is_sound() };
+        let mut found = search.carry(&carried);
+        if found.is_none() && search.is_sound {
+            // Better one that cryptsetup would refuse for an instant than one that nobody opens.
+            search.is_sound = false;
+            found = search.carry(&carried);
+        }
+        let Some((carrier, places)) = found else {
+            return Err(no_room("no room to keep all keyslots until the old header is gone"));
+        };
+        for (number, place) in carried.iter().zip(places) {
+            material.0.push((area(new.places()[*number]), place));
+        }
+        Ok(Self { carrier: Some(carrier), material })
+    }
+}
+
+/// Looks for the header in between.
+struct Search<'h> {
+    old: &'h Phdr,
+    new: &'h Phdr,
+    /// The old header's areas.
+    used: Vec<Range<u64>>,
+    len: u64,
+    within: Range<u64>,
+    /// Whether cryptsetup takes both, and all between is to be taken, too.
+    is_sound: bool,
+}
+
+impl Search<'_> {
+    /// The new header with these keyslots at other places or under other numbers, and those places.
+    fn carry(&self, carried: &[usize]) -> Option<(Phdr, Vec<u64>)> {
+        let mut header = self.new.clone();
+        carried.iter().for_each(|number| header.slots[*number] = None);
+        let mut places = Vec::new();
+        for &number in carried {
+            let slot = self.new.slots[number].as_ref()?;
+            let others = (0..SLOTS).filter(|other| self.new.slots[*other].is_none());
+            let candidates =
+                std::iter::once(number).chain(others).filter(|other| header.slots[*other].is_none());
+            let with = |other: usize, place: u64| {
+                let mut header = header.clone();
+                header.slots[other] = Some(crate::luks1::phdr::Slot { offset: place, ..slot.clone() });
+                header.set_place(other, place);
+                header
+            };
+            let found = candidates.into_iter().find_map(|other| {
+                let spare = free_place(&self.taken(&header, true), self.len, self.within.clone());
+                let own = Some(header.places()[other]).filter(|place| self.is_free(&header, *place));
+                let places = spare.into_iter().chain(own);
+                places.map(|place| (with(other, place), place)).find(|(header, _)| self.leads(header))
+            });
+            let (next, place) = found?;
+            header = next;
+            places.push(place);
+        }
+        Some((header, places))
     }
 
-    fn put_whole(
-        &mut self,
-        on: &(impl Target + ?Sized),
-        new: Phdr,
-        before: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let edit = |phdr: &mut Phdr| {
-            *phdr = new;
-            Ok(())
-        };
-        self.update(on, edit, |()| before())
+    /// The areas that are in use by any of the three headers, and where it matters those that are not.
+    fn taken(&self, between: &Phdr, all: bool) -> Vec<Range<u64>> {
+        let area = |place: u64| place..place.saturating_add(self.len);
+        let mut taken = self.used.clone();
+        for phdr in [self.new, between] {
+            taken.extend(phdr.slots.iter().flatten().map(|slot| area(slot.offset)));
+        }
+        if all && self.is_sound {
+            taken.extend([self.old, self.new].iter().flat_map(|phdr| phdr.places()).map(area));
+        }
+        taken
+    }
+
+    fn is_free(&self, between: &Phdr, place: u64) -> bool {
+        let own = place..place.saturating_add(self.len);
+        let is_within = self.within.start <= own.start && own.end <= self.within.end;
+        is_within && self.taken(between, false).iter().all(|other| apart(&own, other))
+    }
+
+    /// Whether it can come after the old header, and the new one after it.
+    fn leads(&self, between: &Phdr) -> bool {
+        self.follows(self.old, between) && self.follows(between, self.new)
+    }
+
+    fn follows(&self, one: &Phdr, next: &Phdr) -> bool {
+        let Some([first, _]) = order(one, next) else { return false };
+        if !self.is_sound {
+            return true;
+        }
+        let (mut bytes, after) = (one.encode(), next.encode());
+        bytes[first.clone()].copy_from_slice(&after[first]);
+        next.is_sound() && Phdr::parse(&bytes).is_ok_and(|half| half.is_sound())
     }
 }

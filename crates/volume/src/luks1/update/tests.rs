@@ -111,6 +111,38 @@ fn a_crash_while_a_passphrase_changes_leaves_one_that_opens() {
 }
 
 #[test]
+fn a_keyslot_that_keeps_its_number_is_never_gone_on_the_way() {
+    for slots in [&[7][..], &[0, 1, 2, 3, 4, 5, 7]] {
+        let (disk, mut header, volume_key) = disk();
+        let number = slots[0];
+        for &number in slots.iter().filter(|number| **number != 0) {
+            let passphrase = if number == slots[0] { "first" } else { "x" };
+            header.add_keyslot(&disk, &volume_key, &key(passphrase), &slot(Some(number))).unwrap();
+        }
+        let passphrase = if number == 0 { "old" } else { "first" };
+        if number != 0 {
+            header.remove_keyslot(&disk, 0, false).unwrap();
+        }
+        disk.forget_events();
+        let before = disk.bytes().clone();
+        let gone = material(&disk, &header, number as usize);
+        let opened = header.unlock(&disk, &key(passphrase), &UnlockOptions::default()).unwrap();
+        let new = slot(Some(number));
+        let changed = header.change_keyslot(&disk, &opened, &key("new"), &new, Replace::Beside).unwrap();
+        assert_eq!(changed, number);
+        disk.each_crash(before, |disk, at| {
+            assert!(opens(disk, passphrase).is_some() || opens(disk, "new").is_some(), "{slots:?}, {at}");
+            assert_eq!(opens(disk, "x").is_some(), slots.len() > 1, "{slots:?}, {at}");
+        });
+        assert_eq!((opens(&disk.bytes(), passphrase), opens(&disk.bytes(), "new")), (None, Some(number)));
+        let in_use: Vec<u32> = header.areas().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(in_use, slots, "the one on the way is free again");
+        assert_eq!(left_of(&gone, &disk.bytes()[DATA - gone.len()..]), 0);
+        assert!(!disk.bytes().windows(512).step_by(512).any(|sector| sector == &gone[512..1024]));
+    }
+}
+
+#[test]
 fn without_room_for_both_a_passphrase_changes_in_place_only_when_asked() {
     let (disk, mut header, volume_key) = disk();
     for number in 1..8 {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use underseal_cipher::{CipherSpec, Key};
 
 use super::room::Room;
+use super::tokens::{self, NewToken};
 use super::words;
 use crate::keyslots::{free_number, last_keyslot, no_room, not_in_use};
 use crate::luks2::format::digest;
@@ -31,9 +32,46 @@ impl Header {
         passphrase: &Key,
         new: &NewKeyslot,
     ) -> Result<u32> {
+        let token = |document: &mut Document, metadata: &Metadata, number| match new.recovery {
+            true => tokens::put(document, metadata, recovery_token(), NewToken::default(), number).map(drop),
+            false => Ok(()),
+        };
+        self.add(on, (key, passphrase), new, token).map(|(number, ())| number)
+    }
+
+    /// Adds a keyslot and the token that knows its passphrase in one change: nobody ever finds the one without the other. Their
+    /// numbers, the keyslot's first. The keyslots that the token names are that one and no other.
+    ///
+    /// # Errors
+    /// Those of [`Header::add_keyslot`] and [`Header::add_token`].
+    pub fn add_keyslot_with_token(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        key: &VolumeKey,
+        passphrase: &Key,
+        new: &NewKeyslot,
+        (token, place): (Document, NewToken),
+    ) -> Result<(u32, u32)> {
+        let token = tokens::checked(token)?;
+        self.add(on, (key, passphrase), new, |document, metadata, number| {
+            tokens::put(document, metadata, token, place, number)
+        })
+    }
+
+    /// `say` puts into the document what else belongs to the keyslot.
+    fn add<T>(
+        &mut self,
+        on: &(impl Target + ?Sized),
+        (key, passphrase): (&VolumeKey, &Key),
+        new: &NewKeyslot,
+        say: impl FnOnce(&mut Document, &Metadata, u32) -> Result<T>,
+    ) -> Result<(u32, T)> {
         keyslot::confirm(&self.stored.metadata, key)?;
         let made = Made::new(&self.stored.metadata, &key.key, passphrase, new, None)?;
-        self.put(on, &made, new, |document, _, number| words::bind(document, key.digest, number))
+        self.put(on, &made, new, |document, metadata, number| {
+            words::bind(document, key.digest, number)?;
+            say(document, metadata, number)
+        })
     }
 
     /// See [`crate::Header::add_unbound_keyslot`].
@@ -51,38 +89,35 @@ impl Header {
         let iterations = new.pbkdf.digest_iterations(made.hash, made.hash.output_len());
         let mut digest = digest(key, 0, made.hash, iterations)?;
         digest["segments"] = json!([]);
-        self.put(on, &made, new, |document, metadata, number| {
+        let put = self.put(on, &made, new, |document, metadata, number| {
             digest["keyslots"] = json!([number.to_string()]);
             let free =
                 free(&metadata.digests).ok_or_else(|| no_room("no room for another key's digest is left"))?;
             words::insert(document, "digests", free, digest)
-        })
+        });
+        put.map(|(number, ())| number)
     }
 
-    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether its key is right.
-    fn put(
+    /// Puts a new keyslot where there is room: its area first. `bind` makes a digest tell whether its key is right, and what else is
+    /// said of the keyslot.
+    fn put<T>(
         &mut self,
         on: &(impl Target + ?Sized),
         made: &Made,
         new: &NewKeyslot,
-        bind: impl FnOnce(&mut Document, &Metadata, u32) -> Result<()>,
-    ) -> Result<u32> {
+        bind: impl FnOnce(&mut Document, &Metadata, u32) -> Result<T>,
+    ) -> Result<(u32, T)> {
         let header_size = self.stored.binary.size;
         let edit = |document: &mut Document, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
             let number = number(metadata, new.number)?;
             let offset = Room::of(metadata, header_size).take(made.area_size())?;
             words::insert(document, "keyslots", number, made.json(offset))?;
-            bind(document, metadata, number)?;
-            if new.recovery {
-                let token = free(&metadata.tokens).ok_or_else(|| no_room("all tokens are in use"))?;
-                let of = json!({ "type": "systemd-recovery", "keyslots": [number.to_string()] });
-                words::insert(document, "tokens", token, of)?;
-            }
-            Ok((number, offset))
+            let told = bind(document, metadata, number)?;
+            Ok((number, told, offset))
         };
-        let added = self.update(on, edit, |&(_, offset)| made.write(on, offset));
-        added.map(|(number, _)| number)
+        let added = self.update(on, edit, |&(_, _, offset)| made.write(on, offset));
+        added.map(|(number, told, _)| (number, told))
     }
 
     /// See [`crate::Header::remove_keyslot`].
@@ -245,6 +280,11 @@ impl Made {
         storage::write(on, offset, self.sealed.as_bytes())?;
         storage::sync(on)
     }
+}
+
+/// What says of a keyslot that its passphrase is a recovery key, as systemd does.
+fn recovery_token() -> Document {
+    Map::from_iter([("type".into(), "systemd-recovery".into()), ("keyslots".into(), json!([]))])
 }
 
 /// A keyslot that is there, in a header that may be changed.

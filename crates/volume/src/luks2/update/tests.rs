@@ -4,6 +4,7 @@ use serde_json::json;
 use underseal_cipher::Key;
 
 use super::super::binary;
+use super::tokens::NewToken;
 use super::*;
 use crate::storage::recorder::{Recorder, left_of, once};
 use crate::{
@@ -118,6 +119,44 @@ fn area(disk: &Recorder, header: &Header, number: u32) -> (std::ops::Range<usize
 fn change(disk: &Recorder, header: &mut Header, new: &NewKeyslot, how: Replace) -> crate::Result<u32> {
     let opened = header.unlock(disk, &key("old"), &UnlockOptions::default()).unwrap();
     header.change_keyslot(disk, &opened, &key("new"), new, how)
+}
+
+#[test]
+fn a_crash_while_a_token_is_enrolled_leaves_neither_its_keyslot_nor_the_token_or_both() {
+    for place in [None, Some(HeaderCopy::First), Some(HeaderCopy::Second)] {
+        let (disk, mut header, volume_key) = damaged(place);
+        let before = disk.bytes().clone();
+        let token = Map::from_iter([("type".into(), json!("nobody-knows")), ("x".into(), json!(1))]);
+        let number = NewToken { number: Some(4), replace: false };
+        let added = header
+            .add_keyslot_with_token(&disk, &volume_key, &key("new"), &new_slot(Some(9)), (token, number))
+            .unwrap();
+        assert_eq!(added, (9, 4));
+        assert_eq!(header.token(4).unwrap()["keyslots"], json!(["9"]));
+        let mut seen = [false; 2];
+        disk.each_crash(before, |disk, at| {
+            let now = read(disk);
+            let listed = now.stored.metadata.keyslots.contains_key(&9);
+            assert_eq!(now.token(4).is_ok(), listed, "{place:?}, {at}");
+            assert_eq!(opens(disk, "new"), listed.then_some(9), "{place:?}, {at}");
+            assert_eq!(opens(disk, "old"), Some(0), "{place:?}, {at}");
+            seen[usize::from(listed)] = true;
+        });
+        assert_eq!(seen, [true; 2], "both sides of the change were seen");
+        // What is refused is refused as a whole.
+        let mut refused = |token: Value, slot, number| {
+            let Value::Object(token) = token else { panic!("no token") };
+            let place = NewToken { number: Some(number), replace: false };
+            let new = new_slot(Some(slot));
+            let added = header.add_keyslot_with_token(&disk, &volume_key, &key("x"), &new, (token, place));
+            assert_eq!(added.unwrap_err().kind(), ErrorKind::BadOption);
+        };
+        disk.forget_events();
+        refused(json!({ "type": "nobody-knows" }), 10, 4);
+        refused(json!({ "type": "nobody-knows" }), 9, 5);
+        refused(json!({ "type": "luks2-odd" }), 10, 5);
+        assert!(disk.is_untouched());
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Header {
             for slot in slots.into_iter().flat_map(|slots| slots.values_mut()) {
                 let Some(kdf) = slot.get_mut("kdf").and_then(Value::as_object_mut) else { continue };
                 let odd: Vec<String> = kdf.keys().filter(|name| !belongs(kdf, name)).cloned().collect();
-                odd.iter().for_each(|name| drop(kdf.remove(name)));
+                odd.iter().for_each(|name| drop(kdf.shift_remove(name)));
             }
             Ok(())
         };

@@ -73,7 +73,7 @@ impl Header {
     pub fn remove_token(&mut self, on: &(impl Target + ?Sized), number: u32) -> Result<()> {
         let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
             activate::requirements(&metadata.config.requirements)?;
-            tokens(document)?.remove(&number.to_string()).ok_or_else(|| no_token(number))?;
+            tokens(document)?.shift_remove(&number.to_string()).ok_or_else(|| no_token(number))?;
             Ok(())
         };
         self.update(on, edit, |()| Ok(()))
@@ -110,6 +110,27 @@ impl Header {
         };
         self.update(on, edit, |()| Ok(()))
     }
+}
+
+/// A token without keyslots, if it is one that a header could hold.
+pub(super) fn checked(mut token: Map<String, Value>) -> Result<Map<String, Value>> {
+    token.insert("keyslots".into(), Value::Array(vec![]));
+    check(&token)?;
+    Ok(token)
+}
+
+/// Puts a token of one keyslot, which comes with it, into the document: its number.
+pub(super) fn put(
+    document: &mut Map<String, Value>,
+    metadata: &Metadata,
+    mut token: Map<String, Value>,
+    place: NewToken,
+    slot: u32,
+) -> Result<u32> {
+    let number = number(metadata, place)?;
+    token.insert("keyslots".into(), vec![slot.to_string()].into());
+    tokens(document)?.insert(number.to_string(), token.into());
+    Ok(number)
 }
 
 /// Checks what cryptsetup checks before it imports one; the keyslots that it names.

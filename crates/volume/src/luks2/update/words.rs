@@ -28,7 +28,7 @@ pub(in crate::luks2) fn keyslot(
 /// Says when it is tried. Of what is normal nothing is said, as by cryptsetup.
 pub(in crate::luks2) fn set_priority(keyslot: &mut Map<String, Value>, priority: Priority) {
     if priority == Priority::Normal {
-        keyslot.remove("priority");
+        keyslot.shift_remove("priority");
     } else {
         keyslot.insert("priority".into(), json!(priority as u32));
     }
@@ -44,7 +44,7 @@ pub(in crate::luks2) fn bind(document: &mut Map<String, Value>, digest: u32, num
 /// Gives a keyslot another number. What names it by the old one goes on doing so.
 pub(in crate::luks2) fn rename_keyslot(document: &mut Map<String, Value>, old: u32, new: u32) -> Result<()> {
     let keyslots = object(document.get_mut("keyslots"), "keyslots")?;
-    let slot = keyslots.remove(&old.to_string()).ok_or_else(|| missing("keyslots"))?;
+    let slot = keyslots.shift_remove(&old.to_string()).ok_or_else(|| missing("keyslots"))?;
     keyslots.insert(new.to_string(), slot);
     Ok(())
 }
@@ -67,7 +67,7 @@ pub(in crate::luks2) fn name_in_tokens(
 /// Takes a keyslot's words out of the document, and its number out of what names it. A digest that is left with neither keyslot
 /// nor data goes with it.
 pub(in crate::luks2) fn remove_keyslot(document: &mut Map<String, Value>, number: u32) -> Result<()> {
-    object(document.get_mut("keyslots"), "keyslots")?.remove(&number.to_string());
+    object(document.get_mut("keyslots"), "keyslots")?.shift_remove(&number.to_string());
     let named = |slot: &Value| slot.as_str() == Some(&number.to_string());
     for token in object(document.get_mut("tokens"), "tokens")?.values_mut() {
         keyslots_of(token, "tokens")?.retain(|slot| !named(slot));
@@ -83,7 +83,7 @@ pub(in crate::luks2) fn remove_keyslot(document: &mut Map<String, Value>, number
             unused.push(name.clone());
         }
     }
-    unused.iter().for_each(|name| drop(digests.remove(name)));
+    unused.iter().for_each(|name| drop(digests.shift_remove(name)));
     Ok(())
 }
 

@@ -155,3 +155,19 @@ fn tokens_of_preferred_keyslots_come_first_and_ignored_ones_only_when_named() {
     let missing = TokenChoice { token: Some(9), ..any };
     assert_eq!(header.tokens_to_try(missing).unwrap_err().kind(), ErrorKind::BadOption);
 }
+
+#[test]
+fn members_of_a_token_stay_in_the_order_in_which_they_were_written() {
+    let (disk, mut header) = disk();
+    let text = r#"{"type":"org.example","zeta":1,"keyslots":["0"],"alpha":{"z":[],"a":2},"b":3}"#;
+    let other = token(&json!({ "type": "org.example", "keyslots": [] }));
+    header.add_token(&disk, other, NewToken::default()).unwrap();
+    header.add_token(&disk, token_from_json(text.as_bytes()).unwrap(), NewToken::default()).unwrap();
+    header.remove_token(&disk, 0).unwrap();
+    header.assign_token(&disk, 1, 0, true).unwrap();
+    assert_eq!(serde_json::to_string(read(&disk).token(1).unwrap()).unwrap(), text);
+    let whole = serde_json::to_string(read(&disk).json()).unwrap();
+    let parts = ["keyslots", "tokens", "segments", "digests", "config"]
+        .map(|part| whole.find(&format!("\"{part}\":{{")));
+    assert!(parts.is_sorted() && parts[0] == Some(1), "as cryptsetup orders it: {whole}");
+}
