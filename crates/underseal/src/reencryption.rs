@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use underseal_cipher::Key;
+use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, OpenOptions};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{Ledger, ResumeOptions};
@@ -148,11 +148,13 @@ pub(crate) struct Stood {
     mode: reencrypt::Mode,
     done: u64,
     total: u64,
+    /// The largest that it has or will have.
+    sectors: SectorSize,
 }
 
 impl From<Stood> for status::Reencryption {
     fn from(stood: Stood) -> Self {
-        let Stood { mode, done, total } = stood;
+        let Stood { mode, done, total, .. } = stood;
         Self {
             mode: self::mode(mode),
             state: status::Going::Stopped,
@@ -186,7 +188,13 @@ pub(crate) fn stood(
 impl Stood {
     pub(crate) fn of(ledger: &dyn reencrypt::Ledger) -> Self {
         let plan = ledger.plan();
-        Self { mode: plan.mode, done: ledger.progress().done, total: plan.size }
+        let sectors = plan.old.cipher.sector_size().max(plan.new.cipher.sector_size());
+        Self { mode: plan.mode, done: ledger.progress().done, total: plan.size, sectors }
+    }
+
+    /// The largest sectors that the volume has or will have.
+    pub(crate) fn sectors(&self) -> SectorSize {
+        self.sectors
     }
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         _ => luks_volume(args, access, size, &place, &secret)?,
     };
     // Only LUKS2 keeps how far it is.
+    let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
     let inside = (format == Format::Luks2 && !access.read_only).then_some(Inside { place, stood });
     let lower = vec![args.image.clone()];
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
@@ -89,7 +90,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
     };
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower, opened, known, inside })
+    let mapping = Mapping::new(volume, device.into_device())?.with_sectors(sectors);
+    Ok(Opened { mapping, lower, opened, known, inside })
 }
 
 /// The length of a volume's key, where it has exactly one.

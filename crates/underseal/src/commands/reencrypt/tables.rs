@@ -56,7 +56,13 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         let plan = plan(args, &old, &new)?;
         let file = begin::new_file(path)?;
         let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
-        let created = StateLedger::create(&file, plan, keys, size, State::ITERATIONS);
+        let created = StateLedger::create(
+            &file,
+            plan,
+            keys,
+            size,
+            args.pbkdf.iterations().unwrap_or(State::ITERATIONS),
+        );
         let failed = created.map(drop).err();
         if let Some(e) = failed {
             // Nothing refers to it yet.
@@ -90,7 +96,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     };
     let key_size = crate::volume::key_size(&volume);
     Ok(Opened {
-        mapping: Mapping::new(volume, device.into_device())?,
+        mapping: Mapping::new(volume, device.into_device())?.with_sectors(stood.sectors()),
         lower: vec![old.device],
         opened: Described { format: Format::Table, header: None, key_size, hash: None },
         known: Known::default(),
