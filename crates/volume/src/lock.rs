@@ -194,9 +194,9 @@ mod tests {
 
     #[test]
     fn a_volume_is_reencrypted_once_at_a_time() {
-        let uuid = |number| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
+        let uuid = |number: u128| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
         let Some(first) = ReencryptionLock::take(uuid(1)).unwrap() else {
-            return underseal_testing::skip("only root can lock reencryptions");
+            return underseal_testing::skip("the lock of reencryptions", "only root can take it");
         };
         assert_eq!(ReencryptionLock::take(uuid(1)).unwrap_err().kind(), ErrorKind::Busy);
         drop(ReencryptionLock::take(uuid(2)).unwrap());
