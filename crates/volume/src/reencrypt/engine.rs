@@ -25,15 +25,18 @@ use crate::{Error, ErrorKind, Result, Target, storage};
 pub struct Options {
     /// How many threads crypt.
     pub workers: usize,
+    /// About how many bytes of a step are held in memory at once: of the next one as many, while it is made meanwhile. Longer steps
+    /// are read twice.
+    pub memory: u64,
     /// Recovery leaves blocks as they are that are neither old nor new, instead of refusing to go on: what was in them is lost.
     pub keep_lost: bool,
 }
 
 impl Default for Options {
-    /// As many threads as there are processors; nothing is lost unasked.
+    /// As many threads as there are processors, and 64 MiB; nothing is lost unasked.
     fn default() -> Self {
         let workers = thread::available_parallelism().map_or(1, usize::from);
-        Self { workers, keep_lost: false }
+        Self { workers, memory: 64 << 20, keep_lost: false }
     }
 }
 
@@ -67,7 +70,7 @@ pub fn run(
         let context = format!("the data ends at byte {}, but its device at byte {size}", plan.end());
         return Err(Error::new(ErrorKind::TooSmall, context));
     }
-    let work = Work { data, plan: &plan, workers: options.workers };
+    let work = Work::new(data, &plan, options);
     let mut engine = Engine { work, ledger, foreground, options, progress, unkept: false };
     engine.recover()?;
     let outcome = engine.steps();
@@ -119,7 +122,7 @@ impl<'a> Engine<'a> {
     /// Claims a step's range and makes its first piece, or all of it.
     fn begin(&self, step: Step, mut made: Made) -> Result<Claimed<'a>> {
         let claim = self.foreground.claim(step.range.clone())?;
-        if step.is_one_piece() {
+        if self.work.is_one_piece(&step) {
             self.work.make(&step, 0..step.len(), &mut made)?;
         }
         Ok(Claimed { step, claim, made })
@@ -128,7 +131,7 @@ impl<'a> Engine<'a> {
     /// Commits a step. If the foreground allows it the next one is made meanwhile, and returned.
     fn commit_beside_next(&mut self, this: &mut Claimed<'a>, mut made: Made) -> Result<Option<Claimed<'a>>> {
         let (work, foreground) = (self.work, self.foreground);
-        let next = work.plan.step(this.step.finished()).filter(Step::is_one_piece);
+        let next = work.plan.step(this.step.finished()).filter(|next| work.is_one_piece(next));
         // Where it cannot be claimed now, it is claimed in its turn, and the error met again.
         let next = next.filter(|_| foreground.claims_ahead()).and_then(|step| {
             let claim = foreground.claim(step.range.clone()).ok()?;
@@ -170,8 +173,8 @@ impl<'a> Engine<'a> {
         if step.guard_len(step.len()) == 0 {
             return Ok(());
         }
-        for piece in step.pieces() {
-            if !step.is_one_piece() {
+        for piece in self.work.pieces(step) {
+            if !self.work.is_one_piece(step) {
                 self.work.make(step, piece.clone(), made)?;
             }
             self.ledger.write_area(step.guard_len(piece.start), &made.guard)?;
@@ -181,8 +184,8 @@ impl<'a> Engine<'a> {
 
     /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is read again.
     fn write(&mut self, step: &Step, made: &mut Made) -> Result<()> {
-        for piece in step.pieces() {
-            if !step.is_one_piece() {
+        for piece in self.work.pieces(step) {
+            if !self.work.is_one_piece(step) {
                 self.work.make(step, piece.clone(), made)?;
             }
             storage::write(self.work.data, step.target + piece.start, &made.new)?;

@@ -35,7 +35,7 @@ impl Engine<'_> {
     /// read may be in memory only.
     fn redo(&mut self, step: &Step) -> Result<()> {
         let mut made = Made::default();
-        for piece in step.pieces() {
+        for piece in self.work.pieces(step) {
             match step.protection {
                 Protection::Source => self.work.make(step, piece.clone(), &mut made)?,
                 Protection::Journal => self.by_journal(step, &piece, &mut made.new)?,

@@ -19,7 +19,7 @@ impl Engine<'_> {
         if step.protection != Protection::Source {
             let failed = made.piece.start;
             self.put_back(step, made)?;
-            for piece in step.pieces().take_while(|piece| piece.start < failed) {
+            for piece in self.work.pieces(step).take_while(|piece| piece.start < failed) {
                 work::resize(&mut made.new, piece.end - piece.start)?;
                 storage::read_into(self.work.data, step.target + piece.start, &mut made.new)?;
                 made.piece = piece;

@@ -10,13 +10,11 @@ use std::thread;
 use zeroize::Zeroizing;
 
 use super::protect::Blocks;
-use super::{Plan, Protection, Step, plan};
+use super::{Options, Plan, Protection, Step, plan};
 use crate::storage::{self, Target};
 use crate::volume::Stored;
 use crate::{Error, ErrorKind, Result};
 
-/// What is held in memory of a step at once, or twice where the next one is made meanwhile.
-const PIECE: u64 = 64 << 20;
 /// A multiple of every sector size and every checksum's block.
 const CHUNK: usize = 256 << 10;
 
@@ -29,6 +27,8 @@ pub(super) struct Work<'a> {
     pub(super) data: &'a (dyn Target + Sync),
     pub(super) plan: &'a Plan,
     pub(super) workers: usize,
+    /// How much of a step is made at once.
+    pub(super) piece: u64,
 }
 
 /// A piece of a step, made in memory.
@@ -43,17 +43,6 @@ pub(super) struct Made {
 }
 
 impl Step {
-    /// The step's bytes, counted from its start, in runs that fit in memory.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let len = self.len();
-        (0..len.div_ceil(PIECE)).map(move |i| i * PIECE..len.min((i + 1) * PIECE))
-    }
-
-    /// Whether all of it is made at once.
-    pub(super) fn is_one_piece(&self) -> bool {
-        self.len() <= PIECE
-    }
-
     /// How many bytes go to the area for so many of its first ones.
     pub(super) fn guard_len(&self, bytes: u64) -> u64 {
         plan::room(self.protection, bytes)
@@ -61,6 +50,22 @@ impl Step {
 }
 
 impl<'a> Work<'a> {
+    pub(super) fn new(data: &'a (dyn Target + Sync), plan: &'a Plan, options: &Options) -> Self {
+        let piece = (options.memory / CHUNK as u64).max(1) * CHUNK as u64;
+        Self { data, plan, workers: options.workers, piece }
+    }
+
+    /// A step's bytes, counted from its start, in runs that fit in memory.
+    pub(super) fn pieces(&self, step: &Step) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (len, piece) = (step.len(), self.piece);
+        (0..len.div_ceil(piece)).map(move |i| i * piece..len.min((i + 1) * piece))
+    }
+
+    /// Whether all of a step is made at once.
+    pub(super) fn is_one_piece(&self, step: &Step) -> bool {
+        step.len() <= self.piece
+    }
+
     /// Reads a piece and makes its new form, and what protects it. After an error nothing is made.
     ///
     /// # Errors

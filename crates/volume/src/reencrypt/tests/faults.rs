@@ -1,1 +1,154 @@
+//! A disk that fails, fills up, forgets what it did not sync, and loses power.
 
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Mutex;
+
+use super::*;
+
+const BLOCK: usize = 512;
+
+/// What goes wrong, once for each time that it is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The read after so many.
+    Read(u64),
+    /// The write after so many, of which half arrives.
+    Write(u64),
+    /// There is room for so many blocks that were never written, until more is made.
+    Full(u64),
+    /// The sync after so many. What it was to keep is lost at the next loss of power, and not before.
+    Sync(u64),
+    /// Everything, after so many reads, writes and syncs, until it is repaired.
+    Dead(u64),
+}
+
+pub(super) struct Disk(Mutex<Inner>);
+
+struct Inner {
+    /// What reads give.
+    cache: Vec<u8>,
+    /// What is there after a loss of power.
+    kept: Vec<u8>,
+    dirty: BTreeSet<usize>,
+    written: BTreeSet<usize>,
+    fault: Option<Fault>,
+}
+
+impl Disk {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        let (dirty, written) = (BTreeSet::new(), BTreeSet::new());
+        Self(Mutex::new(Inner { kept: bytes.clone(), cache: bytes, dirty, written, fault: None }))
+    }
+
+    pub(super) fn set(&self, fault: Option<Fault>) {
+        self.0.lock().unwrap().fault = fault;
+    }
+
+    /// Loses power: of what was not synced, what `arrived` says is there.
+    pub(super) fn lose_power(&self, mut arrived: impl FnMut() -> bool) {
+        let mut inner = self.0.lock().unwrap();
+        let dirty = std::mem::take(&mut inner.dirty);
+        dirty.into_iter().filter(|_| arrived()).for_each(|block| inner.keep(block));
+        inner.cache = inner.kept.clone();
+    }
+
+    /// Reads, whatever fails: somebody else's read.
+    pub(super) fn get(&self, buf: &mut [u8], offset: u64) {
+        self.0.lock().unwrap().cache[..].read_exact_at(buf, offset).unwrap();
+    }
+
+    /// Writes what is there at once, whatever fails: somebody else's write and flush.
+    pub(super) fn put(&self, bytes: &[u8], offset: u64) {
+        let mut inner = self.0.lock().unwrap();
+        let at = usize::try_from(offset).unwrap();
+        inner.cache[at..at + bytes.len()].copy_from_slice(bytes);
+        inner.kept[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Inner {
+    fn keep(&mut self, block: usize) {
+        let range = block * BLOCK..self.cache.len().min((block + 1) * BLOCK);
+        self.kept[range.clone()].copy_from_slice(&self.cache[range]);
+    }
+
+    /// Whether a fault of this kind, or a disk that dies, strikes now.
+    fn strikes(&mut self, is_kind: impl Fn(&Fault) -> bool) -> bool {
+        let dies = matches!(self.fault, Some(Fault::Dead(_)));
+        let Some(fault) = self.fault.as_mut().filter(|fault| dies || is_kind(fault)) else { return false };
+        let (Fault::Read(left)
+        | Fault::Write(left)
+        | Fault::Full(left)
+        | Fault::Sync(left)
+        | Fault::Dead(left)) = fault;
+        let now = *left == 0;
+        *left = left.saturating_sub(1);
+        if now && !dies {
+            self.fault = None;
+        }
+        now
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::other("the disk is broken")
+}
+
+impl ReadAt for Disk {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().cache.len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut inner = self.0.lock().unwrap();
+        if inner.strikes(|fault| matches!(fault, Fault::Read(_))) {
+            return Err(broken());
+        }
+        inner.cache[..].read_exact_at(buf, offset)
+    }
+}
+
+impl Target for Disk {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut inner = self.0.lock().unwrap();
+        let fails = inner.strikes(|fault| matches!(fault, Fault::Write(_)));
+        let len = if fails { bytes.len() / 2 } else { bytes.len() };
+        let mut at = usize::try_from(offset).unwrap();
+        let end = at + len;
+        while at < end {
+            let block = at / BLOCK;
+            let next = end.min((block + 1) * BLOCK);
+            if inner.written.insert(block)
+                && let Some(Fault::Full(room)) = &mut inner.fault
+            {
+                let is_full = *room == 0;
+                *room = room.saturating_sub(1);
+                if is_full {
+                    inner.written.remove(&block);
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+            }
+            let from = at - (end - len);
+            inner.cache[at..next].copy_from_slice(&bytes[from..from + next - at]);
+            inner.dirty.insert(block);
+            at = next;
+        }
+        if fails { Err(broken()) } else { Ok(()) }
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let mut inner = self.0.lock().unwrap();
+        let fails = inner.strikes(|fault| matches!(fault, Fault::Sync(_)));
+        let dirty = std::mem::take(&mut inner.dirty);
+        if fails {
+            return Err(broken());
+        }
+        dirty.into_iter().for_each(|block| inner.keep(block));
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
