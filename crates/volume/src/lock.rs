@@ -73,9 +73,10 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
-/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end. Held until dropped.
+/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end, and while it is opened. Held until
+/// dropped.
 #[derive(Debug)]
-pub(crate) struct ReencryptionLock {
+pub struct ReencryptionLock {
     path: PathBuf,
     _file: File,
 }
@@ -85,7 +86,7 @@ impl ReencryptionLock {
     ///
     /// # Errors
     /// `Busy` when somebody else has it.
-    pub(crate) fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
+    pub fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
         let Some(uuid) = uuid else { return Ok(None) };
         let cannot =
             |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
