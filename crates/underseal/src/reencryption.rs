@@ -5,7 +5,7 @@ pub(crate) mod beside;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, OpenOptions};
@@ -14,7 +14,7 @@ use underseal_volume::luks2::{Ledger, ResumeOptions};
 use underseal_volume::luks2::{Stage, Status};
 use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::reencrypt::{Claim, Foreground, Options, Pace};
-use underseal_volume::{ErrorKind, Header, LockTo, Target, VolumeKey, reencrypt};
+use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -24,6 +24,8 @@ use crate::lower::{DeviceBytes, Lower, is_remote};
 pub(crate) struct Place {
     pub(crate) data: Where,
     pub(crate) kept: Kept,
+    /// Keeps others from reencrypting it, from when it is known to be in the middle until it is done.
+    lock: Mutex<Option<ReencryptionLock>>,
 }
 
 /// Where it is kept how far a reencryption is.
@@ -86,6 +88,33 @@ impl Where {
 }
 
 impl Place {
+    pub(crate) fn new(data: Where, kept: Kept) -> Self {
+        Self { data, kept, lock: Mutex::default() }
+    }
+
+    /// All of it is new.
+    pub(crate) fn is_done(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ReencryptionLock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resume<'d>(
+        &self,
+        on: &'d (dyn Target + Sync),
+        key: &VolumeKey,
+        data_size: u64,
+        hot_zone: Option<u64>,
+    ) -> underseal_volume::Result<Ledger<'d>> {
+        let mut lock = self.lock();
+        if lock.is_none() {
+            *lock = ReencryptionLock::take(Header::read(on)?.uuid())?;
+        }
+        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+    }
+
     /// The bytes that say how far it is, and those that hold the data.
     ///
     /// # Errors
@@ -119,7 +148,7 @@ impl Place {
     ) -> underseal_volume::Result<Box<dyn reencrypt::Ledger + 'd>> {
         match (&self.kept, keys) {
             (Kept::Header { .. }, Keys::Luks(key)) => {
-                Ok(Box::new(Ledger::resume(on, key, data_size, &self.options(hot_zone))?))
+                Ok(Box::new(self.resume(on, key, data_size, hot_zone)?))
             }
             (Kept::State(_), Keys::Forms(old, new)) => {
                 let keys = state::Keys { old: old.as_ref(), new: new.as_ref() };
@@ -181,7 +210,7 @@ pub(crate) fn stood(
     if status_of(header)?.is_none() {
         return Ok(None);
     }
-    let ledger = Ledger::resume(on, key, data_size, &place.options(None))?;
+    let ledger = place.resume(on, key, data_size, None)?;
     Ok(Some(Stood::of(&ledger)))
 }
 
@@ -211,7 +240,7 @@ pub(crate) fn mended(
     if status_of(&header)?.is_none_or(|status| status.stage != Stage::Hot) {
         return Ok(header);
     }
-    let mut ledger = Ledger::resume(on, key, size(data)?, &place.options(None))?;
+    let mut ledger = place.resume(on, key, size(data)?, None)?;
     mend(data, &mut ledger)?;
     drop(ledger);
     Ok(Header::read(on)?)

@@ -62,13 +62,9 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = Lower::open(&args.image, options)?;
     let secret = Secret::new(args.secret.source(), &args.image);
     let size = device.geometry().size;
-    let place = Place {
-        data: device.again(&args.image, options)?,
-        kept: Kept::Header {
-            apart: args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?,
-            allow_null: args.allow_null,
-        },
-    };
+    let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
+    let kept = Kept::Header { apart, allow_null: args.allow_null };
+    let place = Place::new(device.again(&args.image, options)?, kept);
     let Unlocked { volume, format, known, stood } = match args.kind {
         VolumeType::Plain => {
             let volume = plain_volume(args, access, size, &secret)?;

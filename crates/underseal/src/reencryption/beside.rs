@@ -252,6 +252,7 @@ fn drive(
     let ended = match carry_out(&data, &mut *ledger, &users) {
         Ok(Outcome::Finished) => {
             pace.set_position(size, 0);
+            place.is_done();
             log::info!("reencryption: done");
             Ended::Done(check(&on, keys))
         }

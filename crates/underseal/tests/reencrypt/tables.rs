@@ -63,6 +63,7 @@ impl Case {
         let mut command = underseal();
         command.arg("reencrypt").arg(self.path("image")).arg("--state").arg(self.path("state"));
         command.arg("--old-table").arg(self.path(from)).arg("--new-table").arg(self.path(to));
+        command.args(["--pbkdf-force-iterations", "1000"]);
         command.args(options.split_whitespace());
         command
     }

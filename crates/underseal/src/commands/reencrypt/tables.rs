@@ -71,7 +71,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         }
         Where::File(file)
     };
-    let place = Place { data, kept: Kept::State(kept) };
+    let place = Place::new(data, Kept::State(kept));
     alone::go_on(args, &place, &Keys::Forms(old.key, new.key), quiet)?;
     if args.init_only { Ok(()) } else { over(args, path, quiet) }
 }
@@ -84,8 +84,8 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     let [old, new] = [form(old)?, form(new)?];
     let options = lower.options(false);
     let device = Lower::open(&old.device, options)?;
-    let place =
-        Place { data: device.again(&old.device, options)?, kept: Kept::State(Where::open(path, false)?) };
+    let kept = Kept::State(Where::open(path, false)?);
+    let place = Place::new(device.again(&old.device, options)?, kept);
     let keys = Keys::Forms(old.key, new.key);
     let (on, data) = place.bytes()?;
     let (volume, stood) = {
