@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
@@ -92,6 +93,19 @@ impl Mapping {
             locks: RangeLock::new(shape.sector),
             shape,
         })
+    }
+
+    /// Takes requests for sectors of this size, though all that there are may be smaller: the volume is going to have such.
+    #[must_use]
+    pub fn with_sectors(mut self, sectors: SectorSize) -> Self {
+        let sector = u32::try_from(sectors.bytes()).unwrap_or(u32::MAX);
+        if sector > self.shape.sector {
+            let Shape { block, preferred_block, .. } = self.shape;
+            let (block, preferred_block) = (block.max(sector), preferred_block.max(sector));
+            self.shape = Shape { sector, block, least: block, preferred_block, ..self.shape };
+            self.locks = RangeLock::new(sector);
+        }
+        self
     }
 
     /// Promises requests of smaller blocks than its sectors, in bytes: a power of two from 512. The queues then read,

@@ -5,14 +5,16 @@ pub(crate) mod beside;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use underseal_cipher::{Key, SectorSize};
 use underseal_device::{Device, OpenOptions};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{Ledger, ResumeOptions};
 use underseal_volume::luks2::{Stage, Status};
-use underseal_volume::reencrypt::{Claim, Foreground, Ledger as _, Options, Pace};
-use underseal_volume::{Header, Target, VolumeKey, reencrypt};
+use underseal_volume::reencrypt::state::{self, State};
+use underseal_volume::reencrypt::{Claim, Foreground, Options, Pace};
+use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -21,10 +23,30 @@ use crate::lower::{DeviceBytes, Lower, is_remote};
 /// Where a volume lies, opened as long as anything can be opened.
 pub(crate) struct Place {
     pub(crate) data: Where,
-    /// Its header, where that is in another file.
-    pub(crate) header: Option<Where>,
-    /// Accepts data that is not encrypted under the name of a cipher.
-    pub(crate) allow_null: bool,
+    pub(crate) kept: Kept,
+    /// Keeps others from reencrypting it, from when it is known to be in the middle until it is done.
+    lock: Mutex<Option<ReencryptionLock>>,
+}
+
+/// Where it is kept how far a reencryption is.
+pub(crate) enum Kept {
+    /// In a LUKS2 header.
+    Header {
+        /// Where that is in another file than the data.
+        apart: Option<Where>,
+        /// Accepts data that is not encrypted under the name of a cipher.
+        allow_null: bool,
+    },
+    /// In a file of its own.
+    State(Where),
+}
+
+/// The keys of a volume that is reencrypted.
+pub(crate) enum Keys {
+    /// Those that a header confirms.
+    Luks(VolumeKey),
+    /// Of the old form and of the new one; none where it is not encrypted.
+    Forms(Option<Key>, Option<Key>),
 }
 
 /// What holds bytes.
@@ -66,15 +88,77 @@ impl Where {
 }
 
 impl Place {
-    /// The bytes that hold the header, and those that hold the data.
-    pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
-        let data = self.data.bytes()?;
-        Ok((self.header.as_ref().unwrap_or(&self.data).bytes()?, data))
+    pub(crate) fn new(data: Where, kept: Kept) -> Self {
+        Self { data, kept, lock: Mutex::default() }
     }
 
-    /// How its reencryption goes on, with steps of so many bytes at most.
-    pub(crate) fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {
-        ResumeOptions { detached: self.header.is_some(), allow_null: self.allow_null, hot_zone }
+    /// All of it is new.
+    pub(crate) fn is_done(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ReencryptionLock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resume<'d>(
+        &self,
+        on: &'d (dyn Target + Sync),
+        key: &VolumeKey,
+        data_size: u64,
+        hot_zone: Option<u64>,
+    ) -> underseal_volume::Result<Ledger<'d>> {
+        let mut lock = self.lock();
+        if lock.is_none() {
+            *lock = ReencryptionLock::take(Header::read(on)?.uuid())?;
+        }
+        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+    }
+
+    /// The bytes that say how far it is, and those that hold the data.
+    ///
+    /// # Errors
+    /// Those of [`Where::bytes`].
+    pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
+        let on = match &self.kept {
+            Kept::Header { apart, .. } => apart.as_ref().unwrap_or(&self.data),
+            Kept::State(state) => state,
+        };
+        Ok((on.bytes()?, self.data.bytes()?))
+    }
+
+    fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {
+        let (detached, allow_null) = match &self.kept {
+            Kept::Header { apart, allow_null } => (apart.is_some(), *allow_null),
+            Kept::State(_) => (false, false),
+        };
+        ResumeOptions { detached, allow_null, hot_zone }
+    }
+
+    /// Takes it up, over `data_size` bytes of data and with steps of so many bytes at most.
+    ///
+    /// # Errors
+    /// Why it cannot be gone on with.
+    pub(crate) fn ledger<'d>(
+        &self,
+        on: &'d (dyn Target + Sync),
+        keys: &Keys,
+        data_size: u64,
+        hot_zone: Option<u64>,
+    ) -> underseal_volume::Result<Box<dyn reencrypt::Ledger + 'd>> {
+        match (&self.kept, keys) {
+            (Kept::Header { .. }, Keys::Luks(key)) => {
+                Ok(Box::new(self.resume(on, key, data_size, hot_zone)?))
+            }
+            (Kept::State(_), Keys::Forms(old, new)) => {
+                let keys = state::Keys { old: old.as_ref(), new: new.as_ref() };
+                Ok(Box::new(State::read(on, LockTo::Change)?.unlock(keys, data_size)?))
+            }
+            (Kept::Header { .. }, Keys::Forms(..)) | (Kept::State(_), Keys::Luks(_)) => {
+                let what = "these are not the keys of such a volume";
+                Err(underseal_volume::Error::new(ErrorKind::WrongKey, what))
+            }
+        }
     }
 }
 
@@ -93,11 +177,13 @@ pub(crate) struct Stood {
     mode: reencrypt::Mode,
     done: u64,
     total: u64,
+    /// The largest that it has or will have.
+    sectors: SectorSize,
 }
 
 impl From<Stood> for status::Reencryption {
     fn from(stood: Stood) -> Self {
-        let Stood { mode, done, total } = stood;
+        let Stood { mode, done, total, .. } = stood;
         Self {
             mode: self::mode(mode),
             state: status::Going::Stopped,
@@ -124,9 +210,21 @@ pub(crate) fn stood(
     if status_of(header)?.is_none() {
         return Ok(None);
     }
-    let ledger = Ledger::resume(on, key, data_size, &place.options(None))?;
-    let (mode, total) = (ledger.plan().mode, ledger.plan().size);
-    Ok(Some(Stood { mode, done: ledger.progress().done, total }))
+    let ledger = place.resume(on, key, data_size, None)?;
+    Ok(Some(Stood::of(&ledger)))
+}
+
+impl Stood {
+    pub(crate) fn of(ledger: &dyn reencrypt::Ledger) -> Self {
+        let plan = ledger.plan();
+        let sectors = plan.old.cipher.sector_size().max(plan.new.cipher.sector_size());
+        Self { mode: plan.mode, done: ledger.progress().done, total: plan.size, sectors }
+    }
+
+    /// The largest sectors that the volume has or will have.
+    pub(crate) fn sectors(&self) -> SectorSize {
+        self.sectors
+    }
 }
 
 /// Makes a step good that was cut off in the middle, before the volume is used. The header as it is then.
@@ -142,11 +240,22 @@ pub(crate) fn mended(
     if status_of(&header)?.is_none_or(|status| status.stage != Stage::Hot) {
         return Ok(header);
     }
-    log::warn!("a reencryption was cut off in the middle of a step, which is made good first");
-    let mut ledger = Ledger::resume(on, key, size(data)?, &place.options(None))?;
-    reencrypt::run(&**data, &mut ledger, &NoStep, &Options::default())?;
+    let mut ledger = place.resume(on, key, size(data)?, None)?;
+    mend(data, &mut ledger)?;
     drop(ledger);
     Ok(Header::read(on)?)
+}
+
+/// Makes a step good that was cut off, if there is one.
+///
+/// # Errors
+/// Why it cannot be made good; the volume is as it was then.
+pub(crate) fn mend(data: &Bytes, ledger: &mut dyn reencrypt::Ledger) -> Result<()> {
+    if ledger.progress().hot.is_some() {
+        log::warn!("a reencryption was cut off in the middle of a step, which is made good first");
+        reencrypt::run(&**data, ledger, &NoStep, &Options::default())?;
+    }
+    Ok(())
 }
 
 /// The reencryption that a header says is under way.

@@ -7,7 +7,7 @@ use underseal_datapath::Mapping;
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
-use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume, VolumeKey};
+use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
 
 use crate::cli::{VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
-use crate::reencryption::{self, Place, Stood, Where};
+use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
 use crate::tokens;
 
 /// What may be done with the volume.
@@ -42,7 +42,7 @@ pub(crate) struct Opened {
 pub(crate) struct Inside {
     pub(crate) place: Place,
     /// How far its reencryption is, and the keys for it, where it is in one.
-    pub(crate) stood: Option<(Stood, VolumeKey)>,
+    pub(crate) stood: Option<(Stood, Keys)>,
 }
 
 /// A volume with a header, unlocked.
@@ -50,7 +50,7 @@ struct Unlocked {
     volume: Volume,
     format: Format,
     known: Known,
-    stood: Option<(Stood, VolumeKey)>,
+    stood: Option<(Stood, Keys)>,
 }
 
 /// Locks the image, gets the secret and unlocks the volume.
@@ -62,11 +62,9 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let device = Lower::open(&args.image, options)?;
     let secret = Secret::new(args.secret.source(), &args.image);
     let size = device.geometry().size;
-    let place = Place {
-        data: device.again(&args.image, options)?,
-        header: args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?,
-        allow_null: args.allow_null,
-    };
+    let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
+    let kept = Kept::Header { apart, allow_null: args.allow_null };
+    let place = Place::new(device.again(&args.image, options)?, kept);
     let Unlocked { volume, format, known, stood } = match args.kind {
         VolumeType::Plain => {
             let volume = plain_volume(args, access, size, &secret)?;
@@ -75,6 +73,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         _ => luks_volume(args, access, size, &place, &secret)?,
     };
     // Only LUKS2 keeps how far it is.
+    let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
     let inside = (format == Format::Luks2 && !access.read_only).then_some(Inside { place, stood });
     let lower = vec![args.image.clone()];
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
@@ -87,7 +86,8 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
     };
-    Ok(Opened { mapping: Mapping::new(volume, device.into_device())?, lower, opened, known, inside })
+    let mapping = Mapping::new(volume, device.into_device())?.with_sectors(sectors);
+    Ok(Opened { mapping, lower, opened, known, inside })
 }
 
 /// The length of a volume's key, where it has exactly one.
@@ -154,7 +154,8 @@ fn luks_volume(
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
     let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
-    let stood = reencryption::stood(&header, on, &key, (place, data_size))?.map(|stood| (stood, key));
+    let stood =
+        reencryption::stood(&header, on, &key, (place, data_size))?.map(|stood| (stood, Keys::Luks(key)));
     Ok(Unlocked { volume, format, known, stood })
 }
 

@@ -86,7 +86,7 @@ pub use info::Info;
 pub use kdf::benchmark::{Cost, Pbkdf};
 pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
 pub use keyslots::{NewKeyslot, Priority, Replace};
-pub use lock::{HeaderLock, LockTo};
+pub use lock::{HeaderLock, LockTo, ReencryptionLock};
 pub use random::key as random_key;
 pub use recipe::Recipe;
 pub use recovery::{is_recovery_key, recovery_key};

@@ -73,9 +73,10 @@ impl<'a> HeaderLock<'a> {
     }
 }
 
-/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end. Held until dropped.
+/// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end, and while it is opened. Held until
+/// dropped.
 #[derive(Debug)]
-pub(crate) struct ReencryptionLock {
+pub struct ReencryptionLock {
     path: PathBuf,
     _file: File,
 }
@@ -85,7 +86,7 @@ impl ReencryptionLock {
     ///
     /// # Errors
     /// `Busy` when somebody else has it.
-    pub(crate) fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
+    pub fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
         let Some(uuid) = uuid else { return Ok(None) };
         let cannot =
             |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
@@ -195,9 +196,9 @@ mod tests {
 
     #[test]
     fn a_volume_is_reencrypted_once_at_a_time() {
-        let uuid = |number| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
+        let uuid = |number: u128| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
         let Some(first) = ReencryptionLock::take(uuid(1)).unwrap() else {
-            return underseal_testing::skip("only root can lock reencryptions");
+            return underseal_testing::skip("the lock of reencryptions", "only root can take it");
         };
         assert_eq!(ReencryptionLock::take(uuid(1)).unwrap_err().kind(), ErrorKind::Busy);
         drop(ReencryptionLock::take(uuid(2)).unwrap());

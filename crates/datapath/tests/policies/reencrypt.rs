@@ -79,19 +79,21 @@ struct Case {
     file: tempfile::NamedTempFile,
     old: Arc<dyn SectorCipher>,
     new: Arc<dyn SectorCipher>,
+    /// That its users are told of.
+    sectors: SectorSize,
 }
 
 impl Case {
     fn new(old: Arc<dyn SectorCipher>, new: Arc<dyn SectorCipher>) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(WHOLE).unwrap();
-        Self { file, old, new }
+        Self { file, old, new, sectors: SectorSize::S512 }
     }
 
     fn open(&self, cipher: &Arc<dyn SectorCipher>) -> Arc<Mapping> {
         let volume = Volume::new(vec![Segment::stored(0, WHOLE, 0, 0, cipher.clone())]).unwrap();
         let device = FileDevice::open(self.file.path(), OpenOptions { unlocked: true, ..Default::default() });
-        Arc::new(Mapping::new(volume, Arc::new(device.unwrap())).unwrap())
+        Arc::new(Mapping::new(volume, Arc::new(device.unwrap())).unwrap().with_sectors(self.sectors))
     }
 
     fn bytes(&self) -> File {
@@ -251,13 +253,12 @@ fn another_cipher_and_smaller_sectors_come_under_load() {
     let new = cipher("aes-cbc-essiv:sha256", 2, SectorSize::S512);
     let case = Case::new(old.clone(), new.clone());
     under_load(&case, "adaptive", case.kept(Direction::Forward, CHECKSUM), |_, _, _| {});
-    let back = Case::new(new, old.clone());
+    // And larger ones, where users were told of them.
+    let mut back = Case::new(new, old);
     let refused = Users::new(back.open(&back.old), SectorSize::S4096, Arc::default(), LONG);
-    assert_eq!(
-        refused.err().map(|e| e.kind()),
-        Some(ErrorKind::Unsupported),
-        "sectors of 512 bytes were promised"
-    );
+    assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::Unsupported), "512 bytes were promised");
+    back.sectors = SectorSize::S4096;
+    under_load(&back, "adaptive", back.kept(Direction::Backward, CHECKSUM), |_, _, _| {});
 }
 
 #[test]

@@ -32,6 +32,11 @@ pub(crate) struct PbkdfArgs {
 }
 
 impl PbkdfArgs {
+    /// Those that are forced.
+    pub(crate) fn iterations(&self) -> Option<u32> {
+        self.pbkdf_force_iterations
+    }
+
     /// What was asked for, over the defaults of a format.
     ///
     /// # Errors

@@ -59,6 +59,19 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
     pub(crate) device_size: Option<u64>,
 
+    /// Of a volume without a header: how far it is, is kept in this file, which is made and can be removed at the end. The volume is
+    /// what --old-table says, and will be what --new-table says
+    #[arg(long, value_name = "FILE", help_heading = TABLES, requires_all = ["old_table", "new_table"],
+        conflicts_with_all = ["what", "header", "cipher", "key_size", "sector_size", "keep_key", "volume_key_file",
+            "reduce_device_size", "device_size", "secret"])]
+    pub(crate) state: Option<PathBuf>,
+    /// A file with one line of a dm-crypt table, crypt or linear: how the data are encrypted now
+    #[arg(long, value_name = "FILE", help_heading = TABLES, requires = "new_table")]
+    pub(crate) old_table: Option<PathBuf>,
+    /// The same for how they will be, at the same place. Sectors may have up to 64 KiB
+    #[arg(long, value_name = "FILE", help_heading = TABLES, requires = "old_table")]
+    pub(crate) new_table: Option<PathBuf>,
+
     /// What keeps a crash in the middle of a step from losing it: checksum, journal, or none, with which it does
     #[arg(long, value_name = "WAY", value_enum, help_heading = HOW)]
     pub(crate) resilience: Option<Resilience>,
@@ -163,6 +176,7 @@ impl FromStr for RateArg {
 
 const WHAT: &str = "What becomes of the volume";
 const HOW: &str = "How";
+const TABLES: &str = "Volumes without a header";
 const OPEN: &str = "Open volumes";
 const OTHERS: &str = "Passphrases of other keyslots (asked for on a terminal)";
 /// What only means something to one that begins.
@@ -176,6 +190,7 @@ Examples:
   underseal reencrypt work --pause; underseal reencrypt work --resume
   underseal reencrypt disk.img --resume-only           goes on with what was stopped
   underseal reencrypt plain.img --encrypt --reduce-device-size 32M
+  underseal reencrypt old.img --state old.state --old-table old.table --new-table new.table
   underseal reencrypt plain.img --encrypt --header disk.header
   underseal reencrypt disk.img --decrypt --header disk.header";
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LowerArgs, ServeArgs};
+use super::{LowerArgs, RateArg, ServeArgs};
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
@@ -80,6 +80,16 @@ pub(crate) struct TableOpenArgs {
     /// Refuse writes
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// The volume is in the middle of a reencryption: this file says how far it is, and --new-table what it becomes
+    #[arg(long, value_name = "FILE", requires = "new_table", conflicts_with = "read_only")]
+    pub(crate) state: Option<PathBuf>,
+    /// The table that the volume becomes
+    #[arg(long, value_name = "FILE", requires = "state")]
+    pub(crate) new_table: Option<PathBuf>,
+    /// Go on with it: as fast as users hardly notice ("give-way", the default), "full", or at so many bytes a second
+    #[arg(long, value_name = "RATE", num_args = 0..=1, require_equals = true, default_missing_value = "give-way",
+        requires = "state")]
+    pub(crate) reencrypt: Option<RateArg>,
     #[command(flatten)]
     pub(crate) lower: LowerArgs,
     #[command(flatten)]

@@ -21,7 +21,6 @@ use underseal_export::nbd::{
     ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
 use underseal_export::net::Listener;
-use underseal_volume::VolumeKey;
 
 use self::listen::Sockets;
 use self::serve::{Stoppers, Watch, Way, until_stopped};
@@ -32,6 +31,7 @@ use crate::exit::Exit;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
+use crate::reencryption::Keys;
 use crate::reencryption::beside::Beside;
 use crate::volume::{self, Access, Inside, Opened};
 use crate::{daemon, logging, signals};
@@ -125,12 +125,15 @@ pub(super) fn serve(
     until_stopped(ways, &mapping, &stoppers, sides, reencrypter.as_deref(), &watch)
 }
 
+/// With which keys a reencryption goes on, and how fast.
+type GoesOn = (Keys, Rate);
+
 /// What a volume can be reencrypted with while it is open; and with which keys, and how fast, it is gone on with now.
 fn reencrypter(
     mapping: &Arc<Mapping>,
     inside: Option<Inside>,
     rate: Option<Rate>,
-) -> Result<(Option<Arc<Beside>>, Option<(VolumeKey, Rate)>)> {
+) -> Result<(Option<Arc<Beside>>, Option<GoesOn>)> {
     let (place, stood, key) = match inside {
         Some(Inside { place, stood: Some((stood, key)) }) => (Some(place), Some(stood), Some(key)),
         Some(Inside { place, stood: None }) => (Some(place), None, None),

@@ -4,6 +4,7 @@ mod alone;
 mod begin;
 mod keys;
 mod open;
+pub(super) mod tables;
 
 use std::path::Path;
 
@@ -29,7 +30,10 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
         (None, Some(_)) => Err(Error::usage(format!("{}: is not open", args.image.display()))
             .with_remedy("`underseal list` shows the open volumes")),
         (Some((name, status)), None) => open::run(args, &name, &status, quiet),
-        (None, None) => alone::run(args, quiet),
+        (None, None) => match &args.state {
+            Some(state) => tables::run(args, state, quiet),
+            None => alone::run(args, quiet),
+        },
     }
 }
 

@@ -11,6 +11,7 @@ use underseal_volume::table::Table;
 use underseal_volume::{ErrorKind, ReadAt};
 
 use super::read::Output;
+use super::reencrypt::tables;
 use super::write::Input;
 use super::{open, same_file};
 use crate::cli::{self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
@@ -26,15 +27,20 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
         cli::Table::Check(args) => check(args),
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
-        cli::Table::Open(args) => open::serve(&args.serve, name(&args.file), None, quiet, || {
-            let options = args.lower.options(args.read_only);
-            let table = parse(&args.file)?;
-            let lower = devices(&table);
-            let mapping = activate(&table, options)?;
-            let key_size = mapping.volume().and_then(|volume| key_size(&volume));
-            let opened = Described { format: Format::Table, header: None, key_size, hash: None };
-            Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None })
-        }),
+        cli::Table::Open(args) => {
+            open::serve(&args.serve, name(&args.file), args.reencrypt.map(|rate| rate.0), quiet, || {
+                if let (Some(state), Some(new)) = (&args.state, &args.new_table) {
+                    return tables::open(&args.file.table, new, state, args.lower);
+                }
+                let options = args.lower.options(args.read_only);
+                let table = parse(&args.file)?;
+                let lower = devices(&table);
+                let mapping = activate(&table, options)?;
+                let key_size = mapping.volume().and_then(|volume| key_size(&volume));
+                let opened = Described { format: Format::Table, header: None, key_size, hash: None };
+                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None })
+            })
+        }
     }
 }
 
@@ -77,7 +83,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
 }
 
 /// Reads the table into locked memory, parses it, and tells of weak choices.
-fn parse(args: &TableFileArgs) -> Result<Table> {
+pub(super) fn parse(args: &TableFileArgs) -> Result<Table> {
     let text = secret_file(&args.table, 0, None)?;
     let name = name(args).display();
     let text = std::str::from_utf8(text.as_bytes())
@@ -95,7 +101,7 @@ fn name(args: &TableFileArgs) -> &Path {
 }
 
 /// The table's devices by their paths; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.
-fn devices(table: &Table) -> Vec<PathBuf> {
+pub(super) fn devices(table: &Table) -> Vec<PathBuf> {
     let path = |name: &str| {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));
@@ -126,7 +132,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
 }
 
 /// Everything that is refused was refused before anything was changed.
-fn refused(error: underseal_volume::Error) -> Error {
+pub(super) fn refused(error: underseal_volume::Error) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Memory => error.into(),
         _ => Error::usage(error.to_string()),

@@ -9,10 +9,10 @@ use underseal_cipher::Key;
 use underseal_datapath::{Mapping, Pace, Users};
 use underseal_export::control::status::{Going, Mode, Reencryption};
 use underseal_export::control::{Rate, Reencrypter, Refusal, RefusalKind};
-use underseal_volume::reencrypt::{self, Foreground, Ledger as _, Options, Outcome, Progress};
-use underseal_volume::{Header, KeyCheck, UnlockOptions, VolumeKey, luks2::Ledger};
+use underseal_volume::reencrypt::{self, Foreground, Ledger, Options, Outcome, Progress};
+use underseal_volume::{Header, KeyCheck, UnlockOptions};
 
-use super::{Bytes, Place, Stood};
+use super::{Bytes, Kept, Keys, Place, Stood};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
@@ -60,7 +60,7 @@ impl Beside {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn begin(&self, key: VolumeKey, rate: Rate) -> Result<()> {
+    pub(crate) fn begin(&self, keys: Keys, rate: Rate) -> Result<()> {
         let _beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.going().is_ok() {
             return Err(Error::usage("the volume is being reencrypted already"));
@@ -68,7 +68,7 @@ impl Beside {
         let pace = Arc::new(Pace::new(rate.into()));
         let (tell, begun) = sync_channel(1);
         let (mapping, place, theirs) = (self.mapping.clone(), self.place.clone(), pace.clone());
-        let body = move || drive(&mapping, &place, &key, &theirs, &tell);
+        let body = move || drive(&mapping, &place, &keys, &theirs, &tell);
         let spawned = thread::Builder::new().name("reencrypt".into()).spawn(body);
         spawned.map_err(|e| Error::new(Exit::Failed, "no thread to reencrypt with").because(&e))?;
         let lost = |_| Err(Error::new(Exit::Failed, "the thread that reencrypts has ended"));
@@ -202,7 +202,12 @@ impl Reencrypter for Beside {
 
 impl Beside {
     /// The keys that a client sent, if they are the header's.
-    fn keys(&self, old: &Key, new: &Key) -> Result<VolumeKey> {
+    fn keys(&self, old: &Key, new: &Key) -> Result<Keys> {
+        if let Kept::State(_) = self.place.kept {
+            let some =
+                |key: &Key| Some(key).filter(|key| !key.is_empty()).map(|key| Key::new(key.as_bytes()));
+            return Ok(Keys::Forms(some(old).transpose()?, some(new).transpose()?));
+        }
         let (on, _) = self.place.bytes()?;
         let header = Header::read(&*on)?;
         let mut keys = None;
@@ -213,7 +218,7 @@ impl Beside {
                 None => key,
             });
         }
-        keys.ok_or_else(|| Error::new(Exit::NoKey, "there are no keys"))
+        keys.map(Keys::Luks).ok_or_else(|| Error::new(Exit::NoKey, "there are no keys"))
     }
 }
 
@@ -221,7 +226,7 @@ impl Beside {
 fn drive(
     mapping: &Arc<Mapping>,
     place: &Place,
-    key: &VolumeKey,
+    keys: &Keys,
     pace: &Arc<Pace>,
     tell: &SyncSender<Result<Arc<Run>>>,
 ) {
@@ -233,7 +238,7 @@ fn drive(
         Ok(bytes) => bytes,
         Err(e) => return refuse(e),
     };
-    let prepared = prepare(mapping, place, key, pace, (&on, &data));
+    let prepared = prepare(mapping, place, keys, pace, (&on, &data));
     let (mut ledger, users) = match prepared {
         Ok(prepared) => prepared,
         Err(e) => return refuse(e),
@@ -244,11 +249,12 @@ fn drive(
     let _ = tell.send(Ok(run.clone()));
     log::info!("reencryption: goes on at byte {}", ledger.progress().done);
     let size = ledger.plan().size;
-    let ended = match carry_out(&data, &mut ledger, &users) {
+    let ended = match carry_out(&data, &mut *ledger, &users) {
         Ok(Outcome::Finished) => {
             pace.set_position(size, 0);
+            place.is_done();
             log::info!("reencryption: done");
-            Ended::Done(check(&on, key))
+            Ended::Done(check(&on, keys))
         }
         Ok(Outcome::Stopped) => Ended::Stopped,
         // What it waited for did not come before.
@@ -270,11 +276,11 @@ fn drive(
 fn prepare<'d>(
     mapping: &Arc<Mapping>,
     place: &Place,
-    key: &VolumeKey,
+    keys: &Keys,
     pace: &Arc<Pace>,
     (on, data): (&'d Bytes, &Bytes),
-) -> Result<(Ledger<'d>, Users)> {
-    let ledger = Ledger::resume(&**on, key, super::size(data)?, &place.options(None))?;
+) -> Result<(Box<dyn Ledger + 'd>, Users)> {
+    let ledger = place.ledger(&**on, keys, super::size(data)?, None)?;
     let (plan, progress) = (ledger.plan(), ledger.progress());
     if plan.size != mapping.size() {
         let what = format!("the header says {} bytes, the open volume has {}", plan.size, mapping.size());
@@ -293,7 +299,8 @@ fn prepare<'d>(
 }
 
 /// What tells the volume's key from others now.
-fn check(on: &Bytes, key: &VolumeKey) -> Option<KeyCheck> {
+fn check(on: &Bytes, keys: &Keys) -> Option<KeyCheck> {
+    let Keys::Luks(key) = keys else { return None };
     let header = Header::read(&**on).ok()?;
     let check = |key: &Key| {
         let key = header.volume_key(Key::new(key.as_bytes()).ok()?, &UnlockOptions::default()).ok()?;
@@ -303,7 +310,7 @@ fn check(on: &Bytes, key: &VolumeKey) -> Option<KeyCheck> {
 }
 
 /// All steps, and in the end the volume as if it had been opened then.
-fn carry_out(data: &Bytes, ledger: &mut Ledger<'_>, users: &Users) -> Result<Outcome> {
+fn carry_out(data: &Bytes, ledger: &mut dyn Ledger, users: &Users) -> Result<Outcome> {
     // Users want processors too.
     let workers = (Options::default().workers / 2).max(1);
     let outcome = reencrypt::run(&**data, ledger, users, &Options { workers, ..Options::default() })?;

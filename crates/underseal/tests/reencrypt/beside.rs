@@ -45,7 +45,7 @@ fn write_on(
         let fill = dice.u8(1..);
         let offset = start + block * BLOCK;
         let slot = &mut sure[usize::try_from(block).unwrap()];
-        if !write(offset, &[fill; BLOCK as usize]) {
+        if !write(offset, &[fill; 4096]) {
             // It may be there or not.
             (*slot, unsure) = (None, Some(offset));
             break;

@@ -43,8 +43,8 @@ fn what_cryptsetup_stopped_goes_on_here_alone_or_beside_users() {
         let pbkdf = CHEAP_PBKDF2.join(" ");
         run(cryptsetup(&volume, &format!("reencrypt --init-only {pbkdf}")).stdin(Stdio::null()));
         interrupt(
-            cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt"),
-            Duration::from_millis(60),
+            cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt --hotzone-size 4K"),
+            Duration::from_millis(250),
             Signal::INT,
         );
         if beside {

@@ -4,6 +4,7 @@
 //!   alone.rs    a closed volume: new key, cipher, sectors; stopped and gone on with; what is lost and what is asked
 //!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
 //!   plain.rs    encrypted and decrypted where it lies
+//!   tables.rs   volumes without a header
 //!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
 //! ```
 
@@ -18,6 +19,7 @@ mod both;
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
 mod plain;
+mod tables;
 
 use operator::Operator;
 use support::volume::{CHEAP_PBKDF2, Volume, text};

@@ -70,3 +70,6 @@ impl Header {
 pub(super) fn is_under_way(metadata: &Metadata) -> bool {
     metadata.config.requirements.iter().any(|name| is_reencryption(name))
 }
+
+#[cfg(test)]
+mod tests;

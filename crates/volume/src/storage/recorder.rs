@@ -101,7 +101,9 @@ impl ReadAt for Part<'_> {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        assert!(offset + buf.len() as u64 <= self.size()?);
+        if offset.saturating_add(buf.len() as u64) > self.size()? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.of.read_exact_at(buf, self.range.start + offset)
     }
 }

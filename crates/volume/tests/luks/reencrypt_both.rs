@@ -74,10 +74,11 @@ fn begin(disk: &Disk, key: VolumeKey, change: impl FnOnce(&mut BeginOptions)) ->
     header.begin_reencryption(&file, key, &passphrases, size(&disk.data), &options).unwrap()
 }
 
-/// A file that is gone after so many writes, those of all that share the count.
+/// A file that is gone after so many writes, those of all that share the count, or of which one write fails.
 struct Dying<'c> {
     file: File,
     left: &'c AtomicU64,
+    comes_back: bool,
 }
 
 impl ReadAt for Dying<'_> {
@@ -103,12 +104,17 @@ impl Target for Dying<'_> {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
             Ok(_) => Target::write_all_at(&self.file, bytes, offset),
+            Err(_) if self.comes_back => Target::write_all_at(&self.file, bytes, offset),
             Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        if self.left.load(SeqCst) == 0 { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if self.left.load(SeqCst) == 0 && !self.comes_back {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(())
+        }
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
@@ -118,8 +124,12 @@ impl Target for Dying<'_> {
 
 /// Goes on until that many writes have been made: whether it came to its end before.
 fn die(disk: &Disk, key: &VolumeKey, writes: u64) -> bool {
+    fail(disk, key, writes, false)
+}
+
+fn fail(disk: &Disk, key: &VolumeKey, writes: u64, comes_back: bool) -> bool {
     let left = AtomicU64::new(writes);
-    let dying = |path: &Path| Dying { file: open(path), left: &left };
+    let dying = |path: &Path| Dying { file: open(path), left: &left, comes_back };
     let (header, data) = (dying(&disk.header), dying(&disk.data));
     let options = ResumeOptions {
         detached: disk.header != disk.data,
@@ -315,6 +325,26 @@ fn ours_that_is_killed_anywhere_is_finished_by_cryptsetup_and_by_us() {
         }
     }
     assert!(hot > 8, "{hot}");
+}
+
+#[test]
+fn a_write_that_fails_once_stops_it_and_nothing_is_lost() {
+    let scratch = Scratch::new();
+    let (disk, key, _) = begun(&scratch, 1).unwrap();
+    let start = disk.bytes()[0].clone();
+    let mut clean = 0;
+    for writes in 1..24 {
+        std::fs::write(&disk.data, &start).unwrap();
+        assert!(!fail(&disk, &key, writes, true), "write {writes}");
+        if disk.read().unwrap().reencryption().unwrap().is_none_or(|status| status.stage != Stage::Hot) {
+            clean += 1;
+            holds(&disk, &format!("write {writes} failed"));
+        }
+        disk.go_on(&key, u64::MAX).unwrap_or_else(|e| panic!("write {writes}: {e}"));
+        holds(&disk, &format!("write {writes} failed, finished"));
+    }
+    // Most are taken back on the spot.
+    assert!(clean > 15, "{clean}");
 }
 
 #[test]

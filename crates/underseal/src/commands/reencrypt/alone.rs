@@ -7,9 +7,8 @@ use std::thread;
 
 use underseal_datapath::{Histogram, Pace, Rate};
 use underseal_device::OpenOptions;
-use underseal_volume::luks2::Ledger;
-use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Ledger as _, Options, Outcome};
-use underseal_volume::{ErrorKind, Header, VolumeKey};
+use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Options, Outcome};
+use underseal_volume::{ErrorKind, Header};
 
 use super::{begin, keys};
 use crate::cli::ReencryptArgs;
@@ -18,7 +17,7 @@ use crate::exit::Exit;
 use crate::lower::Lower;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::reencryption::{self, Place, Where};
+use crate::reencryption::{self, Kept, Keys, Place, Where};
 use crate::signals;
 
 pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
@@ -26,15 +25,17 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let options = OpenOptions::default();
     // Whoever uses it keeps it locked.
     let lower = Lower::open(path, options)?;
-    let mut place = Place { data: lower.again(path, options)?, header: None, allow_null: false };
+    let mut place = Place::new(lower.again(path, options)?, Kept::Header { apart: None, allow_null: false });
     if args.encrypt {
         let key = begin::encrypt(args, &mut place)?;
-        return go_on(args, &place, &key, quiet);
+        return go_on(args, &place, &Keys::Luks(key), quiet);
     }
     if let Some(key) = begin::takes_header_away(args, &mut place)? {
-        return go_on(args, &place, &key, quiet);
+        return go_on(args, &place, &Keys::Luks(key), quiet);
     }
-    place.header = args.header.as_ref().map(|path| Where::open(path, false)).transpose()?;
+    let apart = args.header.as_ref().map(|path| Where::open(path, false)).transpose()?;
+    let detached = apart.is_some();
+    place.kept = Kept::Header { apart, allow_null: false };
     let (on, data) = place.bytes()?;
     let name = args.header.as_deref().unwrap_or(path);
     let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
@@ -44,28 +45,30 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let key = match under_way {
         Some(_) => keys::unlock(args, &header, &*on, name)?.0,
         None => {
-            let detached = place.header.is_some();
             begin::begin(args, header, &begin::Place { on: &*on, name, data: &*data, image: path, detached })?
         }
     };
-    go_on(args, &place, &key, quiet)
+    go_on(args, &place, &Keys::Luks(key), quiet)
 }
 
 /// Every step that is left, unless only a beginning was asked for.
-fn go_on(args: &ReencryptArgs, place: &Place, key: &VolumeKey, quiet: bool) -> Result<()> {
+pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: bool) -> Result<()> {
     if args.init_only {
         return say(args, quiet, "all is ready; --resume-only goes on");
     }
     let (on, data) = place.bytes()?;
-    let name = args.header.as_deref().unwrap_or(&args.image);
+    let name = args.header.as_deref().or(args.state.as_deref()).unwrap_or(&args.image);
     let size = reencryption::size(&data)?;
-    let ledger = Ledger::resume(&*on, key, size, &place.options(args.hotzone_size));
+    let ledger = place.ledger(&*on, keys, size, args.hotzone_size);
     let mut ledger = ledger.map_err(|e| e.in_file(name))?;
     let watched = Watched::start(args, ledger.plan().size, quiet)?;
-    let outcome = reencrypt::run(&*data, &mut ledger, &watched, &Options::default());
+    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &Options::default());
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
-    let again = format!("underseal reencrypt {} --resume-only", args.image.display());
+    let again = format!(
+        "the same with --resume-only, such as underseal reencrypt {} --resume-only",
+        args.image.display()
+    );
     match outcome {
         Ok(Outcome::Finished) => say(args, quiet, "done"),
         Ok(Outcome::Stopped) => {

@@ -2,7 +2,7 @@
 
 mod decrypt;
 mod encrypt;
-mod losing;
+pub(super) mod losing;
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -35,6 +35,9 @@ pub(super) struct Place<'p> {
 
 /// Whether the options say what is to become of the volume.
 pub(super) fn says_what(args: &ReencryptArgs) -> bool {
+    if args.state.is_some() {
+        return false;
+    }
     let ReencryptArgs { encrypt, decrypt, cipher, key_size, sector_size, keep_key, volume_key_file, .. } =
         args;
     let key = *keep_key || volume_key_file.is_some();
@@ -142,7 +145,7 @@ fn key_size(args: &ReencryptArgs) -> Result<Option<usize>> {
     Ok(args.key_size.map(|bits| bits / 8))
 }
 
-fn direction(args: &ReencryptArgs) -> Option<Direction> {
+pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
     args.direction.map(|way| match way {
         Way::Forward => Direction::Forward,
         Way::Backward => Direction::Backward,
@@ -181,7 +184,7 @@ fn written_whole(image: &Path) -> Result<u64> {
 ///
 /// # Errors
 /// `Usage` when something is there; `Failed`.
-fn new_file(path: &Path) -> Result<File> {
+pub(super) fn new_file(path: &Path) -> Result<File> {
     let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = made.map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))

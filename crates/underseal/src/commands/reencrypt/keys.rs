@@ -96,8 +96,8 @@ fn others(args: &ReencryptArgs) -> Result<Vec<Key>> {
 ///
 /// # Errors
 /// `Failed` without memory.
-pub(super) fn both(key: &VolumeKey) -> Result<(Key, usize)> {
-    let (first, second) = (key.key().as_bytes(), key.other().map(Key::as_bytes).unwrap_or_default());
+pub(super) fn both(keys: [Option<&Key>; 2]) -> Result<(Key, usize)> {
+    let [first, second] = keys.map(|key| key.map(Key::as_bytes).unwrap_or_default());
     let mut both = Key::zeroed(first.len() + second.len()).map_err(Error::from)?;
     both.as_mut_bytes()[..first.len()].copy_from_slice(first);
     both.as_mut_bytes()[first.len()..].copy_from_slice(second);

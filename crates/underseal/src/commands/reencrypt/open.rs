@@ -4,12 +4,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use underseal_cipher::Key;
 use underseal_export::control::status::{Format, Going, Reencryption};
 use underseal_export::control::{Name, Rate, Reencrypt, RefusalKind, Reply, Request, Status};
 use underseal_volume::Header;
 
 use super::super::control::{PATIENCE, ask, ask_status, done, finished, refused};
-use super::{begin, keys};
+use super::{begin, keys, tables};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -31,13 +32,12 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         };
         return set_rate(name, rate.0);
     }
-    let format = status.opened.as_ref().map(|opened| opened.format);
-    if format != Some(Format::Luks2) {
-        let error = Error::new(
-            Exit::Unsupported,
-            format!("{name}: only LUKS2 volumes are reencrypted while they are open"),
-        );
-        return Err(error.with_remedy("`underseal close` it first"));
+    if status.opened.as_ref().map(|opened| opened.format) == Some(Format::Table) {
+        return table(args, name, quiet);
+    }
+    if status.opened.as_ref().map(|opened| opened.format) != Some(Format::Luks2) {
+        let what = format!("{name}: only LUKS2 volumes and tables are reencrypted while they are open");
+        return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal close` it first"));
     }
     can_be(args, name, status)?;
     let opened = status.opened.as_ref().and_then(|opened| opened.header.as_deref());
@@ -58,8 +58,25 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     if args.init_only {
         return say(name, quiet, "all is ready; --resume-only goes on");
     }
-    let (both, old) = keys::both(&key)?;
+    let (both, old) = keys::both([Some(key.key()), key.other()])?;
     drop(key);
+    start(args, name, (both, old), quiet)
+}
+
+/// A table that was opened with a state file goes on.
+fn table(args: &ReencryptArgs, name: &Name, quiet: bool) -> Result<()> {
+    if !args.resume_only || args.old_table.is_none() {
+        let error = Error::usage(format!("{name}: a table is told what it is and will be when it is opened"));
+        return Err(error.with_remedy(
+            "--resume-only --old-table FILE --new-table FILE, for one that was opened with --state",
+        ));
+    }
+    let [old, new] = tables::keys(args)?;
+    start(args, name, keys::both([old.as_ref(), new.as_ref()])?, quiet)
+}
+
+/// Gives its server both keys, of which so many bytes are the first.
+fn start(args: &ReencryptArgs, name: &Name, (both, old): (Key, usize), quiet: bool) -> Result<()> {
     let rate = args.rate.map(|rate| rate.0).unwrap_or_default();
     let request = Request::Reencrypt(Reencrypt::Start { old, new: both.len() - old, rate });
     // It waits for requests that are in flight.

@@ -166,8 +166,8 @@ fn without_room_for_both_a_passphrase_changes_in_place_only_when_asked() {
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_is_written() {
     let (disk, mut header, volume_key) = disk();
-    let other = VolumeKey { key: Key::new(&[7; 16]).unwrap(), digest: 0 };
-    let short = VolumeKey { key: Key::new(&[7; 15]).unwrap(), digest: 0 };
+    let other = VolumeKey::new(Key::new(&[7; 16]).unwrap(), 0);
+    let short = VolumeKey::new(Key::new(&[7; 15]).unwrap(), 0);
     let argon2 = NewKeyslot::new(Pbkdf { kind: PbkdfKind::Argon2id, ..slot(None).pbkdf });
     let hash = NewKeyslot { hash: Some(crate::Hash::Sha512), ..slot(None) };
     let cipher = NewKeyslot { cipher: Some(("aes-xts-plain64".parse().unwrap(), None)), ..slot(None) };

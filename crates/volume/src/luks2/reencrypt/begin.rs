@@ -128,7 +128,7 @@ impl Header {
         try_cipher(&cipher, new_key.as_ref().unwrap_or(&key.key), sector_size)?;
         let unit = sector_size.max(crypt.sector_size);
         let shift = options.shift.unwrap_or(0);
-        let all = data_size.checked_sub(shift).unwrap_or(0);
+        let all = data_size.saturating_sub(shift);
         let whole = volume::data_length(all, segment.offset, segment.size, unit)?;
         let size = options.size.unwrap_or(whole);
         if size == 0 || size > whole || !size.is_multiple_of(unit.bytes() as u64) {

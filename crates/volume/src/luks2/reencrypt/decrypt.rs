@@ -62,8 +62,13 @@ impl Header {
         }
         self.try_decryption(key, storage::size(device)?, options)?;
         let end = self.keyslots_end();
-        to.set_len(end)
-            .map_err(|e| Error::new(ErrorKind::Io, "the file cannot get its length").with_source(e))?;
+        if storage::size(to)? < end {
+            let short = |e| {
+                Error::new(ErrorKind::TooSmall, format!("the file cannot be made {end} bytes long"))
+                    .with_source(e)
+            };
+            to.set_len(end).map_err(short)?;
+        }
         let mut at = 0;
         while at < end {
             let piece = usize::try_from((end - at).min(1 << 20)).unwrap_or(usize::MAX);

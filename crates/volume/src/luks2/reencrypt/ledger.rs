@@ -60,6 +60,20 @@ impl<'d> Ledger<'d> {
     ) -> Result<Self> {
         // What was read before it was locked may be out of date.
         let lock = ReencryptionLock::take(read(on)?.uuid())?;
+        Self::resume_under(lock, on, key, data_size, options)
+    }
+
+    /// The same for who has this volume's lock already, or cannot take it.
+    ///
+    /// # Errors
+    /// As for [`Ledger::resume`].
+    pub fn resume_under(
+        lock: Option<ReencryptionLock>,
+        on: &'d (dyn Target + Sync),
+        key: &VolumeKey,
+        data_size: u64,
+        options: &ResumeOptions,
+    ) -> Result<Self> {
         let header = read(on)?;
         let metadata = header.metadata();
         let of = parse(&header)?;

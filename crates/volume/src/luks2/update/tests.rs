@@ -426,8 +426,8 @@ fn a_header_with_requirements_that_are_not_known_keeps_its_keyslots() {
 #[test]
 fn keyslots_that_do_not_fit_are_refused() {
     let (disk, mut header, volume_key) = disk();
-    let other = VolumeKey { key: Key::new(&[7; 64]).unwrap(), digest: 0 };
-    let short = VolumeKey { key: Key::new(&[7; 32]).unwrap(), digest: 0 };
+    let other = VolumeKey::new(Key::new(&[7; 64]).unwrap(), 0);
+    let short = VolumeKey::new(Key::new(&[7; 32]).unwrap(), 0);
     for (key_of, number, kind) in [
         (&volume_key, Some(0), ErrorKind::BadOption),
         (&volume_key, Some(32), ErrorKind::BadOption),

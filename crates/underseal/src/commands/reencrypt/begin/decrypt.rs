@@ -10,7 +10,7 @@ use super::losing;
 use crate::cli::ReencryptArgs;
 use crate::commands::reencrypt::keys;
 use crate::error::{Error, Result};
-use crate::reencryption::{self, Place, Where};
+use crate::reencryption::{self, Kept, Place, Where};
 
 /// Begins to decrypt data that stays where it is, or whose header is in a file of its own already.
 ///
@@ -68,7 +68,7 @@ pub(in super::super) fn takes_header_away(
     let file = super::new_file(path)?;
     let mut header = header.export(&*data, &file, &key, &options).map_err(|e| e.in_file(image))?;
     header.begin_decryption(&file, &*data, &key, &options).map_err(|e| e.in_file(path))?;
-    place.header = Some(Where::File(file));
+    place.kept = Kept::Header { apart: Some(Where::File(file)), allow_null: false };
     Ok(Some(key))
 }
 

@@ -12,7 +12,7 @@ use super::losing;
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::Secret;
-use crate::reencryption::{self, Bytes, Place, Where};
+use crate::reencryption::{self, Bytes, Kept, Place, Where};
 use crate::size;
 
 /// Begins to encrypt an image that has no header.
@@ -44,7 +44,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         Some(path) => {
             let header = super::new_file(path)?;
             new.write(&header).map_err(|e| e.in_file(path))?;
-            place.header = Some(Where::File(header));
+            place.kept = Kept::Header { apart: Some(Where::File(header)), allow_null: false };
         }
         None => in_front(&new, image, &data)?,
     }

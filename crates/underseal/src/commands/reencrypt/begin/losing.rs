@@ -36,7 +36,7 @@ pub(super) fn confirm(
 ///
 /// # Errors
 /// `Usage` unless it is meant.
-pub(super) fn unprotected(args: &ReencryptArgs, name: &Path) -> Result<()> {
+pub(in super::super) fn unprotected(args: &ReencryptArgs, name: &Path) -> Result<()> {
     if args.resilience != Some(Resilience::None) {
         return Ok(());
     }

@@ -1,0 +1,194 @@
+//! Volumes without a header: two tables say what they are and will be, and a file of its own how far that is.
+
+use std::path::{Path, PathBuf};
+
+use underseal_cipher::Key;
+use underseal_datapath::Mapping;
+use underseal_export::control::Known;
+use underseal_export::control::status::{Format, Opened as Described};
+use underseal_volume::reencrypt::state::{self, State, StateLedger};
+use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
+use underseal_volume::table::Target;
+use underseal_volume::{ErrorKind, LockTo, Stored};
+
+use super::super::table::{devices, parse, refused};
+use super::super::{same_file, table};
+use super::{alone, begin};
+use crate::cli::{LowerArgs, ReencryptArgs, TableFileArgs};
+use crate::error::{Error, Result};
+use crate::lower::Lower;
+use crate::output::print;
+use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
+use crate::volume::{Inside, Opened};
+
+/// What one table says of a volume.
+struct Form {
+    stored: Stored,
+    key: Option<Key>,
+    device: PathBuf,
+    /// In bytes.
+    len: u64,
+}
+
+/// Reencrypts a volume that is closed.
+pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
+    let [old, new] = forms(args)?;
+    if ![&old, &new].iter().all(|form| same_file(&form.device, &args.image)) {
+        let error = Error::usage(format!("{}: the tables name another device", args.image.display()));
+        return Err(error.with_remedy("the same image in both tables, and here"));
+    }
+    let options = underseal_device::OpenOptions::default();
+    let lower = Lower::open(&args.image, options)?;
+    let data = lower.again(&args.image, options)?;
+    let size = reencryption::size(&data.bytes()?)?;
+    let kept = if path.exists() {
+        let on = Where::open(path, false)?;
+        let bytes = on.bytes()?;
+        let about = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?.about();
+        if about.finished {
+            return over(args, path, quiet);
+        }
+        begin::fits(args, true, path)?;
+        on
+    } else {
+        begin::fits(args, false, path)?;
+        begin::losing::unprotected(args, &args.image)?;
+        let plan = plan(args, &old, &new)?;
+        let file = begin::new_file(path)?;
+        let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
+        let created = StateLedger::create(
+            &file,
+            plan,
+            keys,
+            size,
+            args.pbkdf.iterations().unwrap_or(State::ITERATIONS),
+        );
+        let failed = created.map(drop).err();
+        if let Some(e) = failed {
+            // Nothing refers to it yet.
+            let _ = std::fs::remove_file(path);
+            return Err(e.in_file(path).into());
+        }
+        Where::File(file)
+    };
+    let place = Place::new(data, Kept::State(kept));
+    alone::go_on(args, &place, &Keys::Forms(old.key, new.key), quiet)?;
+    if args.init_only { Ok(()) } else { over(args, path, quiet) }
+}
+
+/// Opens a volume in the middle of it, as it stands.
+///
+/// # Errors
+/// Those of the tables, the state file and the device.
+pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Result<Opened> {
+    let [old, new] = [form(old)?, form(new)?];
+    let options = lower.options(false);
+    let device = Lower::open(&old.device, options)?;
+    let kept = Kept::State(Where::open(path, false)?);
+    let place = Place::new(device.again(&old.device, options)?, kept);
+    let keys = Keys::Forms(old.key, new.key);
+    let (on, data) = place.bytes()?;
+    let (volume, stood) = {
+        let ledger = place.ledger(&*on, &keys, reencryption::size(&data)?, None);
+        let mut ledger = ledger.map_err(|e| e.in_file(path))?;
+        reencryption::mend(&data, &mut *ledger)?;
+        (ledger.plan().volume(ledger.progress())?, Stood::of(&*ledger))
+    };
+    let key_size = crate::volume::key_size(&volume);
+    Ok(Opened {
+        mapping: Mapping::new(volume, device.into_device())?.with_sectors(stood.sectors()),
+        lower: vec![old.device],
+        opened: Described { format: Format::Table, header: None, key_size, hash: None },
+        known: Known::default(),
+        inside: Some(Inside { place, stood: Some((stood, keys)) }),
+    })
+}
+
+/// The keys of both tables.
+///
+/// # Errors
+/// Those of the tables.
+pub(super) fn keys(args: &ReencryptArgs) -> Result<[Option<Key>; 2]> {
+    Ok(forms(args)?.map(|form| form.key))
+}
+
+fn over(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
+    if quiet {
+        return Ok(());
+    }
+    let new = args.new_table.as_deref().unwrap_or(Path::new("the new table"));
+    print(&format!(
+        "{}: the new table opens it now ({}); {} is of no use any more\n",
+        args.image.display(),
+        new.display(),
+        path.display()
+    ))
+}
+
+/// # Errors
+/// `Usage` where one is missing.
+fn forms(args: &ReencryptArgs) -> Result<[Form; 2]> {
+    let missing = || {
+        Error::usage("a volume without a header wants both tables").with_remedy("--old-table and --new-table")
+    };
+    let form = |path: &Option<PathBuf>| form(path.as_deref().ok_or_else(missing)?);
+    Ok([form(&args.old_table)?, form(&args.new_table)?])
+}
+
+fn form(path: &Path) -> Result<Form> {
+    let bad = |what: &str| Error::usage(format!("{}: {what}", path.display()));
+    let table = parse(&TableFileArgs { table: path.to_owned() })?;
+    let [line] = table.lines() else {
+        return Err(bad("a volume of one line can be reencrypted, and no other"));
+    };
+    let key = match &line.target {
+        Target::Crypt(crypt) => Some(crypt.key.bytes()?),
+        Target::Linear { .. } => None,
+        Target::Zero | Target::Error => return Err(bad("nothing is stored there")),
+    };
+    // The devices are opened once, by whoever uses this.
+    let volume = table.volume(&[u64::MAX]).map_err(table::refused)?;
+    let stored = volume.segments().first().and_then(|segment| segment.as_stored()).cloned();
+    let stored = stored.ok_or_else(|| bad("nothing is stored there"))?;
+    let device = devices(&table).into_iter().next().ok_or_else(|| bad("it names no device"))?;
+    Ok(Form { stored, key, device, len: volume.size() })
+}
+
+fn plan(args: &ReencryptArgs, old: &Form, new: &Form) -> Result<Plan> {
+    if (old.len, old.stored.lower) != (new.len, new.stored.lower) {
+        let error = Error::usage("the tables put the data at different places");
+        return Err(error.with_remedy("the same length and the same offset in both"));
+    }
+    let mode = match (&old.key, &new.key) {
+        (Some(_), Some(_)) => Mode::Reencrypt,
+        (None, Some(_)) => Mode::Encrypt,
+        (Some(_), None) => Mode::Decrypt,
+        (None, None) => return Err(Error::usage("nothing is encrypted, neither before nor after")),
+    };
+    let unit = [old, new].iter().map(|form| form.stored.cipher.sector_size().bytes()).max().unwrap_or(512);
+    // No disk writes larger ones whole.
+    let protection = match begin::protection(args, &args.image, unit)? {
+        Protection::Checksum { .. } if args.resilience.is_none() && unit > 4096 => Protection::Journal,
+        protection => protection,
+    };
+    let block = if let Protection::Checksum { block, .. } = protection { block } else { 4096 };
+    let alignment = block.max(unit as u64);
+    let hot_zone = reencrypt::hot_zone(args.hotzone_size, alignment, u64::MAX);
+    let plan = Plan {
+        mode,
+        direction: begin::direction(args).unwrap_or(Direction::Forward),
+        size: old.len,
+        old: old.stored.clone(),
+        new: new.stored.clone(),
+        moved: None,
+        protection,
+        area: reencrypt::room(protection, hot_zone),
+        hot_zone,
+        alignment,
+    };
+    plan.check().map_err(|e| match e.kind() {
+        ErrorKind::BadLayout => refused(e),
+        _ => e.into(),
+    })?;
+    Ok(plan)
+}
