@@ -134,7 +134,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
 /// The one that was given.
 fn new_key(args: &ReencryptArgs) -> Result<Option<Key>> {
     let len = key_size(args)?.unwrap_or(64);
-    args.volume_key_file.as_ref().map(|file| volume_key_file(file, len)).transpose()
+    args.volume_key_file.as_ref().map(|file| volume_key_file(file, None, len)).transpose()
 }
 
 /// In bytes.

@@ -65,7 +65,7 @@ fn forget(
     }
     let last = document["segments"][of.last.number.to_string()].clone();
     let Value::Object(mut last) = last else { return Err(words::missing("segments")) };
-    last.remove("flags");
+    last.shift_remove("flags");
     let digests = words::object(document.get_mut("digests"), "digests")?;
     for (number, digest) in digests.iter_mut() {
         let is_last = of.last.digest.is_some_and(|last| last.to_string() == *number);
@@ -103,7 +103,7 @@ fn forget_requirement(config: &mut Map<String, Value>) -> Result<()> {
     let named = named.ok_or_else(|| bad("config.requirements: not as it was read"))?;
     named.retain(|name| !name.as_str().is_some_and(is_reencryption));
     if named.is_empty() {
-        config.remove("requirements");
+        config.shift_remove("requirements");
     }
     Ok(())
 }

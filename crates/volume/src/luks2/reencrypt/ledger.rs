@@ -162,7 +162,7 @@ pub(super) fn write_segments(
         if lay.crypt().is_some() {
             segment.insert("iv_tweak".into(), (range.start >> 9).to_string().into());
         }
-        segment.remove("flags");
+        segment.shift_remove("flags");
         if *which == Which::Hot {
             segment.insert("flags".into(), json!([HOT]));
         }
