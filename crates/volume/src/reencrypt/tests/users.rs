@@ -26,7 +26,7 @@ pub(super) struct Random(Cell<u64>);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Cell::new(seed))
+        Self(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     pub(super) fn below(&self, end: u64) -> u64 {
