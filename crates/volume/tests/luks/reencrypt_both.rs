@@ -273,23 +273,20 @@ fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, &'static st
 
 #[test]
 fn ours_that_is_stopped_between_steps_is_finished_by_cryptsetup() {
+    let mut by_them = 0;
     for kind in 0.. {
         let scratch = Scratch::new();
         let Some((disk, key, what)) = begun(&scratch, kind) else { break };
-        let start = disk.bytes();
-        for steps in [0, 3] {
-            std::fs::write(&disk.header, &start[1]).unwrap();
-            std::fs::write(&disk.data, &start[0]).unwrap();
-            let what = format!("{what}, {steps} steps");
-            holds(&disk, &what);
-            let outcome = disk.go_on(&key, steps).unwrap_or_else(|e| panic!("{what}: {e}"));
-            holds(&disk, &what);
-            if outcome == Outcome::Stopped {
-                let_them_finish(&scratch.passphrase(), &disk);
-                holds(&disk, &format!("{what}, finished by cryptsetup"));
-            }
+        holds(&disk, &format!("{what}, begun"));
+        let outcome = disk.go_on(&key, kind as u64 % 4).unwrap_or_else(|e| panic!("{what}: {e}"));
+        holds(&disk, &format!("{what}, stopped"));
+        if outcome == Outcome::Stopped {
+            by_them += 1;
+            let_them_finish(&scratch.passphrase(), &disk);
+            holds(&disk, &format!("{what}, finished by cryptsetup"));
         }
     }
+    assert!(by_them > 7, "{by_them}");
 }
 
 #[test]
@@ -333,7 +330,7 @@ fn a_write_that_fails_once_stops_it_and_nothing_is_lost() {
     let (disk, key, _) = begun(&scratch, 1).unwrap();
     let start = disk.bytes()[0].clone();
     let mut clean = 0;
-    for writes in 1..24 {
+    for writes in (1..24).step_by(2) {
         std::fs::write(&disk.data, &start).unwrap();
         assert!(!fail(&disk, &key, writes, true), "write {writes}");
         if disk.read().unwrap().reencryption().unwrap().is_none_or(|status| status.stage != Stage::Hot) {
@@ -344,7 +341,7 @@ fn a_write_that_fails_once_stops_it_and_nothing_is_lost() {
         holds(&disk, &format!("write {writes} failed, finished"));
     }
     // Most are taken back on the spot.
-    assert!(clean > 15, "{clean}");
+    assert!(clean > 7, "{clean}");
 }
 
 #[test]

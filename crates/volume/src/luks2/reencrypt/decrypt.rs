@@ -69,12 +69,7 @@ impl Header {
             };
             to.set_len(end).map_err(short)?;
         }
-        let mut at = 0;
-        while at < end {
-            let piece = usize::try_from((end - at).min(1 << 20)).unwrap_or(usize::MAX);
-            storage::write(to, at, &storage::read(device, at, piece)?)?;
-            at += piece as u64;
-        }
+        copy((device, 0), (to, 0), end)?;
         storage::sync(to)?;
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
         let exported = Self::read(to)?.ok_or_else(gone)?;
@@ -102,7 +97,7 @@ impl Header {
             Start::new(self.metadata(), self.stored.binary.size, data_size, options)?.moved
         {
             store::unchanged(on, &self.stored)?;
-            copy(data, from, 0, len)?;
+            copy((data, from), (data, 0), len)?;
             storage::sync(data)?;
         }
         let header_size = self.stored.binary.size;

@@ -2,9 +2,9 @@
 //!
 //! With a header apart it is written in one go, and no data is touched. A header in front needs the place of the first data:
 //! ```text
-//!   header in a file aside, synced -> first data copied to the end of the device, synced -> header in front, synced
+//!   first data copied to the end of the device, synced -> header in a file aside, synced -> header in front, synced
 //! ```
-//! What is in the file describes the volume until the header in front is whole, so a crash at any instant leaves one that does.
+//! Until the file is whole the data is as it was; then it describes the volume, until the header in front does.
 
 use std::fmt;
 
@@ -13,8 +13,11 @@ use underseal_cipher::{Key, SectorSize};
 
 use super::arrange::Arrangement;
 use super::shape::Given;
-use crate::format::{Copies, Parts, bad};
+use super::slot::Reencryption;
+use crate::format::{self, Parts, bad, forget_old_headers};
+use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::update::room::Room;
+use crate::luks2::{Copies, Header, HeaderCopy, store};
 use crate::reencrypt::{Direction, Mode, Protection};
 use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
 
@@ -68,7 +71,7 @@ impl NewVolume {
             return Err(bad(format!("data that is not moved stays at byte 0, and not at {offset}")));
         }
         let (parts, key) = crate::luks2::format(data_size, passphrase, format)?;
-        let Copies::Luks2(copies) = parts.copies else {
+        let format::Copies::Luks2(copies) = parts.copies else {
             return Err(bad("LUKS1 cannot be encrypted to where data is"));
         };
         let key = VolumeKey::new(key, 0);
@@ -97,7 +100,7 @@ impl NewVolume {
             };
             arrangement.write(document, header_size, &mut Room::of(metadata, header_size), &key, given)
         })?;
-        let parts = Parts { copies: Copies::Luks2(copies), ..parts };
+        let parts = Parts { copies: format::Copies::Luks2(copies), ..parts };
         let moved = place.map(|place| (place.moved, place.moved_to));
         Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
     }
@@ -113,8 +116,8 @@ impl NewVolume {
         self.new.write(to).map(drop)
     }
 
-    /// Puts the header in front of the data. `aside` is a new file that has it meanwhile, and is to be kept until this returns: the caller
-    /// makes sure that its name is on stable storage. After a crash on the way it is this volume's header.
+    /// Puts the header in front of the data. `aside` is a new file that has it meanwhile: the caller makes sure that its name is on
+    /// stable storage, and removes it when this has returned. If it is left after a crash, [`Header::put_in_front`] goes on with it.
     ///
     /// # Errors
     /// `BadOption` for a header apart; `Busy`, `TooSmall`, `Io`.
@@ -124,10 +127,12 @@ impl NewVolume {
         aside: &(impl Target + ?Sized),
     ) -> Result<()> {
         let Some((len, place)) = self.moved else { return Err(bad("this header is apart from its data")) };
-        self.new.write_apart(aside)?;
-        copy(device, 0, place, len)?;
+        copy((device, 0), (device, place), len)?;
         storage::sync(device)?;
-        self.new.write(device).map(drop)
+        match self.new.write_apart(aside)? {
+            crate::Header::Luks2(header) => header.put_in_front(aside, device).map(drop),
+            crate::Header::Luks1(_) => Err(bad("LUKS1 cannot be encrypted to where data is")),
+        }
     }
 
     /// The volume key.
@@ -192,14 +197,55 @@ fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u
     }
 }
 
-/// Copies bytes from one place of a device to another, which do not overlap.
-pub(super) fn copy(device: &(impl Target + ?Sized), from: u64, to: u64, len: u64) -> Result<()> {
+impl Header {
+    /// Puts this header, which was read from `aside`, in front of the data that it is for, whose place there was made before it was
+    /// written. It may be done again: one that is there already is left as it is.
+    ///
+    /// # Errors
+    /// `BadOption` unless it is of an encryption that moves the data out of its way; `Busy`, `TooSmall`, `Io`.
+    pub fn put_in_front(
+        &self,
+        aside: &(impl Target + ?Sized),
+        device: &(impl Target + ?Sized),
+    ) -> Result<Self> {
+        let of = Reencryption::parse(self.metadata())?;
+        let (begin, end) = (self.keyslots_begin(), self.keyslots_end());
+        let fits = |of: &Reencryption| {
+            of.mode == Mode::Encrypt && of.moved.is_some() && of.last.segment.offset >= end
+        };
+        if !of.as_ref().is_some_and(fits) {
+            return Err(bad("there is no room for this header in front of its data"));
+        }
+        let _reencryption = ReencryptionLock::take(self.uuid())?;
+        let _lock = device.lock(LockTo::Change)?;
+        store::unchanged(aside, &self.stored)?;
+        // It may have got further than the one aside.
+        if let Ok(Some(there)) = Self::read(device)
+            && there.uuid() == self.uuid()
+        {
+            return Ok(there);
+        }
+        forget_old_headers(device, end)?;
+        copy((aside, begin), (device, begin), end - begin)?;
+        storage::sync(device)?;
+        Copies::new(self.stored.binary.clone(), self.json())?.write(device, HeaderCopy::First)?;
+        let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
+        Self::read(device)?.ok_or_else(gone)
+    }
+}
+
+/// Copies bytes from one place to another, which do not overlap.
+pub(super) fn copy(
+    (from, source): (&(impl Target + ?Sized), u64),
+    (to, target): (&(impl Target + ?Sized), u64),
+    len: u64,
+) -> Result<()> {
     const PIECE: u64 = 1 << 20;
     let mut at = 0;
     while at < len {
         let piece = (len - at).min(PIECE);
-        let bytes = storage::read(device, from + at, usize::try_from(piece).unwrap_or(usize::MAX))?;
-        storage::write(device, to + at, &bytes)?;
+        let bytes = storage::read(from, source + at, usize::try_from(piece).unwrap_or(usize::MAX))?;
+        storage::write(to, target + at, &bytes)?;
         at += piece;
     }
     Ok(())
