@@ -5,6 +5,7 @@
 //!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
 //!   plain.rs    encrypted and decrypted where it lies
 //!   tables.rs   volumes without a header
+//!   kernels.rs  a block device below, a file system above
 //!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
 //! ```
 
@@ -15,6 +16,7 @@ mod support;
 mod alone;
 mod beside;
 mod both;
+mod kernels;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
