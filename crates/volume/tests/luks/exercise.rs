@@ -5,8 +5,9 @@ use std::io;
 
 use sha2::{Digest, Sha256};
 use underseal_cipher::Key;
+use underseal_volume::reencrypt::state::{Keys, State};
 use underseal_volume::{
-    ActivateOptions, Backup, Check, Header, KdfLimits, ReadAt, RestoreOptions, Target, UnlockOptions,
+    ActivateOptions, Backup, Check, Header, KdfLimits, LockTo, ReadAt, RestoreOptions, Target, UnlockOptions,
 };
 
 const COPY: usize = 16 << 10;
@@ -75,6 +76,9 @@ fn exercise(bytes: &[u8]) -> bool {
     let options = UnlockOptions { limits, allow_null: true, ..UnlockOptions::default() };
     let passphrase = Key::new(b"x").unwrap();
     let _ = header.unlock(bytes, &passphrase, &options);
+    if let Header::Luks2(header) = &header {
+        let _ = header.reencryption();
+    }
     let Ok(key) = header.volume_key(Key::new(&VOLUME_KEY).unwrap(), &options) else { return false };
     let mut opened = false;
     for size in [0, 1 << 20, 1 << 30, u64::MAX] {
@@ -162,6 +166,29 @@ pub(crate) fn backup(bytes: &[u8]) -> bool {
         restored = true;
     }
     restored
+}
+
+/// A reencryption's state file around this document: it says what it is about, and whoever has other keys does not go on with it.
+pub(crate) fn reencryption_state(text: &[u8]) -> bool {
+    let magic = "underseal reencryption state\nsha256:";
+    let mut rest = [format!("\nhmac-sha256:{}\n", "0".repeat(64)).as_bytes(), text].concat();
+    rest.resize(COPY - magic.len() - 64, 0);
+    let sum: String = Sha256::digest(&rest[1..]).iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut image = [magic.as_bytes(), sum.as_bytes(), &rest].concat();
+    image.resize(3 * COPY, 0);
+    let disk = Disk(image.into());
+    let Ok(state) = State::read(&disk, LockTo::Read) else { return false };
+    let about = state.about();
+    // What it may cost is bounded, but not for a fuzzer's patience.
+    let document: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
+    let rounds =
+        ["old", "new"].map(|form| document[form]["crypt"]["key"]["iterations"].as_u64().unwrap_or(0));
+    if rounds.iter().all(|rounds| *rounds < 1000) {
+        let key = Key::new(&VOLUME_KEY).unwrap();
+        let keys = Keys { old: about.old.as_ref().map(|_| &key), new: about.new.as_ref().map(|_| &key) };
+        assert!(state.unlock(keys, about.size).is_err(), "nobody has sealed this");
+    }
+    true
 }
 
 /// What is wrong with it is said; what is called sound can be read.

@@ -21,6 +21,7 @@ fn every_seed_of_the_fuzzer_comes_to_a_volume_and_no_finding_panics() {
         ("luks2_tokens", exercise::luks2_tokens),
         ("luks1_repair", exercise::luks1_repair),
         ("header_backup", exercise::backup),
+        ("reencryption_state", exercise::reencryption_state),
     ] {
         for (name, bytes) in files(&format!("../../fuzz/seeds/{target}")) {
             let opened = run(&bytes);
