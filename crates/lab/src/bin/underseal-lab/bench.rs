@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, MountOptions, NbdOptions, Turns, UblkOptions, UnlockOptions, VhostUserOptions,
+    Effort, FuseOptions, MountOptions, NbdOptions, ReencryptOptions, Turns, UblkOptions, UnlockOptions,
+    VhostUserOptions,
 };
-use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, ublk, unlock, vhost_user};
+use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, reencrypt, ublk, unlock, vhost_user};
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
 use crate::failure::{Failure, Result};
@@ -65,6 +66,15 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 passes: args.passes,
             };
             show(&unlock(&options, progress)?, shown)
+        }
+        Bench::Reencrypt(args) => {
+            let options = ReencryptOptions {
+                underseal: underseal.map_or_else(measured, Ok)?,
+                rounds: args.rounds.into(),
+                directory: args.directory,
+                size: args.size,
+            };
+            show(&reencrypt(&options, progress)?, shown)
         }
         Bench::VhostUser(args) => {
             let options =

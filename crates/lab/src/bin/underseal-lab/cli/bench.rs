@@ -40,6 +40,7 @@ pub(crate) enum Bench {
     Ecryptfs(BenchEcryptfsArgs),
     VhostUser(BenchVhostUserArgs),
     Unlock(BenchUnlockArgs),
+    Reencrypt(BenchReencryptArgs),
 }
 
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
@@ -137,6 +138,20 @@ pub(crate) struct BenchUnlockArgs {
     pub(crate) passes: u32,
 }
 
+/// Reencrypting a closed volume with checksums and with a journal, beside cryptsetup and a bare copy, interleaved
+#[derive(Debug, Args)]
+pub(crate) struct BenchReencryptArgs {
+    /// How often each of them
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// Where the image goes
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// The volume's size
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "2G")]
+    pub(crate) size: u64,
+}
+
 /// Serves zeroed memory without a cipher, for `bench nbd`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -193,5 +208,6 @@ Examples:
   underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
   underseal-lab bench unlock                               needs cryptsetup-bin
+  underseal-lab bench reencrypt                            needs cryptsetup-bin
   underseal-lab bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
   underseal-lab bench ecryptfs                             needs fio, fuse3 and gocryptfs";

@@ -1,0 +1,197 @@
+//! What reencrypting a closed volume takes beside cryptsetup, interleaved, and beside its bytes being read and written once.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::nbd::NbdError as BenchError;
+use crate::place::cannot_make;
+use crate::{Machine, Range};
+
+/// Where LUKS2's data begin.
+const DATA: u64 = 16 << 20;
+const PIECE: usize = 1 << 20;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct ReencryptOptions {
+    /// The command that is measured.
+    pub underseal: PathBuf,
+    /// How often each of them.
+    pub rounds: usize,
+    /// Where the image goes.
+    pub directory: PathBuf,
+    /// Bytes of the volume.
+    pub size: u64,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct ReencryptReport {
+    machine: Machine,
+    size: u64,
+    rows: Vec<Row>,
+}
+
+/// One way of keeping a crash from losing data.
+#[derive(Debug, Serialize)]
+struct Row {
+    resilience: &'static str,
+    bare_s: Range,
+    underseal_s: Range,
+    cryptsetup_s: Range,
+    /// Of the rounds, one by one: how many times as fast as cryptsetup.
+    times: Range,
+}
+
+/// Measures: the same cipher under a new key each time, by the whole program's time. `progress` hears what is being done.
+///
+/// # Errors
+/// When cryptsetup is missing, or a program fails.
+pub fn reencrypt(options: &ReencryptOptions, progress: impl Fn(&str)) -> Result<ReencryptReport, BenchError> {
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    let place = Place::new(options)?;
+    let mut rows = Vec::new();
+    for resilience in ["checksum", "journal"] {
+        let [mut bare, mut ours, mut theirs] = [const { Vec::new() }; 3];
+        for round in 0..options.rounds {
+            progress(&format!("{resilience}: round {} of {}", round + 1, options.rounds));
+            // None always follows the same one.
+            for turn in 0..3 {
+                match (turn + round) % 3 {
+                    0 => bare.push(place.bare()?),
+                    1 => ours.push(run(place.ours(resilience))?),
+                    _ => theirs.push(run(place.theirs(resilience))?),
+                }
+            }
+        }
+        rows.push(Row {
+            resilience,
+            times: Range::of_ratios(&theirs, &ours),
+            bare_s: Range::of(bare),
+            underseal_s: Range::of(ours),
+            cryptsetup_s: Range::of(theirs),
+        });
+    }
+    Ok(ReencryptReport { machine, size: options.size, rows })
+}
+
+/// An image and its passphrase, which are gone when this is dropped.
+struct Place {
+    underseal: PathBuf,
+    image: PathBuf,
+    passphrase: PathBuf,
+    size: u64,
+}
+
+impl Place {
+    fn new(options: &ReencryptOptions) -> Result<Self, BenchError> {
+        let stem = format!("underseal-bench-reencrypt-{}", std::process::id());
+        let path = |end: &str| options.directory.join(format!("{stem}.{end}"));
+        let size = options.size.next_multiple_of(PIECE as u64);
+        let this =
+            Self { underseal: options.underseal.clone(), image: path("img"), passphrase: path("pass"), size };
+        std::fs::write(&this.passphrase, "benchmark").map_err(|e| cannot_make(&this.passphrase, e))?;
+        let mut format = Command::new(&this.underseal);
+        format.arg("format").arg(&this.image).args(["--force", "--size", &(DATA + size).to_string()]);
+        // The passphrase is to cost nothing.
+        format
+            .args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file"])
+            .arg(&this.passphrase);
+        run(format)?;
+        this.fill().map_err(|e| cannot_make(&this.image, e))?;
+        Ok(this)
+    }
+
+    fn open(&self) -> io::Result<File> {
+        File::options().read(true).write(true).open(&self.image)
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let (file, mut piece) = (self.open()?, vec![0; PIECE]);
+        for at in (0..self.size).step_by(PIECE) {
+            // No two pieces are alike; what they decrypt to is noise.
+            piece[..8].copy_from_slice(&at.to_le_bytes());
+            file.write_all_at(&piece, DATA + at)?;
+        }
+        Ok(())
+    }
+
+    /// What no reencryption goes without: all bytes are read, and written to where they were.
+    fn bare(&self) -> Result<f64, BenchError> {
+        let start = Instant::now();
+        let copied = || -> io::Result<()> {
+            let (file, mut piece) = (self.open()?, vec![0; PIECE]);
+            for at in (0..self.size).step_by(PIECE) {
+                file.read_exact_at(&mut piece, DATA + at)?;
+                file.write_all_at(&piece, DATA + at)?;
+            }
+            file.sync_data()
+        };
+        copied().map_err(|e| cannot_make(&self.image, e))?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn ours(&self, resilience: &str) -> Command {
+        let mut command = Command::new(&self.underseal);
+        command.arg("reencrypt").arg(&self.image).arg("--key-file").arg(&self.passphrase);
+        command.args(["--force", "--quiet", "--resilience", resilience]);
+        command
+    }
+
+    fn theirs(&self, resilience: &str) -> Command {
+        let mut command = Command::new("cryptsetup");
+        command.arg("reencrypt").arg(&self.image).arg("--key-file").arg(&self.passphrase);
+        command.args(["--batch-mode", "--force-offline-reencrypt", "--resilience", resilience]);
+        command.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.image);
+        let _ = std::fs::remove_file(&self.passphrase);
+    }
+}
+
+/// Runs a program that must succeed: its seconds.
+fn run(mut command: Command) -> Result<f64, BenchError> {
+    let start = Instant::now();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output
+        .map_err(|e| BenchError::because(format!("cannot run {}", command.get_program().display()), e))?;
+    let took = start.elapsed().as_secs_f64();
+    if output.status.success() {
+        return Ok(took);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(BenchError::new(format!("{}: {}: {}", command.get_program().display(), output.status, said.trim())))
+}
+
+impl fmt::Display for ReencryptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "a closed LUKS2 volume of {} MiB gets a new key: seconds, median of the rounds",
+            self.size >> 20
+        )?;
+        writeln!(
+            f,
+            "{:<10}  {:>15}  {:>9}  {:>10}  {:>28}",
+            "resilience", "read and write", "underseal", "cryptsetup", "times as fast (least .. most)"
+        )?;
+        for row in &self.rows {
+            let times = format!("{:.2} ({:.2} .. {:.2})", row.times.median, row.times.least, row.times.most);
+            let (bare, ours, theirs) = (row.bare_s.median, row.underseal_s.median, row.cryptsetup_s.median);
+            writeln!(f, "{:<10}  {bare:>15.2}  {ours:>9.2}  {theirs:>10.2}  {times:>28}", row.resilience)?;
+        }
+        Ok(())
+    }
+}
