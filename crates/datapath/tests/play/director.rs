@@ -161,6 +161,14 @@ fn cut_power(
     mut rewriter: Option<&mut Rewriter>,
     dice: &mut Dice,
 ) {
+    if let Some(rewriter) = rewriter.as_ref().filter(|_| dice.one_in(2)) {
+        // Amid a step, if there is one before long.
+        let end = Instant::now() + Duration::from_millis(50);
+        while !rewriter.site.writes.load(SeqCst) && Instant::now() < end {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_micros(dice.length(500)));
+    }
     shared.uncertain.store(true, SeqCst);
     if setup.may_fail() {
         rewriter.iter().for_each(|rewriter| rewriter.site.is_off.store(true, SeqCst));

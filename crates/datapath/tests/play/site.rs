@@ -34,6 +34,8 @@ pub(crate) struct Site {
     on: Arc<dyn Device>,
     /// There is no power.
     pub(crate) is_off: AtomicBool,
+    /// A step is written that is not on stable storage.
+    pub(crate) writes: Arc<AtomicBool>,
     kept: Mutex<Kept>,
 }
 
@@ -85,7 +87,12 @@ impl Site {
         let kept = Kept { form, job: None, over: None, dice, sums: Sums::default() };
         let [data, on] = devices else { panic!("two devices") };
         let (data, on) = (data.clone(), on.clone());
-        Self { setup: setup.clone(), data, on, is_off: AtomicBool::new(false), kept: Mutex::new(kept) }
+        let (setup, kept) = (setup.clone(), Mutex::new(kept));
+        Self { setup, data, on, is_off: AtomicBool::new(false), writes: Arc::default(), kept }
+    }
+
+    fn ways(&self) -> (Way, Way) {
+        (Way::new(&self.data, self.writes.clone()), Way::new(&self.on, Arc::default()))
     }
 
     pub(crate) fn sums(&self) -> Sums {
@@ -101,7 +108,7 @@ impl Site {
     /// # Panics
     /// When it fails where nothing fails, or with anything but an I/O error.
     pub(crate) fn work(&self, mapping: &Arc<Mapping>, pace: &Arc<Pace>) {
-        let (data, on) = (Way::new(&self.data), Way::new(&self.on));
+        let (data, on) = self.ways();
         let sector = SectorSize::new(self.setup.sector).unwrap();
         let users = match Users::new(mapping.clone(), sector, pace.clone(), LONG) {
             Err(e) if e.kind() == ErrorKind::Busy => return,
@@ -233,7 +240,7 @@ impl Site {
     }
 
     fn opened(&self, kept: &mut Kept) -> Result<Volume> {
-        let (data, on) = (Way::new(&self.data), Way::new(&self.on));
+        let (data, on) = self.ways();
         if kept.job.is_some() {
             let found = self.found(kept, &on)?;
             let job = kept.job.as_mut().unwrap();

@@ -1,6 +1,7 @@
 //! A device as a reencryption writes to it, and to its state: any bytes, one request at a time.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use underseal_device::{Blocking, Device};
@@ -10,13 +11,15 @@ pub(crate) struct Way {
     device: Arc<dyn Device>,
     blocking: Mutex<Blocking>,
     block: u64,
+    /// Something was written and not synced.
+    writes: Arc<AtomicBool>,
 }
 
 impl Way {
-    pub(crate) fn new(device: &Arc<dyn Device>) -> Self {
+    pub(crate) fn new(device: &Arc<dyn Device>, writes: Arc<AtomicBool>) -> Self {
         let blocking = Mutex::new(Blocking::new(&**device).unwrap());
         let block = u64::from(device.geometry().block.max(512));
-        Self { device: device.clone(), blocking, block }
+        Self { device: device.clone(), blocking, block, writes }
     }
 
     /// The whole blocks around so many bytes, and where these begin in them.
@@ -51,6 +54,7 @@ impl ReadAt for Way {
 impl Target for Way {
     fn write_all_at(&self, new: &[u8], offset: u64) -> io::Result<()> {
         let (from, mut bytes, at) = self.around(offset, new.len())?;
+        self.writes.store(true, SeqCst);
         let mut blocking = self.blocking.lock().unwrap();
         if bytes.len() > new.len() {
             blocking.read(from, &mut bytes).map_err(io::Error::other)?;
@@ -60,7 +64,9 @@ impl Target for Way {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.blocking.lock().unwrap().flush().map_err(io::Error::other)
+        let flushed = self.blocking.lock().unwrap().flush().map_err(io::Error::other);
+        self.writes.store(false, SeqCst);
+        flushed
     }
 
     fn set_len(&self, _size: u64) -> io::Result<()> {
