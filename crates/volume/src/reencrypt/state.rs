@@ -216,3 +216,6 @@ impl Ledger for StateLedger<'_> {
 fn within(e: Error) -> Error {
     e.within("the state file")
 }
+
+#[cfg(test)]
+mod tests;

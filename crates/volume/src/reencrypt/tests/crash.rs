@@ -69,7 +69,8 @@ impl Case {
             Err(e) => {
                 // It was not there yet.
                 assert!(matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader), "{what}: {e}");
-                assert!(disks.bytes()[..self.data as usize] == self.before[..self.data as usize], "{what}");
+                let data = usize::try_from(self.data).unwrap();
+                assert!(disks.bytes()[..data] == self.before[..data], "{what}");
                 return false;
             }
         };

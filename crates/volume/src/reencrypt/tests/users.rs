@@ -30,10 +30,13 @@ impl Random {
     }
 
     pub(super) fn below(&self, end: u64) -> u64 {
-        let next =
-            self.0.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0.set(next);
-        (next >> 33) % end.max(1)
+        // SplitMix64.
+        self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let mut mixed = self.0.get();
+        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
+            mixed = (mixed ^ (mixed >> shift)).wrapping_mul(factor);
+        }
+        (mixed ^ (mixed >> 31)) % end.max(1)
     }
 }
 
@@ -97,7 +100,7 @@ impl<'a> Users<'a> {
             return;
         }
         let len = usize::try_from(range.end - range.start).unwrap();
-        let bytes: Vec<u8> = (0..len).map(|_| self.random.below(256) as u8).collect();
+        let bytes: Vec<u8> = (0..len).map(|_| self.random.below(256).to_le_bytes()[0]).collect();
         write(&self.volume.borrow(), &Quiet(self.disk), start, &bytes);
         let at = usize::try_from(start).unwrap();
         self.model.borrow_mut()[at..at + len].copy_from_slice(&bytes);
