@@ -8,15 +8,27 @@ use std::time::{Duration, Instant};
 use play::dice::{Dice, seed};
 use play::round::Setup;
 
-#[test]
-fn volumes_are_disks_whatever_changes_and_fails() {
+/// Rounds one after the other, of those that are wanted.
+fn play(seconds: u64, is_wanted: impl Fn(&Setup) -> bool) {
     let seed = seed();
     eprintln!("--seed {seed}");
     let mut dice = Dice::new(seed);
-    let end = Instant::now() + Duration::from_secs(12);
+    let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         let setup = Setup::new(dice.next());
-        eprintln!("{setup}");
-        setup.play(Path::new(env!("CARGO_TARGET_TMPDIR")), Duration::from_millis(700));
+        if is_wanted(&setup) {
+            eprintln!("{setup}");
+            setup.play(Path::new(env!("CARGO_TARGET_TMPDIR")), Duration::from_millis(700));
+        }
     }
+}
+
+#[test]
+fn volumes_are_disks_whatever_changes_and_fails() {
+    play(12, |_| true);
+}
+
+#[test]
+fn volumes_are_disks_while_they_are_reencrypted() {
+    play(12, |setup| setup.rewrites);
 }

@@ -1,7 +1,8 @@
 //! Plays volumes against models of their disks, with faults and changes of everything, for as long as it is told.
 //!
 //! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`; `--round N` plays one round of
-//! a failure again: its threads may meet in another order. `--lower NbdShared` plays over one kind of device only.
+//! a failure again: its threads may meet in another order. `--lower NbdShared` plays over one kind of device only,
+//! `--reencrypt 1` only rounds in which the volume is reencrypted.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -16,6 +17,7 @@ use play::round::{Played, Setup};
 fn main() {
     let mut words = std::env::args().skip(1);
     let (mut seconds, mut first, mut round, mut each, mut lower) = (60, seed(), None, 5, None);
+    let mut rewrites = None;
     while let Some(word) = words.next() {
         let text = words.next();
         let value = text.as_ref().and_then(|text| text.parse::<u64>().ok());
@@ -25,9 +27,11 @@ fn main() {
             ("--each", Some(value)) => each = value,
             ("--seed", Some(value)) => first = value,
             ("--round", Some(value)) => round = Some(value),
+            ("--reencrypt", Some(value)) => rewrites = Some(value != 0),
             _ => {
                 eprintln!(
-                    "usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS] [--lower DEVICE]"
+                    "usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS] [--lower DEVICE] \
+                     [--reencrypt 0|1]"
                 );
                 std::process::exit(2);
             }
@@ -40,7 +44,10 @@ fn main() {
     let mut sum = Played::default();
     println!("--seed {first} --seconds {seconds}");
     for number in 1.. {
-        let wanted = |setup: &Setup| lower.as_ref().is_none_or(|name| *name == format!("{:?}", setup.device));
+        let wanted = |setup: &Setup| {
+            lower.as_ref().is_none_or(|name| *name == format!("{:?}", setup.device))
+                && rewrites.is_none_or(|wanted| wanted == setup.rewrites)
+        };
         let mut rounds = std::iter::repeat_with(|| Setup::new(round.unwrap_or_else(|| dice.next())));
         // Of any thousand there are some over each device.
         let setup = rounds.by_ref().take(1000).find(wanted).expect("there is such a device");
@@ -50,6 +57,7 @@ fn main() {
         sum.checked += played.checked;
         sum.changes += played.changes;
         sum.cuts += played.cuts;
+        sum.reencryptions.add(played.reencryptions);
         println!("         {played:?}");
         if begun.elapsed() >= Duration::from_secs(seconds) {
             break;

@@ -1,5 +1,6 @@
 //! Changes everything that can be changed while the players play.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -12,24 +13,33 @@ use underseal_volume::Volume;
 
 use super::dice::Dice;
 use super::disk::tick;
-use super::round::{Setup, Shared};
+use super::rewriter::Rewriter;
+use super::round::{Devices, Setup, Shared};
+use super::site::Site;
 
 /// More than any request takes, on a busy machine too.
 const LONG: Duration = Duration::from_secs(120);
+
+/// The disk is full.
+const FULL: Fault = Fault::Error(28);
 
 /// Directs a round. How many policies and power cuts there were.
 pub(crate) fn direct(
     setup: &Setup,
     shared: &Shared,
-    mapping: &Arc<Mapping>,
-    controls: &[Arc<FaultControl>],
+    mut rewriter: Option<Rewriter>,
+    devices: &Devices,
     until: Instant,
 ) -> (u64, u64) {
     let mut dice = Dice::of(setup.seed, 1);
     let (mut changes, mut cuts) = (0, 0);
-    change(setup, mapping, &mut dice);
+    change(setup, &shared.mapping(), &mut dice);
     while Instant::now() < until && !shared.stop.load(SeqCst) {
         thread::sleep(Duration::from_micros(dice.length(20_000)));
+        let mapping = &shared.mapping();
+        if let Some(rewriter) = &mut rewriter {
+            rewriter.direct(mapping, &mut dice);
+        }
         match dice.below(100) {
             0..60 => {
                 change(setup, mapping, &mut dice);
@@ -37,18 +47,25 @@ pub(crate) fn direct(
             }
             60..75 => suspend(setup, shared, mapping, &mut dice),
             75..85 if setup.faults => {
-                controls.iter().for_each(|control| inject(control, &mut dice));
+                devices.controls.iter().for_each(|control| inject(control, &mut dice));
             }
-            85..90 if setup.cache => {
-                cut_power(setup, shared, controls);
+            85..90 if setup.cache || setup.rewrites => {
+                cut_power(setup, shared, devices, rewriter.as_mut(), &mut dice);
                 cuts += 1;
             }
-            90..95 => claim(setup, mapping, &mut dice),
+            90..95 if !setup.rewrites => claim(setup, mapping, &mut dice),
             _ => {
                 let stats = mapping.stats();
                 assert!(stats.in_flight <= u64::from(setup.queue.depth) * (setup.threads + 1) * 2);
             }
         }
+    }
+    if let Some(rewriter) = rewriter.as_mut().filter(|_| !shared.stop.load(SeqCst)) {
+        devices.controls.iter().for_each(|control| control.clear());
+        rewriter.finish(&shared.mapping());
+        assert_eq!(shared.mapping().volume().unwrap().segments().len(), 1);
+        // As one finds it who comes later.
+        cut_power(setup, shared, devices, Some(rewriter), &mut dice);
     }
     (changes, cuts)
 }
@@ -82,17 +99,20 @@ pub(crate) fn policy(dice: &mut Dice) -> Policy {
 
 fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
     let refused = |e: underseal_datapath::Error| e.kind();
-    assert_eq!(mapping.wipe_key().map_err(refused), Err(ErrorKind::NotSuspended));
+    // While it is reencrypted its keys are not to be changed.
+    if !setup.rewrites {
+        assert_eq!(mapping.wipe_key().map_err(refused), Err(ErrorKind::NotSuspended));
+    }
     let begun = tick(&shared.clock);
     match mapping.suspend(LONG) {
         // It flushes, for everybody.
         Ok(()) => shared.has_flushed(begun),
         // The flush: the volume runs on.
-        Err(e) if setup.may_fail() && e.kind() == ErrorKind::Lower => return,
+        Err(e) if setup.may_fail() && [ErrorKind::Lower, ErrorKind::NoSpace].contains(&e.kind()) => return,
         Err(e) => panic!("{e}"),
     }
     assert!(mapping.is_suspended());
-    if dice.one_in(2) {
+    if !setup.rewrites && dice.one_in(2) {
         mapping.wipe_key().unwrap();
         assert_eq!(mapping.resume().map_err(refused), Err(ErrorKind::NoKey));
         mapping.replace_volume(setup.volume(1)).unwrap();
@@ -123,7 +143,8 @@ fn inject(control: &FaultControl, dice: &mut Dice) {
     let some = |dice: &mut Dice| dice.pick(&[0.0, 0.01, 0.1]);
     let delay = Fault::Delay(Duration::from_micros(dice.length(2000)));
     let writes = [Kind::Read, Kind::Write, Kind::Flush, Kind::Zero, Kind::Discard];
-    for (fault, chance) in [(delay, 0.1), (Fault::EIO, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)] {
+    let faults = [(delay, 0.1), (Fault::EIO, 0.0), (FULL, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)];
+    for (fault, chance) in faults {
         let chance = if chance > 0.0 { chance } else { some(dice) };
         if dice.one_in(2) && chance > 0.0 {
             control.add(Rule::new(fault).on(dice.pick(&writes)).chance(chance));
@@ -131,18 +152,65 @@ fn inject(control: &FaultControl, dice: &mut Dice) {
     }
 }
 
-/// The order matters: what is in flight when the power goes ends before it comes back.
-fn cut_power(setup: &Setup, shared: &Shared, controls: &[Arc<FaultControl>]) {
-    shared.uncertain.store(true, SeqCst);
-    for control in controls {
-        control.power_cut().unwrap();
+/// The order matters: what is in flight when the power goes ends before it comes back. Where nothing may fail, the volume is only
+/// closed and opened again.
+fn cut_power(
+    setup: &Setup,
+    shared: &Shared,
+    devices: &Devices,
+    mut rewriter: Option<&mut Rewriter>,
+    dice: &mut Dice,
+) {
+    if let Some(rewriter) = rewriter.as_ref().filter(|_| dice.one_in(2)) {
+        // Amid a step, if there is one before long.
+        let end = Instant::now() + Duration::from_millis(50);
+        while !rewriter.site.writes.load(SeqCst) && Instant::now() < end {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_micros(dice.length(500)));
     }
+    shared.uncertain.store(true, SeqCst);
+    if setup.may_fail() {
+        rewriter.iter().for_each(|rewriter| rewriter.site.is_off.store(true, SeqCst));
+        devices.go_off(dice.one_in(2));
+    }
+    rewriter.iter_mut().for_each(|rewriter| rewriter.stop());
     shared.drained.store(0, SeqCst);
     shared.cuts.fetch_add(1, SeqCst);
     while shared.drained.load(SeqCst) < setup.threads && !shared.stop.load(SeqCst) {
         thread::sleep(Duration::from_millis(1));
     }
-    controls.iter().for_each(|control| control.power_on());
+    devices.go_on();
+    if let Some(rewriter) = rewriter {
+        rewriter.site.is_off.store(false, SeqCst);
+        let volume = reopen(setup, &rewriter.site, devices, dice);
+        shared.set_mapping(setup.open(volume, devices));
+    }
     shared.uncertain.store(false, SeqCst);
     shared.restored.fetch_add(1, SeqCst);
+}
+
+/// Opens the volume as it stands. That may fail too, and be cut.
+fn reopen(setup: &Setup, site: &Site, devices: &Devices, dice: &mut Dice) -> Volume {
+    for attempt in 0.. {
+        if attempt > 3 {
+            devices.controls.iter().for_each(|control| control.clear());
+        }
+        let cuts = setup.may_fail() && dice.one_in(3);
+        let opened = thread::scope(|scope| {
+            let opening = scope.spawn(|| site.open());
+            if cuts {
+                thread::sleep(Duration::from_micros(dice.length(5000)));
+                devices.go_off(dice.one_in(2));
+            }
+            opening.join().unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        devices.go_on();
+        match opened {
+            Ok(volume) if !cuts => return volume.with_discards(setup.discards),
+            Err(e) if !setup.may_fail() => panic!("{e}"),
+            _ => {}
+        }
+    }
+    unreachable!("it tries for ever")
 }

@@ -10,6 +10,7 @@ use underseal_device_lab::{ModelDevice, Profile, StripeDevice, ZonedDevice};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 use super::dice::Dice;
+use super::forms::ROOM;
 use super::round::Setup;
 use super::server::{Behaviour, Server};
 
@@ -59,7 +60,7 @@ pub(crate) struct Place {
 impl Place {
     /// The round's device of this number.
     pub(crate) fn new(setup: &Setup, folder: &Path, number: u64) -> Self {
-        let size = setup.size + (1 << 20);
+        let size = setup.size + ROOM;
         let ram = || -> Arc<dyn Device> { Arc::new(RamDevice::new(size)) };
         let on = |device| Self { device, _server: None, _folder: None };
         let file = |parent: &Path, direct| {

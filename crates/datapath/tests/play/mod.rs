@@ -7,6 +7,9 @@
 //!     |     hot       blocks that all of them write, none of which may be half of one write and half of another
 //!     |     zones     the player of a volume that is written in sequence
 //!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
+//!     |     rewriter  has the volume reencrypted, and its operator
+//!     |     site      what that thread does, and what a process finds that comes after a crash
+//!     |     forms     what a volume is reencrypted from and to, in which way
 //!     +-- watchdog  ends the process, with the seed, when nothing moves any more
 //! ```
 
@@ -15,10 +18,14 @@
 pub(crate) mod dice;
 mod director;
 mod disk;
+mod forms;
 mod hot;
 mod lower;
 mod player;
+mod rewriter;
 pub(crate) mod round;
 #[path = "../../../device/tests/server/mod.rs"]
 mod server;
+mod site;
+mod way;
 mod zones;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,15 @@ use super::dice::Dice;
 use super::director::direct;
 use super::lower::{Lower, Place, ZONE};
 use super::player::Player;
+use super::rewriter::Rewriter;
+use super::site::{Site, Sums};
 use super::zones;
 
 /// After so long without any progress the process ends.
 const HANGS: Duration = Duration::from_secs(240);
 
 /// The first does not spread what it encrypts over the sector, the others do.
-const CIPHERS: [(&str, u8); 4] = [
+pub(crate) const CIPHERS: [(&str, u8); 4] = [
     ("aes-xts-plain64", 64),
     ("aes-cbc-essiv:sha256", 32),
     ("xchacha12,aes-adiantum-plain64", 32),
@@ -57,6 +59,8 @@ pub(crate) struct Setup {
     pub(crate) faults: bool,
     /// The device has a volatile cache, and its power is cut.
     pub(crate) cache: bool,
+    /// It is reencrypted, again and again, and then it is one segment; its state lies on the other device.
+    pub(crate) rewrites: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +71,46 @@ pub(crate) enum Engine {
     LosingDma,
 }
 
+/// The lower devices of a round, and what makes them fail.
+pub(crate) struct Devices {
+    all: Vec<Arc<dyn Device>>,
+    pub(crate) controls: Vec<Arc<FaultControl>>,
+}
+
+impl Devices {
+    fn new(setup: &Setup, places: &[Place]) -> Self {
+        let faulty = |place: &Place| {
+            if setup.cache {
+                // Larger blocks would take a write that was flushed back with a neighbour that was not.
+                FaultDevice::with_volatile_cache(place.device.clone(), setup.seed, 512)
+            } else {
+                FaultDevice::new(place.device.clone(), setup.seed)
+            }
+        };
+        let devices: Vec<FaultDevice> = places.iter().map(faulty).collect();
+        let controls = devices.iter().map(FaultDevice::control).collect();
+        let all = devices.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect();
+        Self { all, controls }
+    }
+
+    /// The power goes: of one after the other, either of them first.
+    pub(crate) fn go_off(&self, backwards: bool) {
+        let mut controls: Vec<_> = self.controls.iter().collect();
+        if backwards {
+            controls.reverse();
+        }
+        controls.into_iter().for_each(|control| control.power_cut().unwrap());
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.controls.iter().for_each(|control| control.power_on());
+    }
+}
+
 /// What the threads of a round share.
 #[derive(Default)]
 pub(crate) struct Shared {
+    mapping: Mutex<Option<Arc<Mapping>>>,
     pub(crate) stop: AtomicBool,
     /// The power is being cut: what was read just now may be from before or after.
     pub(crate) uncertain: AtomicBool,
@@ -90,6 +131,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The volume, as it was opened last.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        self.mapping.lock().unwrap().clone().expect("it is open")
+    }
+
+    pub(crate) fn set_mapping(&self, mapping: Arc<Mapping>) {
+        *self.mapping.lock().unwrap() = Some(mapping);
+    }
+
     /// A flush that was submitted at this time has succeeded.
     pub(crate) fn has_flushed(&self, begun: u64) {
         self.flushed.fetch_max(begun, SeqCst);
@@ -103,6 +153,7 @@ pub(crate) struct Played {
     pub(crate) checked: u64,
     pub(crate) changes: u64,
     pub(crate) cuts: u64,
+    pub(crate) reencryptions: Sums,
 }
 
 impl Setup {
@@ -119,7 +170,9 @@ impl Setup {
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
         // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
-        let keeps_apart = !zoned && !faults && !cache && (second != CIPHERS[0] || block < sector);
+        let rewrites = !zoned && dice.clone().one_in(2);
+        let spreads = second != CIPHERS[0] && !rewrites;
+        let keeps_apart = !zoned && !faults && !cache && (spreads || block < sector);
         let hot = if keeps_apart { 8 * u64::from(sector) } else { 0 };
         Self {
             seed,
@@ -146,6 +199,7 @@ impl Setup {
             discards: zoned || dice.one_in(2),
             faults,
             cache,
+            rewrites,
         }
     }
 
@@ -204,6 +258,15 @@ impl Setup {
         Volume::new(segments).unwrap().with_discards(self.discards)
     }
 
+    /// Opens a volume on its devices.
+    pub(crate) fn open(&self, volume: Volume, devices: &Devices) -> Arc<Mapping> {
+        let mapping = Mapping::over(volume, devices.all.clone()).unwrap();
+        let mapping = mapping.with_sectors(SectorSize::new(self.sector).unwrap());
+        let mapping = mapping.with_block(self.block).unwrap().with_accelerator(self.engine());
+        assert_eq!(mapping.block(), self.block, "{self}");
+        Arc::new(mapping)
+    }
+
     fn engine(&self) -> Arc<dyn Accelerator> {
         let faults = match self.engine {
             Engine::Pool => return Arc::new(SoftwarePool::new(2, 4).unwrap()),
@@ -227,30 +290,20 @@ impl Setup {
     /// When the volume was not a disk.
     pub(crate) fn play(&self, folder: &Path, time: Duration) -> Played {
         let places: Vec<Place> = (0..2).map(|number| Place::new(self, folder, number)).collect();
-        let devices: Vec<FaultDevice> = places
-            .iter()
-            .map(|place| {
-                if self.cache {
-                    // Larger blocks would take a write that was flushed back with a neighbour that was not.
-                    FaultDevice::with_volatile_cache(place.device.clone(), self.seed, 512)
-                } else {
-                    FaultDevice::new(place.device.clone(), self.seed)
-                }
-            })
-            .collect();
-        let controls: Vec<Arc<FaultControl>> = devices.iter().map(FaultDevice::control).collect();
-        let devices = devices.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect();
-        let mapping = Mapping::over(self.volume(1), devices).unwrap();
-        let mapping = mapping.with_block(self.block).unwrap().with_accelerator(self.engine());
-        let mapping = Arc::new(mapping);
-        assert_eq!(mapping.block(), self.block, "{self}");
+        let devices = Devices::new(self, &places);
+        let site = self.rewrites.then(|| Arc::new(Site::new(self, &devices.all)));
+        let volume = match &site {
+            Some(site) => site.open().unwrap().with_discards(self.discards),
+            None => self.volume(1),
+        };
         let shared = Shared::default();
+        shared.set_mapping(self.open(volume, &devices));
         let mut played = Played::default();
         let result = thread::scope(|scope| {
-            scope.spawn(|| watch(self, &shared, &mapping));
+            scope.spawn(|| watch(self, &shared));
             let players: Vec<_> = (0..self.threads)
                 .map(|number| {
-                    let (mapping, shared) = (mapping.clone(), &shared);
+                    let (mapping, shared) = (shared.mapping(), &shared);
                     scope.spawn(move || {
                         let play = || match self.is_zoned() {
                             true => zones::play(self, shared, &mapping, number),
@@ -263,13 +316,12 @@ impl Setup {
                 })
                 .collect();
             let directed = catch_unwind(AssertUnwindSafe(|| {
-                direct(self, &shared, &mapping, &controls, Instant::now() + time)
+                let rewriter = site.clone().map(Rewriter::new);
+                direct(self, &shared, rewriter, &devices, Instant::now() + time)
             }));
-            let _ = mapping.resume();
-            controls.iter().for_each(|control| {
-                control.clear();
-                control.power_on();
-            });
+            let _ = shared.mapping().resume();
+            devices.controls.iter().for_each(|control| control.clear());
+            devices.go_on();
             shared.stop.store(true, SeqCst);
             let mut result = directed.map(|(changes, cuts)| (played.changes, played.cuts) = (changes, cuts));
             for player in players {
@@ -286,9 +338,11 @@ impl Setup {
         });
         if let Err(panic) = result {
             eprintln!("failed: {self}");
+            site.iter().for_each(|site| eprintln!("reencryption: {site}"));
             resume_unwind(panic);
         }
-        let stats = mapping.stats();
+        played.reencryptions = site.map(|site| site.sums()).unwrap_or_default();
+        let stats = shared.mapping().stats();
         assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
         assert_eq!(stats.backlog.bytes, 0, "{self}");
         played
@@ -302,7 +356,7 @@ impl fmt::Display for Setup {
 }
 
 /// Ends the process when nothing moves: a thread that waits for ever cannot be stopped otherwise.
-fn watch(setup: &Setup, shared: &Shared, mapping: &Mapping) {
+fn watch(setup: &Setup, shared: &Shared) {
     let (mut seen, mut since) = (0, Instant::now());
     loop {
         let progress = shared.progress.load(SeqCst);
@@ -313,6 +367,7 @@ fn watch(setup: &Setup, shared: &Shared, mapping: &Mapping) {
             (seen, since) = (progress, Instant::now());
         }
         if since.elapsed() > HANGS {
+            let mapping = shared.mapping();
             eprintln!("nothing moves any more: {setup}\n{} {:?}", mapping.policy(), mapping.stats());
             std::process::exit(70);
         }

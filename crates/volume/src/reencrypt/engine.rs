@@ -10,6 +10,7 @@
 //!   5  sync the data             -       x           x          x
 //!   6  record: done              -       x           x          x       the ledger syncs
 //! ```
+//! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced with row 2.
 //! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
 //! Without protection rows 5 and 6 come once, where it stops.
 
@@ -73,6 +74,8 @@ pub fn run(
     let work = Work::new(data, &plan, options);
     let mut engine = Engine { work, ledger, foreground, options, progress, unkept: false };
     engine.recover()?;
+    // What was written before this began may be in memory only.
+    engine.settle(plan.protection)?;
     let outcome = engine.steps();
     let kept = engine.keep();
     let outcome = outcome.and_then(|outcome| kept.map(|()| outcome))?;
@@ -190,7 +193,15 @@ impl<'a> Engine<'a> {
             }
             self.ledger.write_area(step.guard_len(piece.start), &made.guard)?;
         }
+        if self.foreground.writes() {
+            self.settle(step.protection)?;
+        }
         self.ledger.sync_area()
+    }
+
+    /// Bytes that checksums are of must not be lost: they would fit nothing that is found then.
+    fn settle(&self, protection: Protection) -> Result<()> {
+        if let Protection::Checksum { .. } = protection { storage::sync(self.work.data) } else { Ok(()) }
     }
 
     /// Row 4: the new bytes go to their place. A step that is longer than what is held in memory is read again.

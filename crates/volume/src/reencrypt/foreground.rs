@@ -15,6 +15,12 @@ pub trait Foreground {
     /// Whether the next step's range may be claimed, and read, while the one before is still held. It is faster so.
     fn claims_ahead(&self) -> bool;
 
+    /// Whether somebody else writes. What was written to a range before it was claimed may be lost with the power then, so that it is not
+    /// what its checksums are of: it is synced before they are relied on.
+    fn writes(&self) -> bool {
+        true
+    }
+
     /// How long the next step may be, in bytes; steps that cannot be so short are as short as they can.
     fn longest(&self) -> u64 {
         u64::MAX
@@ -58,6 +64,10 @@ impl Foreground for Alone {
 
     fn claims_ahead(&self) -> bool {
         true
+    }
+
+    fn writes(&self) -> bool {
+        false
     }
 
     fn pace(&self, _done: u64, _left: u64) -> Pace {

@@ -4,6 +4,7 @@ mod crash;
 mod engine;
 mod faults;
 mod plan;
+mod unsynced;
 mod users;
 
 use std::sync::Arc;

@@ -133,6 +133,10 @@ impl Foreground for Watched {
         self.pace.rate() == Rate::Full
     }
 
+    fn writes(&self) -> bool {
+        false
+    }
+
     fn longest(&self) -> u64 {
         self.longest.load(Ordering::Relaxed)
     }
