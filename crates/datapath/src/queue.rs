@@ -99,6 +99,8 @@ pub struct Queue {
     writes: Claims<u32>,
     /// Slots that may begin, because what they waited for is over.
     runnable: VecDeque<u32>,
+    /// Slots that need memory which others have: they try again whenever something may have come back.
+    starved: VecDeque<u32>,
     order: Order,
     adaptive: Adaptive,
     jobs: Jobs,
@@ -161,6 +163,7 @@ impl Queue {
             paused: VecDeque::with_capacity(depth),
             writes: Claims::new(depth),
             runnable: VecDeque::with_capacity(depth),
+            starved: VecDeque::new(),
             order: Order::new(count as usize),
             adaptive: Adaptive::new(count as usize),
             jobs: Jobs::new(for_jobs),
@@ -370,6 +373,11 @@ impl Queue {
 
     /// Lets go on what was waiting for what has ended.
     fn settle(&mut self) {
+        for _ in 0..self.starved.len() {
+            if let Some(index) = self.starved.pop_front() {
+                self.run(index);
+            }
+        }
         loop {
             while let Some(index) = self.runnable.pop_front() {
                 self.take_lock(index);
@@ -435,13 +443,16 @@ pub struct Full;
 
 impl Drop for Queue {
     /// Waits for what the lower device and other threads have, so that nothing writes to memory that is gone. What waits
-    /// for a suspended volume is given up.
+    /// for a suspended volume, or for memory that is gone with its user, is given up.
     ///
     /// When this thread panics, it may be amid a request that will never end: then nothing is waited for. The channels
     /// see to it that memory which the kernel may write to stays.
     fn drop(&mut self) {
         let panics = std::thread::panicking();
-        while !panics && self.requests as usize > self.paused.len() && self.wait().is_ok() {
+        while !panics
+            && self.requests as usize > self.paused.len() + self.starved.len()
+            && self.wait().is_ok()
+        {
             self.ready.clear();
         }
         for index in self.slots.locked() {

@@ -94,6 +94,7 @@ impl Queue {
                 self.write_zeros_instead(index, fast)
             }
             (Op::ZeroBelow { punch, .. }, _) => self.start(index, device, Io::Zero { offset, len, punch }),
+            (Op::WriteZeros, None) => self.write_zeros_instead(index, false),
             (Op::WriteZeros, Some(mut buffer)) => {
                 buffer[piece.range()].fill(0);
                 match piece.encrypt(volume, &mut buffer, piece.range()) {
@@ -217,8 +218,11 @@ impl Queue {
         }
         let slot = self.slots.get(index);
         let len = slot.end - slot.at;
-        let Some(buffer) = self.zeros(len) else {
-            return Step::Failed(Error::new(ErrorKind::NoSpace, "no memory to write zeros from"));
+        // It came without: nothing was to be written then.
+        let Some(buffer) = self.zeros(len).or_else(|| self.zeros(self.mapping.sector().into())) else {
+            self.slots.get(index).op = Op::WriteZeros;
+            self.starved.push_back(index);
+            return Step::Pending;
         };
         let slot = self.slots.get(index);
         (slot.op, slot.stage) = (Op::WriteZeros, Stage::Ready(Some(buffer)));

@@ -105,6 +105,46 @@ fn queues_of_short_requests_have_memory_for_whole_sectors_and_zeros() {
 }
 
 #[test]
+fn zeros_that_have_to_be_written_after_all_wait_for_memory() {
+    let null = "cipher_null-ecb".parse().unwrap();
+    let cipher = build(&null, &Key::zeroed(0).unwrap(), SectorSize::S512).unwrap();
+    let device = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
+    // The device says that it can zero, and then that it cannot.
+    let unsupported = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+    device.control().add(Rule::new(Fault::Error(unsupported)).on(Kind::Zero));
+    let mapping = Arc::new(Mapping::new(volume(cipher), Arc::new(device)).unwrap());
+    let mut queue = Queue::open(mapping, QueueOptions { depth: 4, max_request: 512 }).unwrap();
+    submit_write(&mut queue, 0, 0, 512, 1);
+    succeed(&mut queue);
+    let (mut held, mut len) = (Vec::new(), 4 << 20);
+    while len >= 512 {
+        match queue.alloc(len) {
+            Some(buffer) => held.push(buffer),
+            None => len /= 2,
+        }
+    }
+    let zeroes = Request::WriteZeroes { offset: 0, len: 4 << 20, durable: false, punch: false, fast: false };
+    queue.submit(0, zeroes).expect("it comes without memory");
+    for _ in 0..10 {
+        queue.poll().unwrap();
+        assert!(queue.next_completion().is_none(), "nothing has come back yet");
+    }
+    held.into_iter().for_each(|buffer| queue.free(buffer));
+    succeed(&mut queue);
+    assert!(read(&mut queue, 0, 512).iter().all(|byte| *byte == 0));
+
+    // A queue that ends takes it along.
+    let taken = queue.alloc(1 << 20).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| queue.alloc(512)).collect();
+    queue
+        .submit(1, Request::WriteZeroes { offset: 0, len: 512, durable: false, punch: false, fast: false })
+        .unwrap();
+    queue.poll().unwrap();
+    drop(queue);
+    drop((taken, held));
+}
+
+#[test]
 fn a_sector_is_not_read_while_a_part_of_it_is_written() {
     let key = Key::new(&(0..32).collect::<Vec<u8>>()).unwrap();
     let cipher =
