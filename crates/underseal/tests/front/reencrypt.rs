@@ -15,7 +15,7 @@ fn a_volume_gets_another_key_and_opens_in_both() {
     for options in [
         &["--resilience", "journal"][..],
         &["--cipher", "aes-cbc-essiv:sha256", "--key-size", "256"],
-        &["--sector-size", "4096", "--keep-key"],
+        &["--sector-size", "512", "--keep-key"],
         &["--resilience", "none", "--hotzone-size", "1M"],
     ] {
         let pair = formatted();
@@ -28,6 +28,9 @@ fn a_volume_gets_another_key_and_opens_in_both() {
 #[test]
 fn each_goes_on_with_what_the_other_began() {
     let pair = formatted();
+    // Nothing would change.
+    let same = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--keep-key"];
+    assert!(!pair.agree(&same, "secret\n").ours.status.success());
     let begin =
         [&["reencrypt", "-q", "--init-only", "disk", "--force-offline-reencrypt"][..], &CHEAP].concat();
     pair.succeed(&begin, "secret\n");

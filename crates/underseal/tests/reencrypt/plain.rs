@@ -48,3 +48,37 @@ fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
     run(&mut reencrypt(&volume, &format!("--decrypt --header {}", text(&header))));
     assert_same(&std::fs::read(&image).unwrap()[..data], &plain, "decrypted");
 }
+
+#[test]
+fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
+    let data = 20 << 20;
+    let plain = bytes(support::seed("an_encryption_that_is_killed_as_it_begins"), data);
+    for turn in 0..8 {
+        let scratch = Scratch::new();
+        let image = scratch.file("image", &plain);
+        std::fs::File::options()
+            .write(true)
+            .open(&image)
+            .unwrap()
+            .set_len((data + (32 << 20)) as u64)
+            .unwrap();
+        let volume = Volume::at(&scratch, "image");
+        let cheap = CHEAP_PBKDF2.join(" ");
+        let begin = format!("--encrypt --reduce-device-size 32M --force {cheap}");
+        let mut child = reencrypt(&volume, &begin).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20 + turn * 25));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let on = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+        if on.code != Some(0) {
+            // Nothing was begun, or all is over.
+            let untouched = std::fs::read(&image).unwrap()[..data] == plain;
+            assert!(untouched || on.err.contains("no reencryption is under way"), "{turn}: {on:?}");
+            if untouched {
+                run(&mut reencrypt(&volume, &begin));
+            }
+        }
+        assert!(!scratch.path("image.luks-header").exists());
+        assert_same(&volume.read(0, data), &plain, "encrypted");
+    }
+}

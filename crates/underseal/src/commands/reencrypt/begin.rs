@@ -9,12 +9,13 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use underseal_cipher::{Key, SectorSize};
+use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
 use underseal_volume::reencrypt::{Direction, Protection};
 use underseal_volume::{Hash, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
-pub(super) use self::encrypt::encrypt;
+pub(super) use self::encrypt::{bring_header, encrypt};
 use super::keys::{self, Known};
 use crate::cli::{ReencryptArgs, Resilience, Way};
 use crate::error::{Error, Result};
@@ -103,6 +104,19 @@ fn luks2_of(header: Header, name: &Path) -> Result<luks2::Header> {
 
 fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> Result<BeginOptions> {
     let sector_size = args.sector_size.map(SectorSize::new).transpose()?;
+    let stays = |of: &SegmentInfo| {
+        let cipher = args.cipher.as_ref().map(ToString::to_string);
+        let sectors = sector_size.map(SectorSize::bytes);
+        cipher.is_none_or(|new| of.cipher == Some(new))
+            && sectors.is_none_or(|new| of.sector_size == Some(new))
+    };
+    if args.keep_key && args.reduce_device_size.is_none() && header.info().segments.iter().all(stays) {
+        let error = Error::usage(format!(
+            "{}: with the old key, nothing of it would become another",
+            place.name.display()
+        ));
+        return Err(error.with_remedy("--cipher or --sector-size, or without --keep-key"));
+    }
     let key = match (args.keep_key, new_key(args)?) {
         (true, _) => NewKey::Keep,
         (false, Some(key)) => NewKey::Given(key),

@@ -51,18 +51,49 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
     Ok(new.into_key())
 }
 
+/// Goes on with a beginning that was cut off: the header that is in a file of its own comes to its place in front of the data.
+///
+/// # Errors
+/// Those of the header; of removing the file.
+pub(in super::super) fn bring_header(args: &ReencryptArgs, place: &Place) -> Result<()> {
+    let path = aside(&args.image);
+    if args.header.is_some() || !path.exists() {
+        return Ok(());
+    }
+    let (file, data) = (Where::open(&path, false)?.bytes()?, place.data.bytes()?);
+    // One that is not whole was written before anything else was.
+    if let Ok(Header::Luks2(header)) = Header::read(&*file) {
+        log::warn!("{}: is this image's header, and is put in front of its data", path.display());
+        header.put_in_front(&*file, &*data).map_err(|e| e.in_file(&args.image))?;
+    }
+    remove(&path)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    fs::remove_file(path).map_err(|e| Error::io(path, "cannot be removed", e))
+}
+
 /// A header in front takes the place of data that moves: until it is there, it is in a file of its own.
 fn in_front(new: &NewVolume, image: &Path, data: &Bytes) -> Result<()> {
     let path = aside(image);
+    let left = Where::open(&path, true).and_then(|on| on.bytes()).ok();
+    match left.map(|on| Header::read(&*on).is_ok()) {
+        Some(true) => {
+            let error = Error::usage(format!("{}: an encryption was cut off as it began", image.display()));
+            return Err(error.with_remedy("--resume-only, which goes on with it"));
+        }
+        Some(false) => remove(&path)?,
+        None => {}
+    }
     let file = super::new_file(&path)?;
     let written = new.write_in_front(&**data, &file);
     written.map_err(|e| {
         Error::from(e).within(image.display()).with_remedy(format!(
-            "keep {}: it is this image's header, wherever the image's own is damaged",
+            "keep {}, and go on with --resume-only: it may be this image's header by now",
             path.display()
         ))
     })?;
-    fs::remove_file(&path).map_err(|e| Error::io(&path, "cannot be removed", e))
+    remove(&path)
 }
 
 /// Beside the image; for a device, here.
