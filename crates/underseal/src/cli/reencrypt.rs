@@ -53,7 +53,8 @@ pub(crate) struct ReencryptArgs {
     pub(crate) keep_key: bool,
     /// The header in front of --encrypt's data takes half of this much from the end of the device, which must be free: make the
     /// file system smaller before
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, conflicts_with = "decrypt")]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT,
+        conflicts_with_all = ["decrypt", "device_size"])]
     pub(crate) reduce_device_size: Option<u64>,
     /// Only so many bytes of the data, from their beginning
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]

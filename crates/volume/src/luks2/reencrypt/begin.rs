@@ -127,7 +127,7 @@ impl Header {
         let new_key = options.new_key(crypt, &cipher, &key.key)?;
         try_cipher(&cipher, new_key.as_ref().unwrap_or(&key.key), sector_size)?;
         let unit = sector_size.max(crypt.sector_size);
-        let shift = options.shift.unwrap_or(0);
+        let shift = options.shift(segment)?;
         let all = data_size.saturating_sub(shift);
         let whole = volume::data_length(all, segment.offset, segment.size, unit)?;
         let size = options.size.unwrap_or(whole);
@@ -175,6 +175,15 @@ impl Header {
 }
 
 impl BeginOptions {
+    /// By how much the data moves: what it moves over is the volume's own end, which it gives up.
+    fn shift(&self, segment: &Segment) -> Result<u64> {
+        match self.shift {
+            None => Ok(0),
+            Some(_) if self.size.is_some() => Err(bad("data that move are reencrypted as a whole")),
+            Some(shift) => Ok(shift),
+        }
+    }
+
     /// The new key, or none where the old one stays.
     fn new_key(&self, old: &Crypt, cipher: &CipherSpec, old_key: &Key) -> Result<Option<Key>> {
         let sizes = underseal_cipher::key_sizes(cipher)

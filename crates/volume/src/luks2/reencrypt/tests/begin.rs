@@ -1,0 +1,35 @@
+//! What a start refuses, and what becomes of bytes that are not the volume's or that it gives up.
+
+use serde_json::json;
+
+use super::*;
+use crate::ErrorKind;
+use crate::luks2::reencrypt::arrange::Document;
+
+fn shifted(size: Option<usize>) -> BeginOptions {
+    BeginOptions {
+        direction: Direction::Backward,
+        shift: Some(4 * KIB as u64),
+        size: size.map(|size| size as u64),
+        ..change(Protection::None)
+    }
+}
+
+/// A start that is refused with nothing written.
+fn refused(disk: &Recorder, header: &mut Header, key: VolumeKey, options: &BeginOptions) -> String {
+    let before = disk.bytes().clone();
+    let (passphrase, new) = (passphrase(), header.like_keyslot(0).unwrap());
+    let passphrases = [Passphrase { slot: 0, passphrase: &passphrase, new }];
+    let size = (OFFSET + DATA) as u64;
+    let e = header.begin_reencryption(disk, key, &passphrases, size, options).map(drop).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::BadOption, "{e}");
+    assert!(*disk.bytes() == before, "{e}");
+    e.to_string()
+}
+
+#[test]
+fn a_part_of_a_volume_does_not_move_over_the_rest_of_it() {
+    let (disk, mut header, key) = disk();
+    let why = refused(&disk, &mut header, key, &shifted(Some(8 * KIB)));
+    assert!(why.contains("as a whole"), "{why}");
+}
