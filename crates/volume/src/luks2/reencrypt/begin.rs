@@ -180,6 +180,9 @@ impl BeginOptions {
         match self.shift {
             None => Ok(0),
             Some(_) if self.size.is_some() => Err(bad("data that move are reencrypted as a whole")),
+            Some(_) if segment.size.is_some() => {
+                Err(bad("the volume has a size of its own: data that move would overwrite what lies behind it"))
+            }
             Some(shift) => Ok(shift),
         }
     }

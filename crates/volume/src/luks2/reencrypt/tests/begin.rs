@@ -33,3 +33,15 @@ fn a_part_of_a_volume_does_not_move_over_the_rest_of_it() {
     let why = refused(&disk, &mut header, key, &shifted(Some(8 * KIB)));
     assert!(why.contains("as a whole"), "{why}");
 }
+
+#[test]
+fn a_volume_that_does_not_reach_to_the_end_of_its_device_does_not_move_over_what_lies_behind_it() {
+    let (disk, mut header, key) = disk();
+    let ends = |document: &mut Document, _: &Metadata| {
+        document["segments"]["0"]["size"] = json!("8192");
+        Ok(())
+    };
+    header.update(&disk, ends, |()| Ok(())).unwrap();
+    let why = refused(&disk, &mut header, key, &shifted(None));
+    assert!(why.contains("behind it"), "{why}");
+}
