@@ -34,7 +34,8 @@ pub struct BeginOptions {
     pub protection: Protection,
     /// The data moves so many bytes towards the end, backward, and the volume gets so much smaller: the room for keyslots grows by it.
     pub shift: Option<u64>,
-    /// Only the first so many bytes of the volume; the rest of the device stays as it is.
+    /// Only the first so many bytes of the volume, which has no more from now on: the rest of the device stays as it is, but its key
+    /// goes in the end.
     pub size: Option<u64>,
     /// The header is in another file than the data.
     pub detached: bool,
@@ -134,7 +135,8 @@ impl Header {
         if size == 0 || size > whole || !size.is_multiple_of(unit.bytes() as u64) {
             return Err(bad(format!("{size} bytes: up to {whole} in sectors of {}", unit.bytes())));
         }
-        let open = segment.size.is_none() && options.size.is_none();
+        let part = options.size.filter(|&size| size < whole);
+        let open = segment.size.is_none() && part.is_none();
         let new = New::prepare(self.metadata(), new_key, passphrases)?;
         let header_size = self.stored.binary.size;
         let mut key = key;
@@ -152,6 +154,10 @@ impl Header {
             last["encryption"] = cipher.to_string().into();
             last["sector_size"] = sector_size.bytes().into();
             last["offset"] = (segment.offset + shift).to_string().into();
+            if let Some(part) = part {
+                // Nobody who opens it in the end takes what still has the old key for data.
+                last["size"] = part.to_string().into();
+            }
             let arrangement = Arrangement {
                 mode: Mode::Reencrypt,
                 direction: options.direction,
@@ -180,9 +186,9 @@ impl BeginOptions {
         match self.shift {
             None => Ok(0),
             Some(_) if self.size.is_some() => Err(bad("data that move are reencrypted as a whole")),
-            Some(_) if segment.size.is_some() => {
-                Err(bad("the volume has a size of its own: data that move would overwrite what lies behind it"))
-            }
+            Some(_) if segment.size.is_some() => Err(bad(
+                "the volume has a size of its own: data that move would overwrite what lies behind it",
+            )),
             Some(shift) => Ok(shift),
         }
     }

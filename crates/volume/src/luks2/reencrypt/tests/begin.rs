@@ -45,3 +45,17 @@ fn a_volume_that_does_not_reach_to_the_end_of_its_device_does_not_move_over_what
     let why = refused(&disk, &mut header, key, &shifted(None));
     assert!(why.contains("behind it"), "{why}");
 }
+
+#[test]
+fn a_volume_of_which_only_a_part_has_the_new_key_ends_with_that_part() {
+    let (disk, mut header, key) = disk();
+    let part = BeginOptions { size: Some(8 * KIB as u64), ..change(CHECKSUM) };
+    let both = begin(&disk, &mut header, key, &part);
+    let before = disk.bytes().clone();
+    assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished);
+    let bytes = disk.bytes().clone();
+    assert!(bytes[OFFSET + 8 * KIB..] == before[OFFSET + 8 * KIB..], "the rest stays as it is");
+    let header = read(&disk).unwrap();
+    let volume = activate(&header, &both, bytes.len(), false).unwrap();
+    assert!(plaintext(&volume, &bytes) == pattern(8 * KIB), "{} bytes", volume.size());
+}
