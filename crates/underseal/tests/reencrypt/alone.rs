@@ -115,6 +115,24 @@ fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
 }
 
 #[test]
+fn the_end_of_a_device_is_given_up_only_if_that_is_meant() {
+    let scratch = Scratch::new();
+    let (volume, plain) = filled(&scratch, "the_end_of_a_device_is_given_up_only_if_that_is_meant", &[]);
+    let before = std::fs::read(&volume.image).unwrap();
+    for (options, lost) in [
+        ("--reduce-device-size 8M", "its last 8 MiB"),
+        ("--device-size 8M", "behind its first 8 MiB"),
+    ] {
+        let refused = Ran::from(support::output(&mut reencrypt(&volume, options)));
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains(lost) && refused.err.contains("--force"), "{refused:?}");
+        assert!(before == std::fs::read(&volume.image).unwrap(), "nothing was changed");
+    }
+    run(&mut reencrypt(&volume, "--reduce-device-size 8M --force"));
+    assert_same(&volume.read(0, plain.len() - (8 << 20)), &plain[..plain.len() - (8 << 20)], "it has moved");
+}
+
+#[test]
 fn somebody_at_a_terminal_is_asked_for_each_passphrase_and_says_yes_to_losing_one() {
     let scratch = Scratch::new();
     let (volume, _) = filled(&scratch, "somebody_at_a_terminal_is_asked", &[]);

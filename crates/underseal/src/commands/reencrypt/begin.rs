@@ -76,6 +76,8 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     let mut header = luks2_of(header, place.name)?;
     let options = options(args, &header, place)?;
     losing::confirm(args, &header, &known, place.name)?;
+    losing::the_end(args, place.image)?;
+    losing::the_rest(args, place.image)?;
     let passphrase = |known: &'_ Known| -> Result<_> {
         let new = header.like_keyslot(known.slot).map_err(|e| e.in_file(place.name))?;
         Ok((known.slot, new))

@@ -23,6 +23,7 @@ pub(in super::super) fn decrypt(
     place: &super::Place<'_>,
 ) -> Result<VolumeKey> {
     losing::unprotected(args, place.image)?;
+    losing::the_rest(args, place.image)?;
     let options = options(args, &header, place.image)?;
     let begun = header.begin_decryption(place.on, place.data, &key, &options);
     begun.map_err(|e| e.in_file(place.name))?;
