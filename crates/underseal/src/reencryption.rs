@@ -108,11 +108,17 @@ impl Place {
         data_size: u64,
         hot_zone: Option<u64>,
     ) -> underseal_volume::Result<Ledger<'d>> {
+        self.hold(&Header::read(on)?)?;
+        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+    }
+
+    /// Keeps others from going on with it, until it is done.
+    fn hold(&self, header: &Header) -> underseal_volume::Result<()> {
         let mut lock = self.lock();
         if lock.is_none() {
-            *lock = ReencryptionLock::take(Header::read(on)?.uuid())?;
+            *lock = ReencryptionLock::take(header.uuid())?;
         }
-        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+        Ok(())
     }
 
     /// The bytes that say how far it is, and those that hold the data.
@@ -227,6 +233,24 @@ impl Stood {
     }
 }
 
+/// A header that was read some time ago, as it is now. Where it says that a reencryption is under way nobody else goes on with that
+/// from now on; until now somebody may have.
+///
+/// # Errors
+/// `InUse` when somebody else goes on with it, or has brought it to its end; the header's.
+pub(crate) fn held(header: Header, on: &(dyn Target + Sync), place: &Place) -> Result<Header> {
+    if status_of(&header)?.is_none() {
+        return Ok(header);
+    }
+    place.hold(&header)?;
+    let now = Header::read(on)?;
+    if status_of(&now)?.is_none() {
+        let what = "somebody else has brought the volume's reencryption to its end just now";
+        return Err(Error::new(Exit::InUse, what).with_remedy("try again"));
+    }
+    Ok(now)
+}
+
 /// Makes a step good that was cut off in the middle, before the volume is used. The header as it is then.
 ///
 /// # Errors
@@ -290,3 +314,6 @@ impl Foreground for NoStep {
 pub(crate) fn size(data: &Bytes) -> Result<u64> {
     data.size().map_err(|e| Error::new(Exit::Failed, "cannot find out the image's size").because(&e))
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,10 +119,9 @@ fn the_end_of_a_device_is_given_up_only_if_that_is_meant() {
     let scratch = Scratch::new();
     let (volume, plain) = filled(&scratch, "the_end_of_a_device_is_given_up_only_if_that_is_meant", &[]);
     let before = std::fs::read(&volume.image).unwrap();
-    for (options, lost) in [
-        ("--reduce-device-size 8M", "its last 8 MiB"),
-        ("--device-size 8M", "behind its first 8 MiB"),
-    ] {
+    for (options, lost) in
+        [("--reduce-device-size 8M", "its last 8 MiB"), ("--device-size 8M", "behind its first 8 MiB")]
+    {
         let refused = Ran::from(support::output(&mut reencrypt(&volume, options)));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.err.contains(lost) && refused.err.contains("--force"), "{refused:?}");
