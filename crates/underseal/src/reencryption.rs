@@ -108,17 +108,17 @@ impl Place {
         data_size: u64,
         hot_zone: Option<u64>,
     ) -> underseal_volume::Result<Ledger<'d>> {
-        self.hold(&Header::read(on)?)?;
-        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+        let lock = self.hold(&Header::read(on)?)?;
+        Ledger::resume_under(lock.as_ref(), on, key, data_size, &self.options(hot_zone))
     }
 
     /// Keeps others from going on with it, until it is done.
-    fn hold(&self, header: &Header) -> underseal_volume::Result<()> {
+    fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
             *lock = ReencryptionLock::take(header.uuid())?;
         }
-        Ok(())
+        Ok(lock)
     }
 
     /// The bytes that say how far it is, and those that hold the data.
@@ -242,7 +242,7 @@ pub(crate) fn held(header: Header, on: &(dyn Target + Sync), place: &Place) -> R
     if status_of(&header)?.is_none() {
         return Ok(header);
     }
-    place.hold(&header)?;
+    drop(place.hold(&header)?);
     let now = Header::read(on)?;
     if status_of(&now)?.is_none() {
         let what = "somebody else has brought the volume's reencryption to its end just now";

@@ -60,21 +60,27 @@ impl<'d> Ledger<'d> {
     ) -> Result<Self> {
         // What was read before it was locked may be out of date.
         let lock = ReencryptionLock::take(read(on)?.uuid())?;
-        Self::resume_under(lock, on, key, data_size, options)
+        let mut ledger = Self::resume_under(lock.as_ref(), on, key, data_size, options)?;
+        ledger._lock = lock;
+        Ok(ledger)
     }
 
-    /// The same for who has this volume's lock already, or cannot take it.
+    /// The same for who holds this volume's lock as long as this is there, or cannot take it.
     ///
     /// # Errors
-    /// As for [`Ledger::resume`].
+    /// As for [`Ledger::resume`]; `Busy` when the lock is another volume's.
     pub fn resume_under(
-        lock: Option<ReencryptionLock>,
+        lock: Option<&ReencryptionLock>,
         on: &'d (dyn Target + Sync),
         key: &VolumeKey,
         data_size: u64,
         options: &ResumeOptions,
     ) -> Result<Self> {
         let header = read(on)?;
+        if lock.is_some_and(|lock| !lock.is_of(header.uuid())) {
+            let context = "what is locked is the reencryption of another volume; try again";
+            return Err(Error::new(ErrorKind::Busy, context));
+        }
         let metadata = header.metadata();
         let of = parse(&header)?;
         let ResumeOptions { detached, allow_null, hot_zone } = *options;
@@ -85,7 +91,7 @@ impl<'d> Ledger<'d> {
             Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: lock })
+        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: None })
     }
 
     /// The header as it stands.
@@ -236,6 +242,10 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        if at == 0 {
+            // Not every user can take the lock: somebody else's step may be protected by what is there.
+            self.refresh()?;
+        }
         storage::write(self.on, self.in_area(at, bytes.len())?, bytes)
     }
 

@@ -1,10 +1,12 @@
 //! A header that somebody else changes in the middle of its reencryption.
 
 use serde_json::json;
+use uuid::Uuid;
 
 use super::*;
 use crate::luks2::reencrypt::arrange::Document;
-use crate::reencrypt::{Claim, Foreground, Pace};
+use crate::reencrypt::{Claim, Foreground, Ledger as _, Pace, Progress};
+use crate::{ErrorKind, ReencryptionLock};
 
 /// Before the second step somebody changes the header.
 struct Meddling<'d> {
@@ -63,4 +65,36 @@ fn what_is_not_the_reencryptions_may_change_meanwhile() {
         let bytes = disk.bytes().clone();
         assert!(plaintext(&volume, &bytes) == pattern(DATA), "{number}");
     }
+}
+
+#[test]
+fn who_does_not_know_how_far_it_is_leaves_alone_what_protects_a_step() {
+    let (disk, mut header, key) = disk();
+    let both = begin(&disk, &mut header, key, &change(CHECKSUM));
+    let resume =
+        || Ledger::resume_under(None, &disk, &both, (OFFSET + DATA) as u64, &ResumeOptions::default());
+    // As where nobody can take the lock of reencryptions.
+    let (mut one, mut other) = (resume().unwrap(), resume().unwrap());
+    one.write_area(0, &[1; 32]).unwrap();
+    one.record(Progress { done: 0, hot: Some(4096) }).unwrap();
+    let before = disk.bytes().clone();
+    let e = other.write_area(0, &[2; 32]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+    assert!(*disk.bytes() == before);
+}
+
+#[test]
+fn the_lock_of_another_volume_is_none() {
+    let (disk, mut header, key) = disk();
+    let both = begin(&disk, &mut header, key, &change(CHECKSUM));
+    let Some(lock) =
+        ReencryptionLock::take(Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0003))).unwrap()
+    else {
+        return underseal_testing::skip("the lock of reencryptions", "only root can take it");
+    };
+    let size = (OFFSET + DATA) as u64;
+    let e = Ledger::resume_under(Some(&lock), &disk, &both, size, &ResumeOptions::default())
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
 }
