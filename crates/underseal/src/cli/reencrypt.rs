@@ -91,6 +91,9 @@ pub(crate) struct ReencryptArgs {
     /// Go on with what was begun, and begin nothing
     #[arg(long, help_heading = HOW)]
     pub(crate) resume_only: bool,
+    /// Of a step that was cut off, leave blocks as they are that are neither old nor new: what was in them is lost
+    #[arg(long, help_heading = HOW, requires = "resume_only")]
+    pub(crate) keep_lost: bool,
     /// Do not ask whether passphrases, or what a crash would take, may be lost
     #[arg(long, help_heading = HOW)]
     pub(crate) force: bool,

@@ -132,6 +132,24 @@ fn the_end_of_a_device_is_given_up_only_if_that_is_meant() {
 }
 
 #[test]
+fn sectors_that_a_crash_may_tear_are_kept_in_a_journal() {
+    let essiv = "--cipher aes-cbc-essiv:sha256 --sector-size";
+    for (options, way) in [
+        ("".into(), "checksum"),
+        (format!("{essiv} 512 --resilience checksum"), "checksum"),
+        (format!("{essiv} 4096"), "journal"),
+        (format!("{essiv} 4096 --resilience checksum"), "checksum"),
+    ] {
+        let scratch = Scratch::new();
+        let volume = Volume::at(&scratch, "image").format("48M", &[]);
+        run(&mut reencrypt(&volume, &format!("--init-only {options}")));
+        let dump = dump(&volume.image);
+        let resilience = dump.lines().find(|line| line.contains("Resilience"));
+        assert!(resilience.is_some_and(|line| line.contains(way)), "{options}: {dump}");
+    }
+}
+
+#[test]
 fn somebody_at_a_terminal_is_asked_for_each_passphrase_and_says_yes_to_losing_one() {
     let scratch = Scratch::new();
     let (volume, _) = filled(&scratch, "somebody_at_a_terminal_is_asked", &[]);

@@ -63,7 +63,8 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
     let ledger = place.ledger(&*on, keys, size, args.hotzone_size);
     let mut ledger = ledger.map_err(|e| e.in_file(name))?;
     let watched = Watched::start(args, ledger.plan().size, quiet)?;
-    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &Options::default());
+    let options = Options { keep_lost: args.keep_lost, ..Options::default() };
+    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &options);
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
     let again = format!(

@@ -74,10 +74,9 @@ pub(in super::super) fn takes_header_away(
 }
 
 fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result<DecryptOptions> {
-    let sector = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
     Ok(DecryptOptions {
         direction: super::direction(args).unwrap_or(Direction::Forward),
-        protection: super::protection(args, image, sector.unwrap_or(512))?,
+        protection: super::protection(args, image, &[super::old_form(header)?])?,
         first: args.hotzone_size,
         size: args.device_size,
         allow_null: false,

@@ -101,8 +101,8 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
         None => {
-            let largest = sector_size.unwrap_or(SectorSize::S4096).bytes();
-            super::protection(args, &args.image, largest)?
+            let cipher = args.cipher.clone().unwrap_or_else(|| defaults.cipher.clone());
+            super::protection(args, &args.image, &[(cipher, sector_size.unwrap_or(SectorSize::S4096))])?
         }
     };
     let format = FormatOptions {
