@@ -68,6 +68,8 @@ impl Case {
             Ok(state) => state,
             Err(e) => {
                 // It was not there yet.
+                let says_so = e.to_string().contains("nothing has begun");
+                assert!(says_so || e.kind() == ErrorKind::NoHeader, "{what}: {e}");
                 assert!(matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader), "{what}: {e}");
                 assert!(disks.bytes()[..self.data as usize] == self.before[..self.data as usize], "{what}");
                 return false;

@@ -26,6 +26,28 @@ fn unlocked(file: &Recorder, size: u64) -> Result<()> {
 }
 
 #[test]
+fn a_state_that_was_cut_off_as_it_was_made_says_that_nothing_has_begun() {
+    let whole = file();
+    create(&whole, 1).unwrap();
+    let read = |bytes: &[u8]| -> Error { unlocked(&Recorder::new(bytes.to_vec()), SIZE).unwrap_err() };
+    let whole = whole.bytes().clone();
+    for len in [0, 512] {
+        let mut torn = vec![0; whole.len()];
+        torn[..len].copy_from_slice(&whole[..len]);
+        let e = read(&torn);
+        assert!(e.to_string().contains("nothing has begun"), "{len}: {e}");
+    }
+    // Other files are not to be removed, nor is one that has been gone on with.
+    let mut later = whole.clone();
+    later[100] ^= 1;
+    later[(16 << 10) + 5] = 1;
+    for other in [&later[..], b"something else", &[&[1][..], &[0; 40_000]].concat()] {
+        let e = read(other);
+        assert!(!e.to_string().contains("nothing has begun"), "{e}");
+    }
+}
+
+#[test]
 fn nothing_is_begun_that_nobody_could_go_on_with() {
     let file = file();
     let e = create(&file, 1 << 30).unwrap_err();
