@@ -124,6 +124,12 @@ impl Header {
         if sector_size > SectorSize::S4096 {
             return Err(bad(format!("sectors of {} bytes: LUKS has 512 to 4096", sector_size.bytes())));
         }
+        let same = cipher == crypt.cipher && sector_size == crypt.sector_size && options.shift.is_none();
+        if same && matches!(options.key, NewKey::Keep) {
+            return Err(bad(
+                "nothing would change: say which key, cipher or sector size the volume is to have",
+            ));
+        }
         unlock::allow_null(&cipher, options.allow_null)?;
         let new_key = options.new_key(crypt, &cipher, &key.key)?;
         try_cipher(&cipher, new_key.as_ref().unwrap_or(&key.key), sector_size)?;
@@ -185,9 +191,12 @@ impl BeginOptions {
     fn shift(&self, segment: &Segment) -> Result<u64> {
         match self.shift {
             None => Ok(0),
-            Some(_) if self.size.is_some() => Err(bad("data that move are reencrypted as a whole")),
+            Some(_) if self.direction != Direction::Backward => {
+                Err(bad("data that moves towards the end of the device is reencrypted backward"))
+            }
+            Some(_) if self.size.is_some() => Err(bad("data that moves is reencrypted as a whole")),
             Some(_) if segment.size.is_some() => Err(bad(
-                "the volume has a size of its own: data that move would overwrite what lies behind it",
+                "the volume has a size of its own: data that moves would overwrite what lies behind it",
             )),
             Some(shift) => Ok(shift),
         }
