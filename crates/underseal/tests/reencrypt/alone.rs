@@ -53,7 +53,7 @@ fn ctrl_c_stops_between_two_steps_and_says_how_to_go_on() {
     let again = Ran::from(support::output(&mut reencrypt(&volume, "--cipher serpent-xts-plain64")));
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(again.err.contains("under way already"), "{again:?}");
-    run(&mut reencrypt(&volume, "--resume-only"));
+    run(&mut reencrypt(&volume, "--resume-only --resilience journal"));
     assert_same(&volume.read(0, plain.len()), &plain, "at the end");
     let over = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
     assert_eq!(over.code, Some(2), "{over:?}");

@@ -54,7 +54,8 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
         let error = Error::usage(format!("{}: no reencryption is under way", name.display()));
         return Err(error.with_remedy("without --resume-only, to begin one"));
     }
-    if under_way && (args.init_only || says_what(args)) {
+    let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
+    if under_way && (args.init_only || placed || args.direction.is_some() || says_what(args)) {
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
         return Err(error.with_remedy("--resume-only, to bring that to its end first"));
     }
@@ -164,6 +165,12 @@ pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
         Way::Forward => Direction::Forward,
         Way::Backward => Direction::Backward,
     })
+}
+
+/// The largest sectors that the header knows of, also of what is to come.
+pub(super) fn sector(header: &Header) -> usize {
+    let sizes = header.info().segments.into_iter().filter_map(|segment| segment.sector_size);
+    sizes.max().unwrap_or(512)
 }
 
 /// What protects steps that are written over their own source, with sectors of so many bytes.
