@@ -16,9 +16,11 @@ use self::rests::{Rests, Window};
 use crate::Histogram;
 
 /// A step is no longer than this while the volume has users: one that wants to go where it is waits for it.
-const STEP_BESIDE_USERS: u64 = 4 << 20;
-/// Nor longer than this while it has none: the first one who comes may want to go there.
-const STEP_ALONE: u64 = 64 << 20;
+const MOST_BESIDE_USERS: u64 = 4 << 20;
+/// And it is shorter where it takes longer than this.
+const LONG: Duration = Duration::from_millis(20);
+/// It is not longer than this while there are none: the first one who comes may want to go there.
+const STEP_ALONE: u64 = 16 << 20;
 /// Nor shorter than this by any rate: each costs writes of the header, and their syncs.
 const LEAST_STEP: u64 = 1 << 20;
 /// How fast it goes is looked at over so many seconds.
@@ -54,7 +56,12 @@ struct State {
     past: VecDeque<(Instant, u64)>,
     last: Option<Step>,
     rests: Rests,
+    beside: Beside,
 }
+
+/// How long a step is beside users.
+#[derive(Debug)]
+struct Beside(u64);
 
 /// The step that was begun last.
 #[derive(Debug)]
@@ -156,6 +163,9 @@ impl Pace {
         };
         let before = last.map(|step| step.rest).unwrap_or_default();
         let has_users = step.has_users() || before.has_users();
+        if has_users && moved > 0 {
+            state.beside.after(step.took);
+        }
         let rest = if moved > 0 { state.rests.after(&before, &step) } else { Duration::ZERO };
         let resting_from = users();
         loop {
@@ -164,7 +174,7 @@ impl Pace {
             }
             let now = Instant::now();
             let (from, most) = match state.rate {
-                Rate::GiveWay if has_users => (rest, STEP_BESIDE_USERS),
+                Rate::GiveWay if has_users => (rest, state.beside.0),
                 Rate::GiveWay | Rate::Full => (Duration::ZERO, STEP_ALONE),
                 Rate::Limit(rate) => {
                     let most = (rate.get() / 4).clamp(LEAST_STEP, STEP_ALONE);
@@ -209,6 +219,24 @@ impl State {
     }
 }
 
+impl Default for Beside {
+    fn default() -> Self {
+        Self(LEAST_STEP)
+    }
+}
+
+impl Beside {
+    /// A step beside users took so long.
+    fn after(&mut self, took: Duration) {
+        self.0 = match took {
+            took if took > LONG => self.0 / 2,
+            took if took < LONG / 2 => self.0 * 2,
+            _ => self.0,
+        };
+        self.0 = self.0.clamp(LEAST_STEP, MOST_BESIDE_USERS);
+    }
+}
+
 impl Step {
     fn window(&self, ended: Instant, users: &Histogram) -> Window {
         Window { took: ended - self.begun, users: users.since(&self.users) }
@@ -242,12 +270,12 @@ mod tests {
         let pace = Pace::default();
         let begun = Instant::now();
         for step in 0..100 {
-            assert_eq!(pace.next(step << 26, (100 - step) << 26, nobody), Some(STEP_ALONE));
+            assert_eq!(pace.next(step << 24, (100 - step) << 24, nobody), Some(STEP_ALONE));
         }
         // A hundred rests of the shortest kind would be longer than that on any machine.
         assert!(begun.elapsed() < Duration::from_secs(60));
         let advance = pace.advance();
-        assert_eq!((advance.done, advance.total), (99 << 26, 100 << 26));
+        assert_eq!((advance.done, advance.total), (99 << 24, 100 << 24));
     }
 
     #[test]
@@ -257,8 +285,19 @@ mod tests {
         let users = || served.lock().unwrap().clone();
         assert_eq!(pace.next(0, 1 << 30, users), Some(STEP_ALONE));
         served.lock().unwrap().record(Duration::from_micros(50));
-        assert_eq!(pace.next(1 << 26, 1 << 30, users), Some(STEP_BESIDE_USERS));
-        assert_eq!(pace.next(2 << 26, 1 << 30, users), Some(STEP_ALONE));
+        assert!(pace.next(1 << 24, 1 << 30, users).is_some_and(|most| most <= MOST_BESIDE_USERS));
+        assert_eq!(pace.next(2 << 24, 1 << 30, users), Some(STEP_ALONE));
+    }
+
+    #[test]
+    fn steps_that_take_long_become_shorter_and_others_longer() {
+        let mut beside = Beside::default();
+        (0..9).for_each(|_| beside.after(LONG / 10));
+        assert_eq!(beside.0, MOST_BESIDE_USERS);
+        beside.after(LONG);
+        assert_eq!(beside.0, MOST_BESIDE_USERS);
+        (0..9).for_each(|_| beside.after(2 * LONG));
+        assert_eq!(beside.0, LEAST_STEP);
     }
 
     #[test]

@@ -133,6 +133,21 @@ impl Place {
         Ok((on.bytes()?, self.data.bytes()?))
     }
 
+    /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off is made good first.
+    ///
+    /// # Errors
+    /// When it cannot have this one; those of the header.
+    pub(crate) fn protect_with(
+        &self,
+        (on, data): (&Bytes, &Bytes),
+        key: &VolumeKey,
+        protection: reencrypt::Protection,
+    ) -> Result<()> {
+        let mut ledger = self.resume(&**on, key, size(data)?, None)?;
+        mend(data, &mut ledger)?;
+        Ok(ledger.protect_with(protection, key)?)
+    }
+
     fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {
         let (detached, allow_null) = match &self.kept {
             Kept::Header { apart, allow_null } => (apart.is_some(), *allow_null),

@@ -64,7 +64,10 @@ impl<'a> HeaderLock<'a> {
         }
         let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
         let folder = Path::new("/run/cryptsetup");
-        std::fs::create_dir_all(folder).map_err(cannot)?;
+        // Who serves a volume makes no folders any more.
+        if !folder.is_dir() {
+            std::fs::create_dir_all(folder).map_err(cannot)?;
+        }
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
         let lock = options.open(folder.join(format!("L_{major}:{minor}"))).map_err(cannot)?;

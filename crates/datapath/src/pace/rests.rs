@@ -3,15 +3,14 @@
 //! While there are requests all the time, a rest is so many times as long as the step before it; where there are few, it is
 //! as much shorter. How many times, is found out: requests that end during steps are compared with those that end between them.
 //! Where the slowest hundredth of them takes more than twice as long, steps become rarer, so rare at most that they are
-//! that hundredth themselves; where not, more frequent, so frequent at most that four fifths of the time are the users'.
+//! that hundredth themselves; where not, more frequent again, but nine tenths of the time are the users' always.
 
 use std::time::Duration;
 
 use crate::Histogram;
 
-/// How many times as long as the step a rest is: at first, at least, at most.
-const AT_FIRST: f64 = 9.0;
-const LEAST: f64 = 4.0;
+/// How many times as long as the step a rest is, at first and at least, and at most.
+const LEAST: f64 = 9.0;
 const MOST: f64 = 100.0;
 /// However busy the users are, it never stands still for longer.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -42,7 +41,7 @@ pub(super) struct Rests {
 
 impl Default for Rests {
     fn default() -> Self {
-        Self { times: AT_FIRST, during: Histogram::default(), between: Histogram::default() }
+        Self { times: LEAST, during: Histogram::default(), between: Histogram::default() }
     }
 }
 
@@ -116,7 +115,7 @@ mod tests {
         let busy = || window(STEP, micros(100), 1000);
         rests.after(&busy(), &window(STEP, micros(900), 12));
         let rest = rests.after(&busy(), &window(STEP, micros(900), 12));
-        assert_eq!(rest, STEP.mul_f64(AT_FIRST));
+        assert_eq!(rest, STEP.mul_f64(LEAST));
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub struct Status {
     /// What its process has given up; nothing, where it has given up nothing, or is of a version that could not.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
+    /// Whether its server could reencrypt it.
+    #[serde(default)]
+    pub can_reencrypt: bool,
     /// Its reencryption, where it is in one, or was in one since it was opened.
     #[serde(default)]
     pub reencryption: Option<Reencryption>,

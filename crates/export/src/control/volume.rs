@@ -119,6 +119,7 @@ impl Controlled {
             suspended: mapping.is_suspended(),
             key: if mapping.volume().is_some() { KeyState::Set } else { KeyState::Wiped },
             sandbox: sandbox.get().cloned(),
+            can_reencrypt: self.reencrypter.is_some(),
             reencryption: self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.status()),
             queues: stats.queues,
             in_flight: stats.in_flight,

@@ -180,7 +180,7 @@ fn failed(name: &Name, e: underseal_export::Error) -> Error {
     Error::from(e).within(name)
 }
 
-pub(super) fn refused(name: &Name, refusal: Refusal) -> Error {
+fn refused(name: &Name, refusal: Refusal) -> Error {
     let exit = match refusal.kind {
         RefusalKind::Request
         | RefusalKind::Policy

@@ -196,3 +196,38 @@ fn a_volume_in_the_middle_is_served_as_it_stands_and_goes_on_when_asked() {
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("no reencryption"), "{refused:?}");
 }
+
+#[test]
+fn what_an_open_volume_cannot_have_is_refused_before_anything_is_written() {
+    let operator = Operator::new();
+    let (volume, _) = filled(&operator.scratch, "what_an_open_volume_cannot_have", &["--sector-size", "512"]);
+    let header = || std::fs::read(&volume.image).unwrap()[..16 << 20].to_vec();
+    let before = header();
+    let server = operator.serve(&volume, &[]);
+    operator.is_refused(&words(&volume, "--sector-size 4096"), 2, "told of smaller sectors");
+    operator.is_refused(&words(&volume, "--device-size 1M"), 2, "know its size");
+    operator.is_refused(&words(&volume, "--resume-only"), 2, "no reencryption is under way");
+    operator.is_refused("reencrypt image --stop", 2, "not being reencrypted");
+    operator.is_refused("reencrypt nobody --stop", 2, "is not open");
+    let wrong = operator.scratch.file("wrong", b"open sesame");
+    operator.is_refused(
+        &format!("reencrypt image --passphrase-file {}", text(&wrong)),
+        3,
+        "no keyslot opens",
+    );
+    operator.does("suspend image");
+    operator.is_refused(&words(&volume, ""), 2, "is suspended");
+    operator.does("resume image");
+    server.stop();
+    let server = operator.serve(&volume, &["--read-only"]);
+    operator.is_refused(&words(&volume, ""), 6, "for reading only");
+    server.stop();
+    assert!(header() == before);
+    // Once it has begun it is opened for what it is going to have.
+    run(&mut reencrypt(&volume, "--sector-size 4096 --init-only"));
+    let server = operator.serve(&volume, &["--reencrypt=full"]);
+    assert_eq!(operator.status("image")["block"], 4096);
+    wait_for(&operator, "image", "done");
+    server.stop();
+    assert!(dump(&volume.image).contains("sector: 4096"));
+}

@@ -217,3 +217,6 @@ impl Ledger for StateLedger<'_> {
 fn within(e: Error) -> Error {
     e.within("the state file")
 }
+
+#[cfg(test)]
+mod tests;

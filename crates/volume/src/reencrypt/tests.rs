@@ -89,7 +89,7 @@ impl Shape {
 
     /// The plain bytes that are in it at first.
     fn plain(&self) -> Vec<u8> {
-        (0..self.size / 4).flat_map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+        (0..self.size / 8).flat_map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
     }
 
     /// A disk with a volume in its old form, and something else where nothing of it lies.

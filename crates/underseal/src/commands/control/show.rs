@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use indicatif::BinaryBytes;
 use underseal_export::control::status::{Format, Going, KeyState, Mode, Opened, Reencryption, Sandbox};
 use underseal_export::control::{Rate, Status};
 
@@ -112,7 +113,7 @@ pub(super) fn reencryption(of: &Reencryption) -> String {
     match of.state {
         Going::Running => {
             let left = of.left_ns.map(|nanos| format!(", {} left", duration(nanos))).unwrap_or_default();
-            format!("{far}, {}/s{left}, {manner}", size::show(of.bytes_per_second))
+            format!("{far}, {}/s{left}, {manner}", BinaryBytes(of.bytes_per_second))
         }
         Going::Paused => format!("{far}, paused, {manner}"),
         Going::Stopped => format!("{far}, stopped"),

@@ -54,7 +54,8 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
         let error = Error::usage(format!("{}: no reencryption is under way", name.display()));
         return Err(error.with_remedy("without --resume-only, to begin one"));
     }
-    if under_way && (args.init_only || says_what(args)) {
+    let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
+    if under_way && (args.init_only || placed || args.direction.is_some() || says_what(args)) {
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
         return Err(error.with_remedy("--resume-only, to bring that to its end first"));
     }
@@ -124,12 +125,14 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
         (false, Some(key)) => NewKey::Given(key),
         (false, None) => NewKey::Random(key_size(args)?),
     };
-    let old = old_form(header)?;
-    let new = (args.cipher.clone().unwrap_or(old.0.clone()), sector_size.unwrap_or(old.1));
+    let mut all = forms(&header.info().segments)?;
+    if let Some((cipher, sectors)) = all.first().cloned() {
+        all.push((args.cipher.clone().unwrap_or(cipher), sector_size.unwrap_or(sectors)));
+    }
     // Data that moves keeps its source.
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
-        None => protection(args, place.image, &[old, new])?,
+        None => protection(args, place.image, &all)?,
     };
     Ok(BeginOptions {
         cipher: args.cipher.clone(),
@@ -168,16 +171,17 @@ pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
     })
 }
 
-/// The cipher of a volume's data, and its sectors.
+/// How a header says that data is encrypted, also what is to come.
 ///
 /// # Errors
 /// `Unsupported` where this build knows no such cipher.
-fn old_form(header: &luks2::Header) -> Result<Form> {
-    let segments = header.info().segments;
-    let segment = segments.first();
-    let cipher = segment.and_then(|segment| segment.cipher.as_deref()).unwrap_or("cipher_null-ecb");
-    let sectors = segment.and_then(|segment| segment.sector_size).unwrap_or(512);
-    Ok((cipher.parse()?, SectorSize::new(u32::try_from(sectors).unwrap_or(u32::MAX))?))
+pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
+    let form = |segment: &SegmentInfo| {
+        let cipher = segment.cipher.as_deref().unwrap_or("cipher_null-ecb");
+        let sectors = u32::try_from(segment.sector_size.unwrap_or(512)).unwrap_or(u32::MAX);
+        Ok((cipher.parse()?, SectorSize::new(sectors)?))
+    };
+    segments.iter().map(form).collect()
 }
 
 /// How data is encrypted.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use underseal_cipher::Key;
 use underseal_export::control::status::{Format, Going, Reencryption};
-use underseal_export::control::{Name, Rate, Reencrypt, RefusalKind, Reply, Request, Status};
+use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
 use underseal_volume::Header;
 
-use super::super::control::{PATIENCE, ask, ask_status, done, finished, refused};
+use super::super::control::{PATIENCE, ask, ask_status, done, finished};
 use super::{begin, keys, tables};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
@@ -46,6 +46,10 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
     begin::fits(args, under_way.is_some(), path)?;
+    if under_way.is_some() && args.resilience.is_some() {
+        let error = Error::usage(format!("{name}: is open, and what protects its steps stays as it is"));
+        return Err(error.with_remedy("another --resilience when it is closed"));
+    }
     let key = match under_way {
         Some(_) => keys::unlock(args, &header, &*on, path)?.0,
         None => {
@@ -97,17 +101,21 @@ fn can_be(args: &ReencryptArgs, name: &Name, status: &Status) -> Result<()> {
         () if args.sector_size.is_some_and(|size| size > status.block) => {
             "its users were told of smaller sectors"
         }
-        // Whoever has no reencryption to pause says so, unless it could never have one.
-        () => match ask(name, &Request::Reencrypt(Reencrypt::Pause), None, PATIENCE)? {
-            Reply::Refused(refusal) if refusal.kind != RefusalKind::State => {
-                return Err(refused(name, refusal));
-            }
-            _ if status.suspended => {
-                return Err(Error::usage(format!("{name}: is suspended"))
-                    .with_remedy(format!("underseal resume {name}")));
-            }
-            _ => return Ok(()),
-        },
+        () if args.hotzone_size.is_some() => {
+            let error = Error::usage(format!("{name}: is open, and a step is as long as its users allow"));
+            return Err(error.with_remedy("--rate instead of --hotzone-size"));
+        }
+        () if !status.can_reencrypt => {
+            let what = format!(
+                "{name}: its server cannot reencrypt it: it is open for reading only, or by an older version"
+            );
+            return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal close` it first"));
+        }
+        () if status.suspended => {
+            let error = Error::usage(format!("{name}: is suspended"));
+            return Err(error.with_remedy(format!("underseal resume {name}")));
+        }
+        () => return Ok(()),
     };
     let error = Error::usage(format!("{name}: is open, and {why}"));
     Err(error.with_remedy("begin with --init-only while it is closed, and open it with --reencrypt"))

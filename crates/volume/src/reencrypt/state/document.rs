@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use underseal_cipher::SectorSize;
+use underseal_cipher::{CipherSpec, SectorSize};
 use uuid::Uuid;
 
 use super::seal::{KeyProof, Seal};
@@ -247,7 +247,12 @@ impl Document {
     }
 
     pub(super) fn about(&self) -> About {
-        let cipher = |form: &Form| form.crypt.as_ref().map(|crypt| crate::printable(&crypt.cipher));
+        let cipher = |form: &Form| {
+            let name = &form.crypt.as_ref()?.cipher;
+            // What is no cipher may be anything.
+            let spec = name.parse::<CipherSpec>();
+            Some(spec.map_or_else(|_| crate::printable(name), |spec| spec.to_string()))
+        };
         About {
             identity: self.identity,
             mode: self.mode,

@@ -71,7 +71,8 @@ impl Case {
                 let says_so = e.to_string().contains("nothing has begun");
                 assert!(says_so || e.kind() == ErrorKind::NoHeader, "{what}: {e}");
                 assert!(matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader), "{what}: {e}");
-                assert!(disks.bytes()[..self.data as usize] == self.before[..self.data as usize], "{what}");
+                let data = usize::try_from(self.data).unwrap();
+                assert!(disks.bytes()[..data] == self.before[..data], "{what}");
                 return false;
             }
         };

@@ -100,7 +100,7 @@ impl<'a> Users<'a> {
             return;
         }
         let len = usize::try_from(range.end - range.start).unwrap();
-        let bytes: Vec<u8> = (0..len).map(|_| self.random.below(256) as u8).collect();
+        let bytes: Vec<u8> = (0..len).map(|_| self.random.below(256).to_le_bytes()[0]).collect();
         write(&self.volume.borrow(), &Quiet(self.disk), start, &bytes);
         let at = usize::try_from(start).unwrap();
         self.model.borrow_mut()[at..at + len].copy_from_slice(&bytes);

@@ -158,6 +158,7 @@ pub(super) mod tests {
             key: KeyState::Set,
             opened: None,
             sandbox: None,
+            can_reencrypt: false,
             reencryption: None,
             queues: 1,
             in_flight: 3,

@@ -76,7 +76,7 @@ pub(in super::super) fn takes_header_away(
 fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result<DecryptOptions> {
     Ok(DecryptOptions {
         direction: super::direction(args).unwrap_or(Direction::Forward),
-        protection: super::protection(args, image, &[super::old_form(header)?])?,
+        protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
         first: args.hotzone_size,
         size: args.device_size,
         allow_null: false,
