@@ -108,11 +108,17 @@ impl Place {
         data_size: u64,
         hot_zone: Option<u64>,
     ) -> underseal_volume::Result<Ledger<'d>> {
+        let lock = self.hold(&Header::read(on)?)?;
+        Ledger::resume_under(lock.as_ref(), on, key, data_size, &self.options(hot_zone))
+    }
+
+    /// Keeps others from going on with it, until it is done.
+    fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
-            *lock = ReencryptionLock::take(Header::read(on)?.uuid())?;
+            *lock = ReencryptionLock::take(header.uuid())?;
         }
-        Ledger::resume_under(None, on, key, data_size, &self.options(hot_zone))
+        Ok(lock)
     }
 
     /// The bytes that say how far it is, and those that hold the data.
@@ -125,6 +131,21 @@ impl Place {
             Kept::State(state) => state,
         };
         Ok((on.bytes()?, self.data.bytes()?))
+    }
+
+    /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off is made good first.
+    ///
+    /// # Errors
+    /// When it cannot have this one; those of the header.
+    pub(crate) fn protect_with(
+        &self,
+        (on, data): (&Bytes, &Bytes),
+        key: &VolumeKey,
+        protection: reencrypt::Protection,
+    ) -> Result<()> {
+        let mut ledger = self.resume(&**on, key, size(data)?, None)?;
+        mend(data, &mut ledger)?;
+        Ok(ledger.protect_with(protection, key)?)
     }
 
     fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {
@@ -227,6 +248,24 @@ impl Stood {
     }
 }
 
+/// A header that was read some time ago, as it is now. Where it says that a reencryption is under way nobody else goes on with that
+/// from now on; until now somebody may have.
+///
+/// # Errors
+/// `InUse` when somebody else goes on with it, or has brought it to its end; the header's.
+pub(crate) fn held(header: Header, on: &(dyn Target + Sync), place: &Place) -> Result<Header> {
+    if status_of(&header)?.is_none() {
+        return Ok(header);
+    }
+    drop(place.hold(&header)?);
+    let now = Header::read(on)?;
+    if status_of(&now)?.is_none() {
+        let what = "somebody else has brought the volume's reencryption to its end just now";
+        return Err(Error::new(Exit::InUse, what).with_remedy("try again"));
+    }
+    Ok(now)
+}
+
 /// Makes a step good that was cut off in the middle, before the volume is used. The header as it is then.
 ///
 /// # Errors
@@ -290,3 +329,6 @@ impl Foreground for NoStep {
 pub(crate) fn size(data: &Bytes) -> Result<u64> {
     data.size().map_err(|e| Error::new(Exit::Failed, "cannot find out the image's size").because(&e))
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,6 +143,9 @@ fn luks_volume(
         allow_discards: access.allow_discards,
         allow_null: args.allow_null,
     };
+    // Making the key took time.
+    header = reencryption::held(header, on, place).map_err(|e| e.within(name.display()))?;
+    header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     if !access.read_only {
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;

@@ -93,7 +93,7 @@ impl ReencryptionLock {
         let Some(uuid) = uuid else { return Ok(None) };
         let cannot =
             |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
-        let path = Path::new("/run/cryptsetup").join(format!("LN_LUKS2-reencryption-{uuid}"));
+        let path = Self::path_of(uuid);
         loop {
             let file = match Self::open(&path) {
                 Ok(file) => file,
@@ -129,6 +129,15 @@ impl ReencryptionLock {
                 Err(e) => return Err(cannot(e)),
             }
         }
+    }
+
+    /// Whether it is this volume's.
+    pub(crate) fn is_of(&self, uuid: Option<Uuid>) -> bool {
+        uuid.is_some_and(|uuid| self.path == Self::path_of(uuid))
+    }
+
+    fn path_of(uuid: Uuid) -> PathBuf {
+        Path::new("/run/cryptsetup").join(format!("LN_LUKS2-reencryption-{uuid}"))
     }
 
     fn open(path: &Path) -> io::Result<File> {

@@ -28,6 +28,7 @@ pub use engine::{Options, Outcome, run};
 pub use foreground::{Alone, Claim, Foreground, Pace};
 pub use ledger::Ledger;
 pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, Which, hot_zone, room};
+pub use protect::checksums_mend;
 
 #[cfg(test)]
 mod tests;

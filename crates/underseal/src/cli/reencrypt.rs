@@ -53,7 +53,8 @@ pub(crate) struct ReencryptArgs {
     pub(crate) keep_key: bool,
     /// The header in front of --encrypt's data takes half of this much from the end of the device, which must be free: make the
     /// file system smaller before
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, conflicts_with = "decrypt")]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT,
+        conflicts_with_all = ["decrypt", "device_size"])]
     pub(crate) reduce_device_size: Option<u64>,
     /// Only so many bytes of the data, from their beginning
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
@@ -90,6 +91,9 @@ pub(crate) struct ReencryptArgs {
     /// Go on with what was begun, and begin nothing
     #[arg(long, help_heading = HOW)]
     pub(crate) resume_only: bool,
+    /// Of a step that was cut off, leave blocks as they are that are neither old nor new: what was in them is lost
+    #[arg(long, help_heading = HOW, requires = "resume_only")]
+    pub(crate) keep_lost: bool,
     /// Do not ask whether passphrases, or what a crash would take, may be lost
     #[arg(long, help_heading = HOW)]
     pub(crate) force: bool,

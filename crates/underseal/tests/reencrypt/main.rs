@@ -48,11 +48,22 @@ fn dump(image: &std::path::Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// What the header says.
+fn info(volume: &Volume) -> serde_json::Value {
+    let output = support::output(support::volume::underseal().args(["info", "--json"]).arg(&volume.image));
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
 /// The salts and digests, which are others under another key.
 fn digests(volume: &Volume) -> String {
-    let output = support::output(support::volume::underseal().args(["info", "--json"]).arg(&volume.image));
-    let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    info["digests"].to_string()
+    info(volume)["digests"].to_string()
+}
+
+/// How many parts the data are in: more than one in the middle of it.
+fn parts(volume: &Volume) -> usize {
+    let info = info(volume);
+    let is_part = |segment: &&serde_json::Value| segment["flags"].as_array().is_some_and(Vec::is_empty);
+    info["segments"].as_array().map_or(0, |segments| segments.iter().filter(is_part).count())
 }
 
 /// cryptsetup, with the volume's passphrase as a key file.

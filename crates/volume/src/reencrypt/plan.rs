@@ -15,8 +15,8 @@ mod check;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use underseal_cipher::SectorSize;
 
+use super::protect;
 use crate::volume::Stored;
 use crate::{Hash, Result, Segment, SegmentKind, Volume};
 
@@ -270,12 +270,11 @@ impl Plan {
     /// Checksums tell which of a torn block's 512-byte parts are old. That gives back the block where its ciphers decrypt those parts one
     /// by one: they have sectors of that size, or spread no byte over its sector.
     pub fn atomic(&self) -> Option<u64> {
-        let splits = |form: &Stored| form.cipher.is_local() || form.cipher.sector_size() == SectorSize::S512;
         match self.protection {
             _ if !self.writes_in_place() => Some(512),
             Protection::None => None,
             Protection::Checksum { block, .. }
-                if block > 4096 || !splits(&self.old) || !splits(&self.new) =>
+                if ![&self.old, &self.new].iter().all(|form| protect::mends(block, &*form.cipher)) =>
             {
                 Some(block)
             }

@@ -1,15 +1,39 @@
 //! Checksums: which blocks of a step that was cut are old, which are new, and what was in those that were torn.
 
 use digest::DynDigest;
+use underseal_cipher::{CipherSpec, SectorCipher, SectorSize};
 use zeroize::Zeroizing;
 
 use super::{Protection, work::Work};
-use crate::Hash;
+use crate::{Hash, Recipe, Result, recipe};
 
 /// The smallest piece of a block that reaches the disk whole.
 const PART: usize = 512;
 /// Of blocks of as many parts each choice of old and new ones is tried; of longer ones only those of a write that ended early.
 const FEW: usize = 8;
+
+/// Longer blocks have too many parts.
+const LONGEST: u64 = 4096;
+
+/// Whether a block of old and new parts can be put together again, as far as this cipher is concerned.
+pub(super) fn mends(block: u64, cipher: &dyn SectorCipher) -> bool {
+    block <= LONGEST && (cipher.is_local() || cipher.sector_size() == SectorSize::S512)
+}
+
+/// Whether checksums of blocks of that size are enough where a disk may write only parts of a block: this cipher decrypts each part
+/// without the others.
+///
+/// # Errors
+/// `Unsupported` for ciphers that this build does not know; `Memory`, `Io`.
+pub fn checksums_mend(block: u64, cipher: &CipherSpec, sector_size: SectorSize) -> Result<bool> {
+    if cipher.is_null() || sector_size == SectorSize::S512 {
+        return Ok(block <= LONGEST);
+    }
+    let sizes = underseal_cipher::key_sizes(cipher).map_err(|e| recipe::cipher_error(cipher, e))?;
+    let len = sizes.iter().copied().max().unwrap_or(0);
+    let any = Recipe::new(cipher, sector_size, len).build(&crate::random::key(len)?)?;
+    Ok(mends(block, &*any))
+}
 
 /// How the bytes of a step are hashed.
 pub(super) struct Blocks {
@@ -36,7 +60,13 @@ impl Blocks {
     ///
     /// # Errors
     /// The first block that is neither, nor a mixture of both. It is left as it is, and counts as new: the others are made new.
-    pub(super) fn renew(&self, work: &Work<'_>, at: u64, bytes: &mut [u8], hashes: &[u8]) -> Result<(), u64> {
+    pub(super) fn renew(
+        &self,
+        work: &Work<'_>,
+        at: u64,
+        bytes: &mut [u8],
+        hashes: &[u8],
+    ) -> std::result::Result<(), u64> {
         let mut state = self.hash.start();
         let mut found = vec![0; self.hash.output_len()];
         let mut lost = Ok(());

@@ -81,7 +81,8 @@ impl Engine<'_> {
 fn lost(at: u64) -> Error {
     let context = format!(
         "the block at byte {at} of the volume is neither what it was nor what it was to become: a disk that writes less than a \
-         block at once tore it, or what protected it was lost; nothing was changed there"
+         block at once tore it, or what protected it was lost; nothing was changed there. \
+         \"underseal reencrypt --resume-only --keep-lost\" goes on without what was in it"
     );
     Error::new(ErrorKind::BadHeader, context)
 }

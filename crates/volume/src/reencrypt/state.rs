@@ -123,7 +123,7 @@ impl<'a> StateLedger<'a> {
     ///
     /// # Errors
     /// `BadLayout` when the plan cannot be carried out; `BadOption` when keys and ciphers do not fit, or a state is there
-    /// already; `Busy` when somebody else uses the file; `Memory`, `Io`.
+    /// already; `TooCostly` for more rounds than [`State::unlock`] does; `Busy` when somebody else uses the file; `Memory`, `Io`.
     pub fn create(
         on: &'a dyn Target,
         plan: Plan,
@@ -141,9 +141,10 @@ impl<'a> StateLedger<'a> {
             })?;
         }
         let mut copies = Copies::begin(on)?;
-        let document = Document::new(&plan, keys, data_size, iterations)?;
-        document.fits(data_size)?;
-        let seal = document.unseal(keys, &Budget::new(KdfLimits::NONE))?;
+        // The limits of whoever goes on with it.
+        let budget = || Budget::new(KdfLimits::default());
+        let document = Document::new(&plan, keys, data_size, iterations, &budget())?;
+        let seal = document.unseal(keys, &budget())?;
         copies.write(on, &document, &seal)?;
         Ok(Self { on, plan, document, seal, copies, _lock: lock })
     }

@@ -4,6 +4,7 @@ mod crash;
 mod engine;
 mod faults;
 mod plan;
+mod state_file;
 mod unsynced;
 mod users;
 

@@ -307,6 +307,18 @@ fn only_the_first_part_of_a_volume_may_be_reencrypted() {
     let rest = usize::try_from(OFFSET + 128 * KIB).unwrap();
     assert!(before[rest..] == after[rest..], "the rest stays as it is");
     let volume = disk.activate(&disk.unlock(PASSPHRASE.as_bytes()).unwrap()).unwrap();
+    assert_eq!(volume.size(), 128 * KIB, "what still has the old key is not the volume's");
+    assert!(plaintext(&volume, &disk.data, 128 << 10) == pattern(128 * KIB));
+}
+
+#[test]
+fn cryptsetup_finishes_a_part_that_was_begun_here() {
+    let scratch = Scratch::new();
+    let (disk, key) = volume(&scratch, false);
+    let key = begin(&disk, key, |options| options.size = Some(128 * KIB));
+    assert_eq!(disk.go_on(&key, 1).unwrap(), Outcome::Stopped);
+    let_them_finish(&scratch.passphrase(), &disk);
+    let volume = disk.activate(&disk.unlock(PASSPHRASE.as_bytes()).unwrap()).unwrap();
     assert!(plaintext(&volume, &disk.data, 128 << 10) == pattern(128 * KIB));
 }
 

@@ -44,7 +44,16 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(name.display()))?;
     begin::fits(args, under_way.is_some(), name)?;
     let key = match under_way {
-        Some(_) => keys::unlock(args, &header, &*on, name)?.0,
+        Some(_) => {
+            let key = keys::unlock(args, &header, &*on, name)?.0;
+            if args.resilience.is_some() {
+                begin::losing::unprotected(args, name)?;
+                let protection = begin::protection(args, path, &begin::forms(&header.info().segments)?)?;
+                let changed = place.protect_with((&on, &data), &key, protection);
+                changed.map_err(|e| e.within(name.display()))?;
+            }
+            key
+        }
         None => {
             begin::begin(args, header, &begin::Place { on: &*on, name, data: &*data, image: path, detached })?
         }
@@ -63,7 +72,8 @@ pub(super) fn go_on(args: &ReencryptArgs, place: &Place, keys: &Keys, quiet: boo
     let ledger = place.ledger(&*on, keys, size, args.hotzone_size);
     let mut ledger = ledger.map_err(|e| e.in_file(name))?;
     let watched = Watched::start(args, ledger.plan().size, quiet)?;
-    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &Options::default());
+    let options = Options { keep_lost: args.keep_lost, ..Options::default() };
+    let outcome = reencrypt::run(&*data, &mut *ledger, &watched, &options);
     let (done, total) = (ledger.progress().done, ledger.plan().size);
     drop(watched);
     let again = format!(

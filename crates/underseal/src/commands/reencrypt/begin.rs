@@ -8,10 +8,10 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use underseal_cipher::{Key, SectorSize};
+use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{Direction, Protection};
+use underseal_volume::reencrypt::{self, Direction, Protection};
 use underseal_volume::{Hash, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
@@ -54,7 +54,8 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
         let error = Error::usage(format!("{}: no reencryption is under way", name.display()));
         return Err(error.with_remedy("without --resume-only, to begin one"));
     }
-    if under_way && (args.init_only || says_what(args)) {
+    let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
+    if under_way && (args.init_only || placed || args.direction.is_some() || says_what(args)) {
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
         return Err(error.with_remedy("--resume-only, to bring that to its end first"));
     }
@@ -76,6 +77,8 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     let mut header = luks2_of(header, place.name)?;
     let options = options(args, &header, place)?;
     losing::confirm(args, &header, &known, place.name)?;
+    losing::the_end(args, place.image)?;
+    losing::the_rest(args, place.image)?;
     let passphrase = |known: &'_ Known| -> Result<_> {
         let new = header.like_keyslot(known.slot).map_err(|e| e.in_file(place.name))?;
         Ok((known.slot, new))
@@ -122,12 +125,14 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, place: &Place<'_>) -> R
         (false, Some(key)) => NewKey::Given(key),
         (false, None) => NewKey::Random(key_size(args)?),
     };
-    let old = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
-    let largest = old.max(sector_size.map(SectorSize::bytes)).unwrap_or(512);
+    let mut all = forms(&header.info().segments)?;
+    if let Some((cipher, sectors)) = all.first().cloned() {
+        all.push((args.cipher.clone().unwrap_or(cipher), sector_size.unwrap_or(sectors)));
+    }
     // Data that moves keeps its source.
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
-        None => protection(args, place.image, largest)?,
+        None => protection(args, place.image, &all)?,
     };
     Ok(BeginOptions {
         cipher: args.cipher.clone(),
@@ -166,32 +171,70 @@ pub(super) fn direction(args: &ReencryptArgs) -> Option<Direction> {
     })
 }
 
-/// What protects steps that are written over their own source, with sectors of so many bytes.
+/// How a header says that data is encrypted, also what is to come.
 ///
 /// # Errors
-/// `Failed` when the image cannot be looked at.
-pub(super) fn protection(args: &ReencryptArgs, image: &Path, sector: usize) -> Result<Protection> {
-    let checksum = || -> Result<_> {
-        let block = written_whole(image)?.max(sector as u64);
-        Ok(Protection::Checksum { hash: args.resilience_hash.unwrap_or(Hash::Sha256), block })
+/// `Unsupported` where this build knows no such cipher.
+pub(super) fn forms(segments: &[SegmentInfo]) -> Result<Vec<Form>> {
+    let form = |segment: &SegmentInfo| {
+        let cipher = segment.cipher.as_deref().unwrap_or("cipher_null-ecb");
+        let sectors = u32::try_from(segment.sector_size.unwrap_or(512)).unwrap_or(u32::MAX);
+        Ok((cipher.parse()?, SectorSize::new(sectors)?))
     };
+    segments.iter().map(form).collect()
+}
+
+/// How data is encrypted.
+pub(super) type Form = (CipherSpec, SectorSize);
+
+/// What protects steps that are written over their own source, which has these forms: checksums where they are enough, unless
+/// something else is asked for.
+///
+/// # Errors
+/// `Failed` when the image cannot be looked at; `Unsupported` for ciphers that this build does not know.
+pub(super) fn protection(args: &ReencryptArgs, image: &Path, forms: &[Form]) -> Result<Protection> {
+    let disk = Disk::of(image)?;
+    let block = forms.iter().map(|(_, sectors)| sectors.bytes() as u64).fold(disk.block(), u64::max);
+    let checksum = Protection::Checksum { hash: args.resilience_hash.unwrap_or(Hash::Sha256), block };
     match args.resilience {
-        None | Some(Resilience::Checksum | Resilience::DatashiftChecksum) => checksum(),
+        None if block <= disk.written_whole => Ok(checksum),
+        None => {
+            let mend = |(cipher, sectors): &Form| reencrypt::checksums_mend(block, cipher, *sectors);
+            let mend = forms.iter().map(mend).collect::<underseal_volume::Result<Vec<_>>>()?;
+            Ok(if mend.into_iter().all(|mends| mends) { checksum } else { Protection::Journal })
+        }
+        Some(Resilience::Checksum | Resilience::DatashiftChecksum) => Ok(checksum),
         Some(Resilience::Journal | Resilience::DatashiftJournal) => Ok(Protection::Journal),
         Some(Resilience::None | Resilience::Datashift) => Ok(Protection::None),
     }
 }
 
-/// How many bytes are written whole or not at all: a device's block; of a file, what its page cache holds.
-fn written_whole(image: &Path) -> Result<u64> {
-    const PAGE: u64 = 4096;
-    let Ok(file) = File::open(image) else { return Ok(PAGE) };
-    let about = file.metadata().map_err(|e| Error::io(image, "cannot look at it", e))?;
-    if !about.file_type().is_block_device() {
-        return Ok(PAGE);
+/// How an image is written.
+struct Disk {
+    /// So many bytes reach it whole or not at all, whatever happens.
+    written_whole: u64,
+    is_file: bool,
+}
+
+impl Disk {
+    fn of(image: &Path) -> Result<Self> {
+        const SECTOR: u64 = 512;
+        let unknown = Self { written_whole: SECTOR, is_file: true };
+        let Ok(file) = File::open(image) else { return Ok(unknown) };
+        let about = file.metadata().map_err(|e| Error::io(image, "cannot look at it", e))?;
+        if !about.file_type().is_block_device() {
+            return Ok(unknown);
+        }
+        let size =
+            rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::io(image, "cannot look at it", e))?;
+        Ok(Self { written_whole: size.into(), is_file: false })
     }
-    let size = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::io(image, "cannot look at it", e))?;
-    Ok(size.into())
+
+    /// What is hashed at once: of a file, what its page cache holds.
+    fn block(&self) -> u64 {
+        const PAGE: u64 = 4096;
+        if self.is_file { PAGE } else { self.written_whole }
+    }
 }
 
 /// A new file, for its owner only, which is on disk under its name when this returns.

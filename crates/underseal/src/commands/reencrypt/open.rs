@@ -46,6 +46,10 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
     begin::fits(args, under_way.is_some(), path)?;
+    if under_way.is_some() && args.resilience.is_some() {
+        let error = Error::usage(format!("{name}: is open, and what protects its steps stays as it is"));
+        return Err(error.with_remedy("another --resilience when it is closed"));
+    }
     let key = match under_way {
         Some(_) => keys::unlock(args, &header, &*on, path)?.0,
         None => {
@@ -96,6 +100,10 @@ fn can_be(args: &ReencryptArgs, name: &Name, status: &Status) -> Result<()> {
         () if args.device_size.is_some() => "its users know its size",
         () if args.sector_size.is_some_and(|size| size > status.block) => {
             "its users were told of smaller sectors"
+        }
+        () if args.hotzone_size.is_some() => {
+            let error = Error::usage(format!("{name}: is open, and a step is as long as its users allow"));
+            return Err(error.with_remedy("--rate instead of --hotzone-size"));
         }
         () if !status.can_reencrypt => {
             let what = format!(

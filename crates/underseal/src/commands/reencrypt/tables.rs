@@ -166,11 +166,9 @@ fn plan(args: &ReencryptArgs, old: &Form, new: &Form) -> Result<Plan> {
         (None, None) => return Err(Error::usage("nothing is encrypted, neither before nor after")),
     };
     let unit = [old, new].iter().map(|form| form.stored.cipher.sector_size().bytes()).max().unwrap_or(512);
-    // No disk writes larger ones whole.
-    let protection = match begin::protection(args, &args.image, unit)? {
-        Protection::Checksum { .. } if args.resilience.is_none() && unit > 4096 => Protection::Journal,
-        protection => protection,
-    };
+    let recipes = [old, new].into_iter().filter_map(|form| form.stored.recipe.as_deref());
+    let forms: Vec<_> = recipes.map(|recipe| (recipe.cipher.clone(), recipe.sector_size)).collect();
+    let protection = begin::protection(args, &args.image, &forms)?;
     let block = if let Protection::Checksum { block, .. } = protection { block } else { 4096 };
     let alignment = block.max(unit as u64);
     let hot_zone = reencrypt::hot_zone(args.hotzone_size, alignment, u64::MAX);

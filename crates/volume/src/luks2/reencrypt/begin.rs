@@ -34,7 +34,8 @@ pub struct BeginOptions {
     pub protection: Protection,
     /// The data moves so many bytes towards the end, backward, and the volume gets so much smaller: the room for keyslots grows by it.
     pub shift: Option<u64>,
-    /// Only the first so many bytes of the volume; the rest of the device stays as it is.
+    /// Only the first so many bytes of the volume, which has no more from now on: the rest of the device stays as it is, but its key
+    /// goes in the end.
     pub size: Option<u64>,
     /// The header is in another file than the data.
     pub detached: bool,
@@ -133,17 +134,15 @@ impl Header {
         let new_key = options.new_key(crypt, &cipher, &key.key)?;
         try_cipher(&cipher, new_key.as_ref().unwrap_or(&key.key), sector_size)?;
         let unit = sector_size.max(crypt.sector_size);
-        if options.shift.is_some() && options.direction != Direction::Backward {
-            return Err(bad("data that moves towards the end of the device is reencrypted backward"));
-        }
-        let shift = options.shift.unwrap_or(0);
+        let shift = options.shift(segment)?;
         let all = data_size.saturating_sub(shift);
         let whole = volume::data_length(all, segment.offset, segment.size, unit)?;
         let size = options.size.unwrap_or(whole);
         if size == 0 || size > whole || !size.is_multiple_of(unit.bytes() as u64) {
             return Err(bad(format!("{size} bytes: up to {whole} in sectors of {}", unit.bytes())));
         }
-        let open = segment.size.is_none() && options.size.is_none();
+        let part = options.size.filter(|&size| size < whole);
+        let open = segment.size.is_none() && part.is_none();
         let new = New::prepare(self.metadata(), new_key, passphrases)?;
         let header_size = self.stored.binary.size;
         let mut key = key;
@@ -161,6 +160,10 @@ impl Header {
             last["encryption"] = cipher.to_string().into();
             last["sector_size"] = sector_size.bytes().into();
             last["offset"] = (segment.offset + shift).to_string().into();
+            if let Some(part) = part {
+                // Nobody who opens it in the end takes what still has the old key for data.
+                last["size"] = part.to_string().into();
+            }
             let arrangement = Arrangement {
                 mode: Mode::Reencrypt,
                 direction: options.direction,
@@ -184,6 +187,21 @@ impl Header {
 }
 
 impl BeginOptions {
+    /// By how much the data moves: what it moves over is the volume's own end, which it gives up.
+    fn shift(&self, segment: &Segment) -> Result<u64> {
+        match self.shift {
+            None => Ok(0),
+            Some(_) if self.direction != Direction::Backward => {
+                Err(bad("data that moves towards the end of the device is reencrypted backward"))
+            }
+            Some(_) if self.size.is_some() => Err(bad("data that moves is reencrypted as a whole")),
+            Some(_) if segment.size.is_some() => Err(bad(
+                "the volume has a size of its own: data that moves would overwrite what lies behind it",
+            )),
+            Some(shift) => Ok(shift),
+        }
+    }
+
     /// The new key, or none where the old one stays.
     fn new_key(&self, old: &Crypt, cipher: &CipherSpec, old_key: &Key) -> Result<Option<Key>> {
         let sizes = underseal_cipher::key_sizes(cipher)

@@ -60,21 +60,27 @@ impl<'d> Ledger<'d> {
     ) -> Result<Self> {
         // What was read before it was locked may be out of date.
         let lock = ReencryptionLock::take(read(on)?.uuid())?;
-        Self::resume_under(lock, on, key, data_size, options)
+        let mut ledger = Self::resume_under(lock.as_ref(), on, key, data_size, options)?;
+        ledger._lock = lock;
+        Ok(ledger)
     }
 
-    /// The same for who has this volume's lock already, or cannot take it.
+    /// The same for who holds this volume's lock as long as this is there, or cannot take it.
     ///
     /// # Errors
-    /// As for [`Ledger::resume`].
+    /// As for [`Ledger::resume`]; `Busy` when the lock is another volume's.
     pub fn resume_under(
-        lock: Option<ReencryptionLock>,
+        lock: Option<&ReencryptionLock>,
         on: &'d (dyn Target + Sync),
         key: &VolumeKey,
         data_size: u64,
         options: &ResumeOptions,
     ) -> Result<Self> {
         let header = read(on)?;
+        if lock.is_some_and(|lock| !lock.is_of(header.uuid())) {
+            let context = "what is locked is the reencryption of another volume; try again";
+            return Err(Error::new(ErrorKind::Busy, context));
+        }
         let metadata = header.metadata();
         let of = parse(&header)?;
         let ResumeOptions { detached, allow_null, hot_zone } = *options;
@@ -85,7 +91,7 @@ impl<'d> Ledger<'d> {
             Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: lock })
+        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: None })
     }
 
     /// The header as it stands.
@@ -95,14 +101,30 @@ impl<'d> Ledger<'d> {
 
     /// Takes the header as it is on the disk after an update of it has failed: as it was, or with `attempt` recorded.
     fn settle(&mut self, attempt: Progress) -> Result<()> {
-        let now = read(self.on)?;
-        let before = self.header.json();
-        let mut after = before.clone();
+        let mut after = self.header.json().clone();
         write_segments(&mut after, &self.of, &self.plan.parts(attempt), self.open.then_some(self.plan.size))?;
-        if *now.json() != *before && *now.json() != after {
+        self.take_either(&after).map(drop)
+    }
+
+    /// Takes the header as it is on the disk, in which others may change what is not the reencryption's: cryptsetup removes keyslots
+    /// meanwhile. Whether anything is another.
+    ///
+    /// # Errors
+    /// `Busy` when somebody changed how far it is.
+    pub(super) fn refresh(&mut self) -> Result<bool> {
+        let before = self.header.json().clone();
+        self.take_either(&before)
+    }
+
+    fn take_either(&mut self, after: &Map<String, Value>) -> Result<bool> {
+        let now = read(self.on)?;
+        let same = |json: &Map<String, Value>| own(now.json(), &self.of) == own(json, &self.of);
+        if now.uuid() != self.header.uuid() || !same(self.header.json()) && !same(after) {
             return Err(Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again"));
         }
-        self.take(now)
+        let is_other = now.json() != self.header.json();
+        self.take(now)?;
+        Ok(is_other)
     }
 
     /// Goes on with another plan, which the header holds by now.
@@ -129,6 +151,28 @@ fn read(on: &(dyn Target + Sync)) -> Result<Header> {
 fn parse(header: &Header) -> Result<Reencryption> {
     let none = || Error::new(ErrorKind::BadOption, "no reencryption of this volume is under way");
     Reencryption::parse(header.metadata())?.ok_or_else(none)
+}
+
+/// What a document says of its reencryption, and nobody else changes while it goes on.
+fn own(document: &Map<String, Value>, of: &Reencryption) -> Value {
+    let digest = |(number, digest): (&String, &Value)| {
+        let mut digest = digest.clone();
+        // Those of a key come and go; without segments it is none of the reencryption's.
+        if *number != of.digest.to_string() {
+            digest.as_object_mut().map(|digest| digest.shift_remove("keyslots"));
+        }
+        let has_segments = digest["segments"].as_array().is_some_and(|list| !list.is_empty());
+        (has_segments || *number == of.digest.to_string()).then(|| (number.clone(), digest))
+    };
+    let digests = document.get("digests").and_then(Value::as_object);
+    let digests: Map<_, _> = digests.into_iter().flatten().filter_map(digest).collect();
+    let get = |member: &str| document.get(member).unwrap_or(&Value::Null);
+    json!({
+        "keyslot": get("keyslots")[of.slot.to_string()],
+        "segments": get("segments"),
+        "digests": digests,
+        "requirements": get("config")["requirements"],
+    })
 }
 
 /// Puts the regular segments into the document, and behind them the backups. A last segment that ends at byte `open` reaches to the end
@@ -198,6 +242,10 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        if at == 0 {
+            // Not every user can take the lock: somebody else's step may be protected by what is there.
+            self.refresh()?;
+        }
         storage::write(self.on, self.in_area(at, bytes.len())?, bytes)
     }
 
@@ -214,27 +262,38 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
         if let Some(attempt) = self.unsure.take() {
             self.settle(attempt)?;
         }
-        let Self { header, on, of, plan, open, .. } = self;
-        let parts = plan.parts(progress);
-        let edit = |document: &mut Map<String, Value>, _: &Metadata| {
-            write_segments(document, of, &parts, open.then_some(plan.size))
-        };
-        if let Err(e) = header.update(*on, edit, |()| Ok(())) {
+        let mut recorded = self.write_record(progress);
+        // Before it writes, an update refuses a header that somebody else changed.
+        let was_changed = recorded.as_ref().err().is_some_and(|e| e.kind() == ErrorKind::Busy);
+        if was_changed && self.refresh().unwrap_or(false) {
+            recorded = self.write_record(progress);
+        }
+        if let Err(e) = recorded {
             self.unsure = Some(progress);
             return Err(e);
         }
         // Its backups have other numbers now.
-        self.of = parse(header)?;
+        self.of = parse(&self.header)?;
         self.progress = progress;
         Ok(())
     }
 
     fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        self.refresh()?;
         self.end(data)
     }
 }
 
 impl Ledger<'_> {
+    fn write_record(&mut self, progress: Progress) -> Result<()> {
+        let Self { header, on, of, plan, open, .. } = self;
+        let parts = plan.parts(progress);
+        let edit = |document: &mut Map<String, Value>, _: &Metadata| {
+            write_segments(document, of, &parts, open.then_some(plan.size))
+        };
+        header.update(*on, edit, |()| Ok(()))
+    }
+
     fn in_area(&self, at: u64, len: usize) -> Result<u64> {
         let area = &self.of.area;
         let place = area

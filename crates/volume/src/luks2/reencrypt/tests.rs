@@ -1,5 +1,8 @@
 //! Power cuts at every write of a start, of a whole reencryption and of its end: the data is there, and the passphrase opens it.
 
+mod begin;
+mod beside;
+
 use std::cell::Cell;
 use std::ops::Range;
 

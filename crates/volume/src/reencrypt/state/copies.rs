@@ -117,8 +117,7 @@ impl Copies {
                 }
             }
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => one,
-            (Err(first), Err(second)) if first.kind() == ErrorKind::NoHeader => return Err(second),
-            (Err(first), Err(_)) => return Err(first),
+            (Err(first), Err(second)) => return Err(neither(on, first, second)),
         };
         Ok((Self { newest: Some(place) }, text))
     }
@@ -147,6 +146,23 @@ impl Copies {
         self.newest = Some(place);
         Ok(())
     }
+}
+
+/// Why there is no sound copy.
+fn neither(on: &dyn Target, first: Error, second: Error) -> Error {
+    let read = |place: Place| {
+        let left = storage::size(on).map_or(0, |size| size.saturating_sub(place.offset()));
+        storage::read(on, place.offset(), usize::try_from(left.min(LEN)).unwrap_or(usize::MAX))
+    };
+    let (Ok(one), Ok(other)) = (read(Place::First), read(Place::Second)) else { return first };
+    let is_empty = |place: &[u8]| place.iter().all(|&byte| byte == 0);
+    // The second is first written when a step is under way, or all that nothing protects are done.
+    if (is_empty(&one) || one.starts_with(MAGIC.as_bytes())) && is_empty(&other) {
+        let context = "the state was cut off as it was made: nothing has begun, unless it was to be without protection (\"none\"). \
+                       Remove the file, and begin again";
+        return Error::new(first.kind(), context);
+    }
+    if first.kind() == ErrorKind::NoHeader { second } else { first }
 }
 
 /// The line that says the checksum of what follows it.

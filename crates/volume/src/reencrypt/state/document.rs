@@ -107,8 +107,14 @@ impl Document {
     /// Of a plan at its start.
     ///
     /// # Errors
-    /// `BadOption` when a form's cipher and key do not fit; `Memory`, `Io`.
-    pub(super) fn new(plan: &Plan, keys: Keys<'_>, device_size: u64, iterations: u32) -> Result<Self> {
+    /// `BadOption` when a form's cipher and key do not fit; `TooCostly`, `Memory`, `Io`.
+    pub(super) fn new(
+        plan: &Plan,
+        keys: Keys<'_>,
+        device_size: u64,
+        iterations: u32,
+        budget: &Budget,
+    ) -> Result<Self> {
         Ok(Self {
             version: VERSION,
             identity: Uuid::from_bytes(crate::random::bytes()?),
@@ -117,8 +123,8 @@ impl Document {
             direction: plan.direction,
             device_size: Decimal(device_size),
             size: Decimal(plan.size),
-            old: Form::new(&plan.old, keys.old, iterations).map_err(|e| e.within("old"))?,
-            new: Form::new(&plan.new, keys.new, iterations).map_err(|e| e.within("new"))?,
+            old: Form::new(&plan.old, keys.old, iterations, budget).map_err(|e| e.within("old"))?,
+            new: Form::new(&plan.new, keys.new, iterations, budget).map_err(|e| e.within("new"))?,
             moved: plan.moved.map(|moved| Place { offset: Decimal(moved.lower), size: Decimal(moved.len) }),
             protection: Shield::new(plan.protection),
             area: Place { offset: Decimal(AREA), size: Decimal(plan.area) },
@@ -175,9 +181,10 @@ impl Document {
         if data_size == self.device_size.0 {
             return Ok(());
         }
+        let was = self.device_size.0;
         let context = format!(
-            "the state is of a device of {} bytes, and this one has {data_size}: is it the right one?",
-            self.device_size.0
+            "the state is of a device of {was} bytes, and this one has {data_size}: if it is the right one, make it {was} bytes long \
+             again, until all is done"
         );
         Err(Error::new(ErrorKind::BadLayout, context))
     }
@@ -260,7 +267,7 @@ impl Document {
 }
 
 impl Form {
-    fn new(stored: &Stored, key: Option<&Key>, iterations: u32) -> Result<Self> {
+    fn new(stored: &Stored, key: Option<&Key>, iterations: u32, budget: &Budget) -> Result<Self> {
         let bad = |why: &str| Err(Error::new(ErrorKind::BadOption, why));
         let crypt = match (&stored.recipe, key) {
             (Some(recipe), Some(key)) if recipe.key_size == key.len() => Some(Crypt {
@@ -269,7 +276,7 @@ impl Form {
                 sector_size: u32::try_from(recipe.sector_size.bytes()).unwrap_or(u32::MAX),
                 iv_offset: Decimal(stored.iv_offset),
                 iv_large_sectors: recipe.iv_large_sectors,
-                key: KeyProof::new(key, iterations)?,
+                key: KeyProof::new(key, iterations, budget)?,
             }),
             (None, None) if stored.cipher.is_null() => None,
             (Some(_), _) => return bad("its cipher needs a key of its length"),

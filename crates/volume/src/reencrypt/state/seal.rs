@@ -28,10 +28,13 @@ pub(super) struct KeyProof {
 
 impl KeyProof {
     /// For a key.
-    pub(super) fn new(key: &Key, iterations: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `TooCostly`, `Memory`, `Io`.
+    pub(super) fn new(key: &Key, iterations: u32, budget: &Budget) -> Result<Self> {
         let salt = random::bytes::<HALF>()?;
         let mut proof = Self { iterations, salt: Base64::encode_string(&salt), check: String::new() };
-        let derived = proof.derive(key, &Budget::new(crate::KdfLimits::NONE))?;
+        let derived = proof.derive(key, budget)?;
         proof.check = Base64::encode_string(&derived.as_bytes()[..HALF]);
         Ok(proof)
     }

@@ -104,7 +104,10 @@ fn other_keys_and_other_devices_are_refused_by_name() {
     let (kind, why) = refused(&key(1), &Key::new(&[2; 64]).unwrap(), DATA);
     assert!(kind == ErrorKind::WrongKey && why.contains("32 bytes, not 64"), "{why}");
     let (kind, why) = refused(&key(1), &key(2), DATA + 512);
-    assert!(kind == ErrorKind::BadLayout && why.contains("is it the right one"), "{why}");
+    assert!(
+        kind == ErrorKind::BadLayout && why.contains("if it is the right one, make it 8192 bytes long again"),
+        "{why}"
+    );
     let (kind, why) = {
         let keys = Keys { old: None, new: Some(&key(2)) };
         let Err(e) = State::read(&on, LockTo::Change).unwrap().unlock(keys, DATA) else { panic!() };

@@ -68,6 +68,8 @@ impl Case {
             Ok(state) => state,
             Err(e) => {
                 // It was not there yet.
+                let says_so = e.to_string().contains("nothing has begun");
+                assert!(says_so || e.kind() == ErrorKind::NoHeader, "{what}: {e}");
                 assert!(matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader), "{what}: {e}");
                 let data = usize::try_from(self.data).unwrap();
                 assert!(disks.bytes()[..data] == self.before[..data], "{what}");

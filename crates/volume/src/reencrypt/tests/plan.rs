@@ -347,3 +347,18 @@ fn a_plan_says_which_torn_writes_it_survives() {
     assert_eq!(atomic(small, large, Protection::None), None);
     assert_eq!(encrypt_shifted(8192, 65_536).plan().atomic(), Some(512));
 }
+
+#[test]
+fn checksums_mend_what_is_torn_where_ciphers_decrypt_its_parts() {
+    for (cipher, sector_size, block, mends) in [
+        ("aes-xts-plain64", SectorSize::S4096, 4096, true),
+        ("aes-xts-plain64", SectorSize::new(65_536).unwrap(), 65_536, false),
+        ("aes-cbc-essiv:sha256", SectorSize::S512, 4096, true),
+        ("aes-cbc-essiv:sha256", SectorSize::S4096, 4096, false),
+        ("xchacha12,aes-adiantum-plain64", SectorSize::S4096, 4096, false),
+        ("cipher_null-ecb", SectorSize::S512, 4096, true),
+    ] {
+        let found = checksums_mend(block, &cipher.parse().unwrap(), sector_size).unwrap();
+        assert_eq!(found, mends, "{cipher}, {block}");
+    }
+}

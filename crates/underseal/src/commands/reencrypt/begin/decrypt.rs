@@ -23,6 +23,7 @@ pub(in super::super) fn decrypt(
     place: &super::Place<'_>,
 ) -> Result<VolumeKey> {
     losing::unprotected(args, place.image)?;
+    losing::the_rest(args, place.image)?;
     let options = options(args, &header, place.image)?;
     let begun = header.begin_decryption(place.on, place.data, &key, &options);
     begun.map_err(|e| e.in_file(place.name))?;
@@ -73,10 +74,9 @@ pub(in super::super) fn takes_header_away(
 }
 
 fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result<DecryptOptions> {
-    let sector = header.info().segments.iter().filter_map(|segment| segment.sector_size).max();
     Ok(DecryptOptions {
         direction: super::direction(args).unwrap_or(Direction::Forward),
-        protection: super::protection(args, image, sector.unwrap_or(512))?,
+        protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
         first: args.hotzone_size,
         size: args.device_size,
         allow_null: false,

@@ -13,7 +13,6 @@ use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::Secret;
 use crate::reencryption::{self, Bytes, Kept, Place, Where};
-use crate::size;
 
 /// Begins to encrypt an image that has no header.
 ///
@@ -28,14 +27,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
     }
     let options = options(args)?;
     losing::unprotected(args, image)?;
-    if let Some(reduce) = args.reduce_device_size {
-        let what = format!(
-            "{}: its last {} make room for the header. What lies there is lost.",
-            image.display(),
-            size::show(reduce)
-        );
-        losing::sure(args, &what, "make what is on it smaller first, and then --force")?;
-    }
+    losing::the_end(args, image)?;
     let size = reencryption::size(&data)?;
     let passphrase = Secret::new(args.secret.source(), image).get_new()?;
     let new = NewVolume::prepare(size, &passphrase, options);
@@ -109,8 +101,8 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
         None => {
-            let largest = sector_size.unwrap_or(SectorSize::S4096).bytes();
-            super::protection(args, &args.image, largest)?
+            let cipher = args.cipher.clone().unwrap_or_else(|| defaults.cipher.clone());
+            super::protection(args, &args.image, &[(cipher, sector_size.unwrap_or(SectorSize::S4096))])?
         }
     };
     let format = FormatOptions {

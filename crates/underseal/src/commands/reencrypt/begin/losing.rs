@@ -1,4 +1,4 @@
-//! What is lost by a reencryption: passphrases that nobody gives, and with no protection the data of a crash.
+//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no protection the data of a crash.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use crate::cli::{ReencryptArgs, Resilience};
 use crate::commands::reencrypt::keys::Known;
 use crate::error::{Error, Result};
 use crate::passphrase;
+use crate::size;
 
 /// Says what will be lost, and asks whether that is meant.
 ///
@@ -47,9 +48,37 @@ pub(in super::super) fn unprotected(args: &ReencryptArgs, name: &Path) -> Result
     sure(args, &what, "--resilience checksum, or --force")
 }
 
+/// The same for the end of a device over which its data move.
+///
+/// # Errors
+/// `Usage` unless it is meant.
+pub(super) fn the_end(args: &ReencryptArgs, image: &Path) -> Result<()> {
+    let Some(reduce) = args.reduce_device_size else { return Ok(()) };
+    let what = format!(
+        "{}: its last {} make room for the header. What lies there is lost.",
+        image.display(),
+        size::show(reduce)
+    );
+    sure(args, &what, "make what is on it smaller first, and then --force")
+}
+
+/// The same for what lies behind a part of the volume, which alone gets the new key.
+///
+/// # Errors
+/// `Usage` unless it is meant.
+pub(super) fn the_rest(args: &ReencryptArgs, image: &Path) -> Result<()> {
+    let Some(part) = args.device_size else { return Ok(()) };
+    let what = format!(
+        "{}: what lies behind its first {} keeps the old key, which goes. It is lost.",
+        image.display(),
+        size::show(part)
+    );
+    sure(args, &what, "without --device-size; or --force, if nothing lies there")
+}
+
 /// # Errors
 /// `Usage` unless somebody at the terminal says yes.
-pub(super) fn sure(args: &ReencryptArgs, what: &str, otherwise: &str) -> Result<()> {
+fn sure(args: &ReencryptArgs, what: &str, otherwise: &str) -> Result<()> {
     if args.force {
         log::warn!("{what}");
         return Ok(());
