@@ -143,6 +143,9 @@ impl From<volume::Error> for Error {
                 "find out who changed the header; if you did, `underseal info` shows its new digest",
             ),
             Kind::BadOption => (Exit::Usage, "`underseal help` and the command's name shows what it takes"),
+            Kind::NeedsRecovery => {
+                (Exit::Unsupported, "`underseal reencrypt --resume-only` makes it good, and goes on")
+            }
             Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             Kind::Io => (Exit::Failed, ""),

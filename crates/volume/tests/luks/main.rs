@@ -9,6 +9,7 @@ mod ours_to_cryptsetup;
 mod plain;
 mod reencrypt;
 mod reencrypt_both;
+mod reencrypt_ours;
 mod support;
 mod tampered;
 mod tampered_luks1;

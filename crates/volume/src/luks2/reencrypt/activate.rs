@@ -34,7 +34,7 @@ pub(in crate::luks2) fn activate(
     match shape::stage(metadata, &of) {
         Stage::Hot => {
             let context = "a reencryption was cut off in the middle of a step: some of its bytes are old, some new, and it must be made \
-                           good first (underseal reencrypt --resume-only)";
+                           good first";
             return Err(Error::new(ErrorKind::NeedsRecovery, context));
         }
         // All of it has the new key, and the old one may be gone. Without any, who says that it was decrypted must have had it.

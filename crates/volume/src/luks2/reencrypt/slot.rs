@@ -122,7 +122,7 @@ impl Reencryption {
         let mode = mode(&node.field("mode")?)?;
         let direction = direction(&node.field("direction")?)?;
         let resilience = resilience(&node.field("area")?, found.area.1)?;
-        let parsed = Self {
+        let mut parsed = Self {
             version,
             slot,
             digest: digest(metadata, slot)?,
@@ -137,6 +137,7 @@ impl Reencryption {
         if parsed.moved.is_some() && resilience.shift.is_none() {
             return Err(bad(format!("{path}.area.type: moves nothing, but there is a \"{MOVED}\"")));
         }
+        parsed.stays_in_place();
         parsed.keys_are_its(metadata)?;
         parsed.fits_mode(metadata)?;
         parsed.fits_places()?;
@@ -192,6 +193,15 @@ impl Reencryption {
             }
         }
         Ok(())
+    }
+
+    /// cryptsetup says of data with a header apart that they move where room was given up, and leaves them where they are: nothing
+    /// protects a step then.
+    fn stays_in_place(&mut self) {
+        let moves = self.previous.segment.offset != self.last.segment.offset || self.moved.is_some();
+        if self.mode == Mode::Encrypt && self.resilience.kept.is_none() && !moves {
+            self.resilience = Resilience { kept: Some(Kept::Nothing), shift: None };
+        }
     }
 
     /// The data moves by the shift, from where it was to where it will be, in the one direction in which nothing is overwritten that is
