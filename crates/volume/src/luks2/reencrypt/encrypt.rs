@@ -10,6 +10,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 use underseal_cipher::{Key, SectorSize};
+use zeroize::Zeroizing;
 
 use super::arrange::Arrangement;
 use super::shape::Given;
@@ -234,19 +235,21 @@ impl Header {
     }
 }
 
-/// Copies bytes from one place to another, which do not overlap.
+/// Copies bytes from one place to another, which do not overlap. They may be plaintext, so none are left in memory.
 pub(super) fn copy(
     (from, source): (&(impl Target + ?Sized), u64),
     (to, target): (&(impl Target + ?Sized), u64),
     len: u64,
 ) -> Result<()> {
-    const PIECE: u64 = 1 << 20;
+    const PIECE: usize = 1 << 20;
+    let piece = |left: u64| usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+    let mut buffer = Zeroizing::new(vec![0; piece(len)]);
     let mut at = 0;
     while at < len {
-        let piece = (len - at).min(PIECE);
-        let bytes = storage::read(from, source + at, usize::try_from(piece).unwrap_or(usize::MAX))?;
-        storage::write(to, target + at, &bytes)?;
-        at += piece;
+        let bytes = &mut buffer[..piece(len - at)];
+        storage::read_into(from, source + at, bytes)?;
+        storage::write(to, target + at, bytes)?;
+        at += bytes.len() as u64;
     }
     Ok(())
 }
