@@ -28,7 +28,7 @@ impl Ledger<'_> {
         if self.plan().step(self.progress()).is_some() {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
-        // The header is not the volume's, but its own bytes are not left over.
+        // A header in front has the place of old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
         for range in leftovers.filter(|range| range.start < range.end) {
