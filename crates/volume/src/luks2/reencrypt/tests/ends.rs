@@ -32,3 +32,36 @@ fn no_plaintext_is_left_where_a_header_came_in_front() {
         }
     }
 }
+
+#[test]
+fn no_plaintext_is_left_in_the_journal_wherever_the_end_is_cut_off() {
+    let plain = pattern(DATA);
+    let disk = Recorder::new([&plain[..], &vec![0; OFFSET]].concat());
+    let (data, file) = (disk.part(0..DATA as u64), disk.part(DATA as u64..(DATA + OFFSET) as u64));
+    let keyslots_size = Some((OFFSET - 32 * KIB) as u64);
+    let options = EncryptOptions {
+        format: FormatOptions { detached: true, data_offset: Some(0), keyslots_size, ..format_options() },
+        direction: Direction::Forward,
+        protection: Protection::Journal,
+        reduce: None,
+        size: None,
+    };
+    let new = NewVolume::prepare(DATA as u64, &passphrase(), options).unwrap();
+    new.write(&file).unwrap();
+    let key = new.into_key();
+    disk.forget_events();
+    let before = disk.bytes().clone();
+    assert_eq!(go_on(&file, &data, &key, true).unwrap(), Outcome::Finished);
+    let mut seen = [0; 2];
+    disk.each_crash(before, |disk, at| {
+        let (_, file) = disk.split_at(DATA);
+        let header = read(file).unwrap_or_else(|| panic!("{at}"));
+        if header.reencryption().unwrap().is_none() {
+            assert_eq!(plain_sectors(file, &plain), 0, "{at}");
+            seen[0] += 1;
+        } else {
+            seen[1] += usize::from(plain_sectors(file, &plain) > 0);
+        }
+    });
+    assert!(seen.iter().all(|&count| count > 1), "{seen:?}");
+}
