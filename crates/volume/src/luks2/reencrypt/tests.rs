@@ -445,3 +445,4 @@ fn what_an_attacker_writes_is_refused_or_makes_a_volume_within_its_device() {
 }
 
 mod ends;
+mod starts;
