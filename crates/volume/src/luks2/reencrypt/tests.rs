@@ -284,6 +284,7 @@ fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
         protection: Protection::Journal,
         first: Some(8 * KIB as u64),
         size: None,
+        over_header: true,
         allow_null: false,
     };
     let before = disk.bytes().clone();
@@ -370,6 +371,7 @@ fn documents() -> Vec<(Value, VolumeKey)> {
         protection: CHECKSUM,
         first: Some(8 * KIB as u64),
         size: None,
+        over_header: true,
         allow_null: false,
     };
     let to = Recorder::new(vec![0; OFFSET]);

@@ -60,3 +60,53 @@ fn copies_are_made_of_any_length() {
         assert!(bytes[8192 + len..].iter().all(|&byte| byte == 0), "{len}");
     }
 }
+
+const DECRYPT: DecryptOptions = DecryptOptions {
+    direction: Direction::Forward,
+    protection: Protection::Journal,
+    first: Some(8 * KIB as u64),
+    size: None,
+    over_header: true,
+    allow_null: false,
+};
+
+#[test]
+fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {
+    let (disk, mut header, key) = disk();
+    disk.forget_events();
+    // As if it stood apart.
+    for over_header in [true, false] {
+        let options = DecryptOptions { over_header, ..DECRYPT };
+        let refused = header.begin_decryption(&disk, &disk, &key, &options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+    }
+    // It stands apart, and what is before the data is nobody knows whose; or is another volume's header.
+    let file = Recorder::new(disk.bytes()[..OFFSET].to_vec());
+    let mut strange = disk.bytes().clone();
+    strange[..OFFSET].copy_from_slice(&pattern(OFFSET));
+    let other = self::disk().0.bytes().clone();
+    for (bytes, over_header) in [(strange, false), (other.clone(), false), (other, true)] {
+        let data = Recorder::new(bytes);
+        let options = DecryptOptions { over_header, ..DECRYPT };
+        let refused = header.begin_decryption(&file, &data, &key, &options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+        assert!(data.is_untouched());
+    }
+    assert!(disk.is_untouched() && file.is_untouched());
+}
+
+#[test]
+fn a_decryption_that_is_made_again_leaves_nothing_of_the_header_on_the_device() {
+    let (device, header, key) = disk();
+    let file = Recorder::new(vec![0; OFFSET]);
+    let second = usize::try_from(header.stored.binary.size).unwrap();
+    let before = device.bytes()[second..2 * second].to_vec();
+    let mut exported = header.export(&device, &file, &key, &DECRYPT).unwrap();
+    // As after a crash when only the first copy was wiped.
+    storage::write(&device, second as u64, &before).unwrap();
+    assert!(read(&device).is_some());
+    exported.begin_decryption(&file, &device, &key, &DECRYPT).unwrap();
+    assert!(matches!(Header::read(&device), Ok(None)));
+    assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished);
+    assert!(device.bytes()[..DATA] == pattern(DATA));
+}
