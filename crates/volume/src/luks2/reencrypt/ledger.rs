@@ -9,6 +9,7 @@
 use serde_json::{Map, Value, json};
 
 use super::activate::{is_vouched_for, verified};
+use super::encrypt::differ;
 use super::shape::Given;
 use super::slot::{HOT, Lay, Reencryption, bad};
 use super::{Stage, shape};
@@ -199,6 +200,19 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
     fn progress(&self) -> Progress {
         self.progress
+    }
+
+    fn allows(&self, data: &dyn Target) -> Result<()> {
+        if !self.given.detached {
+            return Ok(());
+        }
+        match Header::read(data) {
+            Ok(Some(there)) if there.is_same_volume(&self.header) => {
+                Err(Error::new(ErrorKind::BadOption, differ(&there, &self.header)))
+            }
+            Err(e) if e.kind() == ErrorKind::Io => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
