@@ -123,10 +123,19 @@ impl Header {
         if sector_size > SectorSize::S4096 {
             return Err(bad(format!("sectors of {} bytes: LUKS has 512 to 4096", sector_size.bytes())));
         }
+        let same = cipher == crypt.cipher && sector_size == crypt.sector_size && options.shift.is_none();
+        if same && matches!(options.key, NewKey::Keep) {
+            return Err(bad(
+                "nothing would change: say which key, cipher or sector size the volume is to have",
+            ));
+        }
         unlock::allow_null(&cipher, options.allow_null)?;
         let new_key = options.new_key(crypt, &cipher, &key.key)?;
         try_cipher(&cipher, new_key.as_ref().unwrap_or(&key.key), sector_size)?;
         let unit = sector_size.max(crypt.sector_size);
+        if options.shift.is_some() && options.direction != Direction::Backward {
+            return Err(bad("data that moves towards the end of the device is reencrypted backward"));
+        }
         let shift = options.shift.unwrap_or(0);
         let all = data_size.saturating_sub(shift);
         let whole = volume::data_length(all, segment.offset, segment.size, unit)?;
