@@ -232,6 +232,7 @@ pub(crate) fn stood(
         return Ok(None);
     }
     let ledger = place.resume(on, key, data_size, None)?;
+    reencrypt::Ledger::allows(&ledger, &*place.data.bytes()?)?;
     Ok(Some(Stood::of(&ledger)))
 }
 

@@ -155,6 +155,16 @@ impl Header {
         self.stored.binary.uuid()
     }
 
+    /// Whether the other header has the same UUID, in whatever form.
+    fn is_same_volume(&self, other: &Self) -> bool {
+        self.stored.binary.uuid == other.stored.binary.uuid
+    }
+
+    /// Whether only the second copy is sound.
+    fn lacks_first_copy(&self) -> bool {
+        self.stored.damage.as_ref().is_some_and(|damage| damage.place == HeaderCopy::First)
+    }
+
     /// The first byte of data on its device.
     pub fn data_offset(&self) -> u64 {
         self.stored.metadata.data_offset()

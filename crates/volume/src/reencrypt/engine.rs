@@ -54,8 +54,8 @@ pub enum Outcome {
 /// volume's bytes.
 ///
 /// # Errors
-/// `BadLayout` when the ledger's plan or progress is none; `TooSmall` when the device ends before the data does; `BadHeader`
-/// when a step cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on with after any of them: a
+/// `BadLayout` when the ledger's plan or progress is none; `BadOption` when the data has another ledger, too; `TooSmall` when the
+/// device ends before the data does; `BadHeader` when a step cannot be recovered; those of the ledger and the foreground; `Io`, `Memory`. It can be gone on with after any of them: a
 /// step that could not be written was taken back, or is recovered next time. Only without protection may an error, or a crash, lose data.
 pub fn run(
     data: &(dyn Target + Sync),
@@ -71,6 +71,7 @@ pub fn run(
         let context = format!("the data ends at byte {}, but its device at byte {size}", plan.end());
         return Err(Error::new(ErrorKind::TooSmall, context));
     }
+    ledger.allows(data)?;
     let work = Work::new(data, &plan, options);
     let mut engine = Engine { work, ledger, foreground, options, progress, unkept: false };
     engine.recover()?;

@@ -15,6 +15,14 @@ pub trait Ledger {
     /// How far it is, as last recorded.
     fn progress(&self) -> Progress;
 
+    /// Refuses data that another ledger is kept for, too: each would know of its own steps only.
+    ///
+    /// # Errors
+    /// `BadOption`; `Io`.
+    fn allows(&self, _data: &dyn Target) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes to the area, from its byte `at` on. It need not be on stable storage before [`Ledger::sync_area`].
     ///
     /// # Errors

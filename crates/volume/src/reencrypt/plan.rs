@@ -343,13 +343,13 @@ impl Plan {
         Volume::new(parts.into_iter().map(segment).collect())
     }
 
-    /// Places on the data device that hold old bytes when all is new, and are not the volume's any more.
+    /// Places on the data device that hold old bytes when all is new, and are not the volume's any more. Where a first run was moved
+    /// away from, the ledger may have its own place by now, which is not to be wiped.
     pub fn leftovers(&self) -> Vec<Range<u64>> {
         let (old, new) = (self.old.lower, self.new.lower);
-        let first = self.moved.map_or(0, |moved| moved.len);
-        // A shift towards the end leaves what lay before; where a first run was moved away, something else has its place.
+        // A shift towards the end leaves what lay before.
         let shifted =
-            if old < new { old + first..new.min(old + self.size) } else { new + self.size..old + self.size };
+            if old < new { old..new.min(old + self.size) } else { new + self.size..old + self.size };
         let moved = self.moved.filter(|moved| moved.lower != new);
         let moved = moved.map(|moved| moved.lower..moved.lower + moved.len);
         [Some(shifted), moved].into_iter().flatten().filter(|place| place.start < place.end).collect()

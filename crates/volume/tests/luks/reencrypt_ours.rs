@@ -148,6 +148,7 @@ pub(crate) fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, 
     };
     let secret = key(PASSPHRASE.as_bytes());
     let decrypt = |protection| DecryptOptions {
+        over_header: true,
         direction: Direction::Backward,
         protection,
         first: None,

@@ -17,10 +17,20 @@ pub(super) fn verified(
     key: &VolumeKey,
     given: Given,
 ) -> Result<(Plan, Progress)> {
-    let keys =
-        of.digests().into_iter().map(|digest| key.of(digest).ok_or_else(|| shape::lacks(metadata, digest)));
-    digest::verify(metadata, of, &keys.collect::<Result<Vec<_>>>()?)?;
+    if let Some(digest) = of.digests().into_iter().find(|digest| key.of(*digest).is_none()) {
+        return Err(shape::lacks(metadata, digest));
+    }
+    is_vouched_for(metadata, of, key)?;
     shape::read(metadata, of, key, given)
+}
+
+/// Whether the keys vouch for the metadata: not without all of them, as when all is new and the old one is gone.
+///
+/// # Errors
+/// `Untrusted` where all of them are there and somebody without them wrote it; `TooCostly`, `Memory`.
+pub(super) fn is_vouched_for(metadata: &Metadata, of: &Reencryption, key: &VolumeKey) -> Result<bool> {
+    let keys: Option<Vec<_>> = of.digests().into_iter().map(|digest| key.of(digest)).collect();
+    keys.map_or(Ok(false), |keys| digest::verify(metadata, of, &keys).map(|()| true))
 }
 
 /// The volume as it stands; none where its segments alone say what it is.
@@ -38,7 +48,7 @@ pub(in crate::luks2) fn activate(
             return Err(Error::new(ErrorKind::NeedsRecovery, context));
         }
         // All of it has the new key, and the old one may be gone. Without any, who says that it was decrypted must have had it.
-        Stage::Final if of.mode != Mode::Decrypt => return Ok(None),
+        Stage::Final if of.mode != Mode::Decrypt => return is_vouched_for(metadata, &of, key).map(|_| None),
         Stage::Clean | Stage::Final => {}
     }
     let ActivateOptions { detached, allow_null, .. } = *options;

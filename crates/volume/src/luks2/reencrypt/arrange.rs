@@ -7,11 +7,11 @@ use super::digest;
 use super::ledger::write_segments;
 use super::shape::{self, Given};
 use super::slot::{FINAL, MOVED, PREVIOUS, Reencryption, bad};
-use crate::luks2::format;
 use crate::luks2::metadata::{MAX_OBJECTS, Metadata};
 use crate::luks2::update::room::Room;
 use crate::luks2::update::words;
-use crate::reencrypt::{Direction, Mode, Progress, Protection};
+use crate::luks2::{BINARY_LEN, format, json};
+use crate::reencrypt::{Direction, Mode, Part, Plan, Progress, Protection, Which};
 use crate::{Hash, Result, VolumeKey};
 
 pub(super) type Document = Map<String, Value>;
@@ -70,7 +70,8 @@ impl Arrangement {
         write_segments(document, &of, &parts, self.open.then_some(self.size))?;
         sign(document, header_size, key)?;
         let (metadata, of) = parse(document, header_size)?;
-        shape::read(&metadata, &of, key, given).map(drop)
+        let (plan, _) = shape::read(&metadata, &of, key, given)?;
+        steps_fit(document, &of, &plan, header_size)
     }
 
     fn moves_first(&self) -> bool {
@@ -130,6 +131,24 @@ impl Arrangement {
         document.insert("segments".into(), Value::Object(segments.collect()));
         Ok(())
     }
+}
+
+/// Refuses a document that could not record each step: as many segments as there ever are, with the longest numbers.
+///
+/// # Errors
+/// `NoRoom`.
+pub(super) fn steps_fit(document: &Document, of: &Reencryption, plan: &Plan, header_size: u64) -> Result<()> {
+    // A short number takes less than the word for a size that is open.
+    const LONG: u64 = 10_000_000;
+    let (long, far) = (plan.size.max(LONG), plan.end().max(LONG));
+    let all = [plan.moved.map(|_| Which::Moved), Some(Which::New), Some(Which::Hot), Some(Which::Old)];
+    let part = |which| Part { range: long..2 * long, which, lower: far };
+    let parts: Vec<Part> = all.into_iter().flatten().map(part).collect();
+    let mut widest = document.clone();
+    write_segments(&mut widest, of, &parts, None)?;
+    let area = usize::try_from(header_size).unwrap_or(usize::MAX).saturating_sub(BINARY_LEN);
+    let full = "the header has no room for what the steps record in it: remove what it need not hold, such as tokens";
+    json::fill_area(&widest, area).map(drop).map_err(|e| crate::keyslots::no_room(full).with_source(e))
 }
 
 /// What the area is and what it keeps, without its place.

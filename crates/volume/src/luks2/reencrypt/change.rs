@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::arrange::{Document, area_words, parse, sign};
+use super::arrange::{Document, area_words, parse, sign, steps_fit};
 use super::ledger::Ledger;
 use crate::luks2::metadata::Metadata;
 use crate::luks2::update::words;
@@ -15,7 +15,7 @@ impl Ledger<'_> {
     ///
     /// # Errors
     /// `NeedsRecovery` in the middle of a step, which the old protection is needed for; `BadOption` for protection that this
-    /// reencryption cannot have; `BadLayout` where the area is too small; `Busy`, `Io`.
+    /// reencryption cannot have; `BadLayout` where the area is too small, `NoRoom` where the header is; `Busy`, `Io`.
     pub fn protect_with(&mut self, protection: Protection, key: &VolumeKey) -> Result<()> {
         if self.plan().step(self.progress()).is_none() {
             return Ok(());
@@ -50,10 +50,12 @@ impl Ledger<'_> {
             *area = words.clone();
             sign(document, header_size, key)?;
             let (metadata, of) = parse(document, header_size)?;
-            found = Some(super::activate::verified(&metadata, &of, key, given)?);
+            let (plan, _) = super::activate::verified(&metadata, &of, key, given)?;
+            steps_fit(document, &of, &plan, header_size)?;
+            found = Some(plan);
             Ok(())
         };
         self.header.update(self.on, edit, |()| Ok(()))?;
-        self.taken_over(found.map(|(plan, _)| plan))
+        self.taken_over(found)
     }
 }

@@ -30,6 +30,8 @@ pub struct DecryptOptions {
     pub first: Option<u64>,
     /// Only the first so many bytes of data that do not move; the rest of the device stays as it is.
     pub size: Option<u64>,
+    /// Data that move do so to byte 0, over what lies before them: its header was there, and is exported.
+    pub over_header: bool,
     /// Accepts data that is not encrypted under the name of a cipher (`cipher_null`).
     pub allow_null: bool,
 }
@@ -81,7 +83,8 @@ impl Header {
     /// Begins to decrypt data whose header stands apart, on `on`. Data that begin at another byte than 0 of `data` are moved there.
     ///
     /// # Errors
-    /// `BadOption` for what does not fit the volume; `Unsupported` for volumes that cannot be decrypted, and while a reencryption is
+    /// `BadOption` for what does not fit the volume, and where something else may lie in the way of data that move; `Unsupported` for
+    /// volumes that cannot be decrypted, and while a reencryption is
     /// under way; `Busy` when somebody else is about to; `NoRoom`, `WrongKey`, `BadLayout`, `TooSmall`, `NullCipher`, `Io`, `Memory`.
     pub fn begin_decryption(
         &mut self,
@@ -97,6 +100,9 @@ impl Header {
             Start::new(self.metadata(), self.stored.binary.size, data_size, options)?.moved
         {
             store::unchanged(on, &self.stored)?;
+            self.is_exported_from(data)?;
+            // What is left of it after an export that was cut off would be taken for a header, and the data for damage.
+            forget_old_headers(data, from)?;
             copy((data, from), (data, 0), len)?;
             storage::sync(data)?;
         }
@@ -107,6 +113,18 @@ impl Header {
             start.arrangement.write(document, header_size, &mut Room::of(metadata, header_size), key, given)
         };
         self.update(on, edit, |()| Ok(()))
+    }
+
+    /// Refuses to write to the start of a device that has a header still; what an export leaves of this one when it is cut off is none.
+    fn is_exported_from(&self, data: &(impl Target + ?Sized)) -> Result<()> {
+        match crate::Header::read(data) {
+            Err(e) if e.kind() == ErrorKind::NoHeader => Ok(()),
+            Ok(crate::Header::Luks2(there)) if there.is_same_volume(self) && there.lacks_first_copy() => {
+                Ok(())
+            }
+            Ok(_) => Err(bad("the device of the data has a header: that is to be exported first")),
+            Err(e) => Err(e.within("what is at the start of the data's device")),
+        }
     }
 
     /// Refuses what could not be begun, before anything is written.
@@ -135,6 +153,11 @@ impl Start {
             }
             size => size.unwrap_or(whole),
         };
+        if shift > 0 && !options.over_header {
+            return Err(bad(format!(
+                "data at byte {shift} of their device would be moved over what lies before them: only where their header was"
+            )));
+        }
         let mut previous = metadata.document["segments"]["0"].clone();
         let moved = if shift == 0 {
             None

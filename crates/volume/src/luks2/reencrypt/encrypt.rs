@@ -10,9 +10,10 @@ use std::fmt;
 
 use serde_json::{Value, json};
 use underseal_cipher::{Key, SectorSize};
+use zeroize::Zeroizing;
 
 use super::arrange::Arrangement;
-use super::shape::Given;
+use super::shape::{self, Given};
 use super::slot::Reencryption;
 use crate::format::{self, Parts, bad, forget_old_headers};
 use crate::lock::{LockTo, ReencryptionLock};
@@ -199,10 +200,11 @@ fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u
 
 impl Header {
     /// Puts this header, which was read from `aside`, in front of the data that it is for, whose place there was made before it was
-    /// written. It may be done again: one that is there already is left as it is.
+    /// written. It may be done again: of one that is there already and this one, that counts with which the encryption went on.
     ///
     /// # Errors
-    /// `BadOption` unless it is of an encryption that moves the data out of its way; `Busy`, `TooSmall`, `Io`.
+    /// `BadOption` unless it is of an encryption that moves the data out of its way, and where it went on with both; `Busy`, `TooSmall`,
+    /// `Io`.
     pub fn put_in_front(
         &self,
         aside: &(impl Target + ?Sized),
@@ -219,11 +221,15 @@ impl Header {
         let _reencryption = ReencryptionLock::take(self.uuid())?;
         let _lock = device.lock(LockTo::Change)?;
         store::unchanged(aside, &self.stored)?;
-        // It may have got further than the one aside.
         if let Ok(Some(there)) = Self::read(device)
-            && there.uuid() == self.uuid()
+            && there.is_same_volume(self)
         {
-            return Ok(there);
+            if there.json() == self.json() || self.is_outdated_by(&there)? {
+                return Ok(there);
+            }
+            if !there.is_outdated_by(self)? {
+                return Err(bad(differ(&there, self)));
+            }
         }
         forget_old_headers(device, end)?;
         copy((aside, begin), (device, begin), end - begin)?;
@@ -232,21 +238,40 @@ impl Header {
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
         Self::read(device)?.ok_or_else(gone)
     }
+
+    /// Whether this one stayed as it began, while the encryption went on with the other.
+    fn is_outdated_by(&self, other: &Self) -> Result<bool> {
+        let is_older = self.stored.binary.seqid < other.stored.binary.seqid;
+        let of = Reencryption::parse(self.metadata())?;
+        let untouched = of.map(|of| shape::has_begun(self.metadata(), &of).map(|begun| !begun));
+        Ok(untouched.transpose()?.unwrap_or(false) && is_older)
+    }
 }
 
-/// Copies bytes from one place to another, which do not overlap.
+/// Two headers of one volume, of which it cannot be told which one describes it.
+pub(super) fn differ(front: &Header, apart: &Header) -> String {
+    format!(
+        "the device of the data has a header of this volume, too (its update {}), and so has the file apart (its update {}): only the one \
+         that was used last describes the data. Keep both, and go on with that one alone",
+        front.stored.binary.seqid, apart.stored.binary.seqid
+    )
+}
+
+/// Copies bytes from one place to another, which do not overlap. They may be plaintext, so none are left in memory.
 pub(super) fn copy(
     (from, source): (&(impl Target + ?Sized), u64),
     (to, target): (&(impl Target + ?Sized), u64),
     len: u64,
 ) -> Result<()> {
-    const PIECE: u64 = 1 << 20;
+    const PIECE: usize = 1 << 20;
+    let piece = |left: u64| usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+    let mut buffer = Zeroizing::new(vec![0; piece(len)]);
     let mut at = 0;
     while at < len {
-        let piece = (len - at).min(PIECE);
-        let bytes = storage::read(from, source + at, usize::try_from(piece).unwrap_or(usize::MAX))?;
-        storage::write(to, target + at, &bytes)?;
-        at += piece;
+        let bytes = &mut buffer[..piece(len - at)];
+        storage::read_into(from, source + at, bytes)?;
+        storage::write(to, target + at, bytes)?;
+        at += bytes.len() as u64;
     }
     Ok(())
 }

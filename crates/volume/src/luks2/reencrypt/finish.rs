@@ -1,8 +1,10 @@
 //! The end: all of the data is new, and what kept the old key goes.
 //!
 //! ```text
-//!   old bytes outside the volume: wiped, synced -> one header without old keyslots, backups, requirement and state -> their areas: wiped
+//!   old bytes outside the volume, what protected the last step: wiped, synced
+//!     -> one header without old keyslots, backups, requirement and state -> the old keyslots' areas: wiped
 //! ```
+//! What protected a step may be plaintext, and no header says that it is there when the reencryption is forgotten; so it goes before.
 //! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, neither it nor anybody else who wants both keys
 //! opens the volume any more. So the header comes first here.
 
@@ -14,8 +16,8 @@ use super::ledger::Ledger;
 use super::slot::{Reencryption, bad, is_reencryption};
 use crate::lock::LockTo;
 use crate::luks2::metadata::Metadata;
-use crate::luks2::store;
 use crate::luks2::update::words;
+use crate::luks2::{Header, store};
 use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
 
@@ -28,10 +30,11 @@ impl Ledger<'_> {
         if self.plan().step(self.progress()).is_some() {
             return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
         }
-        // The header is not the volume's, but its own bytes are not left over.
+        // A header in front has the place of old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
-        for range in leftovers.filter(|range| range.start < range.end) {
+        // Who lacks the keys may have written where they lie; an old key that is gone opens none of them.
+        for range in leftovers.filter(|range| self.vouched && range.start < range.end) {
             storage::scrub(data, range)?;
         }
         storage::sync(data)?;
@@ -41,25 +44,36 @@ impl Ledger<'_> {
             self.plan().new.lower.saturating_sub(self.header.keyslots_begin())
         };
         let Self { header, on, of, .. } = self;
+        wipe(*on, header, &[of.area.clone()])?;
         let edit =
             |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
         let areas = header.update(*on, edit, |_| Ok(()))?;
-        // Nobody else may have put something there since.
-        let _lock = on.lock(LockTo::Change)?;
-        store::unchanged(*on, &header.stored)?;
-        areas.into_iter().try_for_each(|area| storage::scrub(*on, area))?;
-        storage::sync(*on)
+        wipe(*on, header, &areas).map_err(|e| {
+            let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
+            e.within(format_args!(
+                "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped",
+                areas.collect::<Vec<_>>().join(", ")
+            ))
+        })
     }
 }
 
-/// Takes the reencryption and the old key out of the document: the areas that are free then.
+/// Wipes areas for keyslots, unless somebody else may have put something there since this header was read.
+fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>]) -> Result<()> {
+    let _lock = on.lock(LockTo::Change)?;
+    store::unchanged(on, &header.stored)?;
+    areas.iter().try_for_each(|area| storage::scrub(on, area.clone()))?;
+    storage::sync(on)
+}
+
+/// Takes the reencryption and the old key out of the document: the areas of the old keyslots, which are free then.
 fn forget(
     document: &mut Map<String, Value>,
     metadata: &Metadata,
     of: &Reencryption,
     room: u64,
 ) -> Result<Vec<Range<u64>>> {
-    let mut gone = vec![of.slot];
+    let mut gone = Vec::new();
     if let Some(digest) = of.previous.digest.filter(|digest| of.last.digest != Some(*digest)) {
         gone.extend(&metadata.digests[&digest].keyslots);
     }
@@ -73,7 +87,7 @@ fn forget(
         words::object(Some(digest), "digests")?.insert("segments".into(), segments);
     }
     // A digest that is left with neither keyslot nor data goes.
-    for number in &gone {
+    for number in gone.iter().chain([&of.slot]) {
         words::remove_keyslot(document, *number)?;
     }
     let digests = words::object(document.get_mut("digests"), "digests")?;

@@ -8,7 +8,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::activate::verified;
+use super::activate::{is_vouched_for, verified};
+use super::encrypt::differ;
 use super::shape::Given;
 use super::slot::{HOT, Lay, Reencryption, bad};
 use super::{Stage, shape};
@@ -37,6 +38,8 @@ pub struct Ledger<'d> {
     plan: Plan,
     progress: Progress,
     pub(super) given: Given,
+    /// The keys vouch for the plan.
+    pub(super) vouched: bool,
     /// The last segment reaches to the end of the device, however long that is.
     open: bool,
     /// What an update that failed would have recorded.
@@ -85,13 +88,15 @@ impl<'d> Ledger<'d> {
         let of = parse(&header)?;
         let ResumeOptions { detached, allow_null, hot_zone } = *options;
         let given = Given { data_size, hot_zone, allow_null, detached };
-        let (plan, progress) = match shape::stage(metadata, &of) {
+        let (vouched, (plan, progress)) = match shape::stage(metadata, &of) {
             // The old key may be gone.
-            Stage::Final => shape::read_final(metadata, &of, key, given)?,
-            Stage::Clean | Stage::Hot => verified(metadata, &of, key, given)?,
+            Stage::Final => {
+                (is_vouched_for(metadata, &of, key)?, shape::read_final(metadata, &of, key, given)?)
+            }
+            Stage::Clean | Stage::Hot => (true, verified(metadata, &of, key, given)?),
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, given, open, unsure: None, _lock: None })
+        Ok(Self { header, on, of, plan, progress, given, vouched, open, unsure: None, _lock: None })
     }
 
     /// The header as it stands.
@@ -239,6 +244,19 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
 
     fn progress(&self) -> Progress {
         self.progress
+    }
+
+    fn allows(&self, data: &dyn Target) -> Result<()> {
+        if !self.given.detached {
+            return Ok(());
+        }
+        match Header::read(data) {
+            Ok(Some(there)) if there.is_same_volume(&self.header) => {
+                Err(Error::new(ErrorKind::BadOption, differ(&there, &self.header)))
+            }
+            Err(e) if e.kind() == ErrorKind::Io => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {

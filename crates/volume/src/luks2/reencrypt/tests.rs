@@ -308,6 +308,24 @@ fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_one_that_describes
     assert_eq!(left_of(&plain, &bytes[size - OFFSET..]), 0);
 }
 
+/// An encryption whose header comes in front: the plain data, the device, the file that has the header meanwhile, and the key.
+/// `room` is what the header has for keyslots.
+fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, Recorder, VolumeKey) {
+    let plain = pattern(len);
+    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+    let file = Recorder::new(vec![0; OFFSET]);
+    let options = EncryptOptions {
+        format: FormatOptions { keyslots_size: room.map(|room| room as u64), ..format_options() },
+        direction: Direction::Backward,
+        protection: Protection::None,
+        reduce: Some(2 * OFFSET as u64),
+        size: None,
+    };
+    let new = NewVolume::prepare((len + 2 * OFFSET) as u64, &passphrase(), options).unwrap();
+    new.write_in_front(&device, &file).unwrap();
+    (plain, device, file, new.into_key())
+}
+
 #[test]
 fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
     let (whole, header, key) = disk();
@@ -319,6 +337,7 @@ fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
         protection: Protection::Journal,
         first: Some(8 * KIB as u64),
         size: None,
+        over_header: true,
         allow_null: false,
     };
     let before = disk.bytes().clone();
@@ -405,6 +424,7 @@ fn documents() -> Vec<(Value, VolumeKey)> {
         protection: CHECKSUM,
         first: Some(8 * KIB as u64),
         size: None,
+        over_header: true,
         allow_null: false,
     };
     let to = Recorder::new(vec![0; OFFSET]);
@@ -478,3 +498,6 @@ fn what_an_attacker_writes_is_refused_or_makes_a_volume_within_its_device() {
     }
     assert!(taken > 100 && refused > 1000, "{taken} {refused}");
 }
+
+mod ends;
+mod starts;

@@ -11,6 +11,7 @@ use crate::cli::ReencryptArgs;
 use crate::commands::reencrypt::keys;
 use crate::error::{Error, Result};
 use crate::reencryption::{self, Kept, Place, Where};
+use crate::size;
 
 /// Begins to decrypt data that stays where it is, or whose header is in a file of its own already.
 ///
@@ -24,7 +25,18 @@ pub(in super::super) fn decrypt(
 ) -> Result<VolumeKey> {
     losing::unprotected(args, place.image)?;
     losing::the_rest(args, place.image)?;
-    let options = options(args, &header, place.image)?;
+    let mut options = options(args, &header, place.image)?;
+    let before = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
+    if before > 0 {
+        // As after a start that was cut off when the header was in its file.
+        let what = format!(
+            "{}: the data move over its first {}, where their header was. What else lies there is lost.",
+            place.image.display(),
+            size::show(before)
+        );
+        losing::sure(args, &what, "--force where nothing but the header was there")?;
+        options.over_header = true;
+    }
     let begun = header.begin_decryption(place.on, place.data, &key, &options);
     begun.map_err(|e| e.in_file(place.name))?;
     Ok(key)
@@ -65,7 +77,7 @@ pub(in super::super) fn takes_header_away(
     losing::unprotected(args, image)?;
     let (key, _) = keys::unlock(args, &header, &*data, image)?;
     let header = super::luks2_of(header, image)?;
-    let options = options(args, &header, image)?;
+    let options = DecryptOptions { over_header: true, ..options(args, &header, image)? };
     let file = super::new_file(path)?;
     let mut header = header.export(&*data, &file, &key, &options).map_err(|e| e.in_file(image))?;
     header.begin_decryption(&file, &*data, &key, &options).map_err(|e| e.in_file(path))?;
@@ -79,6 +91,7 @@ fn options(args: &ReencryptArgs, header: &luks2::Header, image: &Path) -> Result
         protection: super::protection(args, image, &super::forms(&header.info().segments)?)?,
         first: args.hotzone_size,
         size: args.device_size,
+        over_header: false,
         allow_null: false,
     })
 }

@@ -1,0 +1,124 @@
+//! Ends of reencryptions: nothing of the old bytes is left, and nobody who lacks the keys brings one about.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, json};
+
+use super::*;
+use crate::ErrorKind;
+
+/// How many sectors of `plain` are in there.
+fn plain_sectors(bytes: &[u8], plain: &[u8]) -> usize {
+    let known: HashSet<&[u8]> = plain.chunks(512).collect();
+    bytes.chunks(512).filter(|sector| known.contains(sector)).count()
+}
+
+#[test]
+fn no_plaintext_is_left_where_a_header_came_in_front() {
+    for apart in [false, true] {
+        let (plain, device, file, key) = in_front(200 * KIB, Some(96 * KIB));
+        if apart {
+            // As after a crash before the header in front was begun.
+            let mut bytes = device.bytes().clone();
+            bytes[..plain.len()].copy_from_slice(&plain);
+            let device = Recorder::new(bytes);
+            assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished);
+            assert_eq!(plain_sectors(&device.bytes(), &plain), 0, "finished by the header aside");
+        } else {
+            let bytes = device.bytes().clone();
+            assert!(
+                plain_sectors(&bytes[128 * KIB..OFFSET], &plain) > 0,
+                "there is some beyond the keyslots"
+            );
+            assert_eq!(go_on(&device, &device, &key, false).unwrap(), Outcome::Finished);
+            assert_eq!(plain_sectors(&device.bytes(), &plain), 0);
+        }
+    }
+}
+
+#[test]
+fn no_plaintext_is_left_in_the_journal_wherever_the_end_is_cut_off() {
+    let plain = pattern(DATA);
+    let disk = Recorder::new([&plain[..], &vec![0; OFFSET]].concat());
+    let (data, file) = (disk.part(0..DATA as u64), disk.part(DATA as u64..(DATA + OFFSET) as u64));
+    let keyslots_size = Some((OFFSET - 32 * KIB) as u64);
+    let options = EncryptOptions {
+        format: FormatOptions { detached: true, data_offset: Some(0), keyslots_size, ..format_options() },
+        direction: Direction::Forward,
+        protection: Protection::Journal,
+        reduce: None,
+        size: None,
+    };
+    let new = NewVolume::prepare(DATA as u64, &passphrase(), options).unwrap();
+    new.write(&file).unwrap();
+    let key = new.into_key();
+    disk.forget_events();
+    let before = disk.bytes().clone();
+    assert_eq!(go_on(&file, &data, &key, true).unwrap(), Outcome::Finished);
+    let mut seen = [0; 2];
+    disk.each_crash(before, |disk, at| {
+        let (_, file) = disk.split_at(DATA);
+        let header = read(file).unwrap_or_else(|| panic!("{at}"));
+        if header.reencryption().unwrap().is_none() {
+            assert_eq!(plain_sectors(file, &plain), 0, "{at}");
+            seen[0] += 1;
+        } else {
+            seen[1] += usize::from(plain_sectors(file, &plain) > 0);
+        }
+    });
+    assert!(seen.iter().all(|&count| count > 1), "{seen:?}");
+}
+
+#[test]
+fn an_end_that_was_forged_without_the_keys_wipes_no_data() {
+    let total = 1024 * KIB;
+    let keyslots_size = Some((OFFSET - 32 * KIB) as u64);
+    for mode in ["encrypt", "reencrypt"] {
+        let file = Recorder::new(vec![0; OFFSET]);
+        let format =
+            FormatOptions { detached: true, data_offset: Some(0), keyslots_size, ..format_options() };
+        NewHeader::prepare(total as u64, &passphrase(), format).unwrap().write(&file).unwrap();
+        let data = Recorder::new(pattern(total));
+        let mut header = read(&file).unwrap();
+        let forge = |document: &mut Map<String, Value>, _: &Metadata| {
+            document["keyslots"]["1"] = json!({
+                "type": "reencrypt", "key_size": 1, "mode": mode, "direction": "backward", "priority": 0,
+                "area": { "type": "datashift", "offset": "200704", "size": "4096", "shift_size": "262144" },
+            });
+            let mut regular = document["segments"]["0"].clone();
+            let mut previous = regular.clone();
+            regular["offset"] = json!("262144");
+            let mut last = regular.clone();
+            regular["size"] = json!("262144");
+            last["flags"] = json!(["backup-final"]);
+            let mut digest = document["digests"]["0"].clone();
+            document["digests"]["0"]["segments"] = json!(["0", "2"]);
+            let moved = json!({ "type": "linear", "offset": "524288", "size": "262144", "flags": ["backup-moved-segment"] });
+            let mut segments = json!({ "0": regular, "2": last });
+            if mode == "encrypt" {
+                previous = json!({ "type": "linear", "offset": "0", "size": "262144" });
+                segments["3"] = moved;
+            } else {
+                // Of a key that nobody has.
+                (digest["keyslots"], digest["segments"]) = (json!([]), json!(["1"]));
+                document["digests"]["2"] = digest.clone();
+            }
+            previous["flags"] = json!(["backup-previous"]);
+            segments["1"] = previous;
+            document.insert("segments".into(), segments);
+            (digest["keyslots"], digest["segments"]) = (json!(["1"]), json!([]));
+            document["digests"]["1"] = digest;
+            document["config"]["requirements"] = json!({ "mandatory": ["online-reencrypt-v2"] });
+            Ok(())
+        };
+        header.update(&file, forge, |()| Ok(())).unwrap();
+        assert_eq!(header.reencryption().unwrap().map(|status| status.stage), Some(Stage::Final), "{mode}");
+        let key = header.unlock(&file, &passphrase(), &UnlockOptions::default()).unwrap().key;
+        let activated = activate(&header, &key, total, true).map(drop).map_err(|e| e.kind());
+        let outcome = go_on(&file, &data, &key, true).map_err(|e| e.kind());
+        let expected = if mode == "encrypt" { Err(ErrorKind::Untrusted) } else { Ok(()) };
+        assert_eq!(activated, expected, "{mode}");
+        assert_eq!(outcome.map(drop), expected, "{mode}");
+        assert!(data.bytes()[..] == pattern(total), "{mode}");
+    }
+}

@@ -1,0 +1,181 @@
+//! Starts of reencryptions that are refused, or made again after a crash.
+
+use serde_json::{Map, json};
+
+use super::*;
+use crate::ErrorKind;
+use crate::reencrypt::{Claim, Foreground, Pace};
+
+/// Changes a header as somebody else may.
+fn change_document(
+    header: &mut Header,
+    on: &Recorder,
+    change: impl FnOnce(&mut Map<String, Value>),
+) -> Result<()> {
+    let change = |document: &mut Map<String, Value>, _: &Metadata| {
+        change(document);
+        Ok(())
+    };
+    header.update(on, change, |()| Ok(()))
+}
+
+#[test]
+fn what_can_begin_has_room_in_the_header_for_every_step() {
+    let (start, ..) = disk();
+    let start = start.bytes().clone();
+    let mut refused = 0;
+    // The longest token with which it begins.
+    for pad in (6000..11_500).rev().step_by(20) {
+        let disk = Recorder::new(start.clone());
+        let mut header = read(&disk).unwrap();
+        let token = json!({ "type": "x", "keyslots": [], "pad": "x".repeat(pad) });
+        if change_document(&mut header, &disk, |document| document["tokens"]["0"] = token).is_err() {
+            continue;
+        }
+        let key = header.unlock(&disk, &passphrase(), &UnlockOptions::default()).unwrap().key;
+        let (secret, new) = (passphrase(), header.like_keyslot(0).unwrap());
+        let passphrases = [Passphrase { slot: 0, passphrase: &secret, new }];
+        let size = (OFFSET + DATA) as u64;
+        match header.begin_reencryption(&disk, key, &passphrases, size, &change(CHECKSUM)) {
+            Ok(both) => {
+                assert!(refused > 0);
+                assert_eq!(go_on(&disk, &disk, &both, false).unwrap(), Outcome::Finished, "{pad}");
+                return;
+            }
+            Err(e) => {
+                refused += usize::from(e.kind() == ErrorKind::NoRoom);
+                assert!(read(&disk).unwrap().reencryption().unwrap().is_none());
+            }
+        }
+    }
+    panic!("it never begins");
+}
+
+#[test]
+fn copies_are_made_of_any_length() {
+    for len in [0, 512, 1 << 20, (5 << 19) + 512] {
+        let [from, to] = [pattern(4 << 20), vec![0; 4 << 20]].map(Recorder::new);
+        encrypt::copy((&from, 4096), (&to, 8192), len as u64).unwrap();
+        let (from, bytes) = (from.bytes(), to.bytes());
+        assert!(bytes[8192..8192 + len] == from[4096..4096 + len], "{len}");
+        assert!(bytes[8192 + len..].iter().all(|&byte| byte == 0), "{len}");
+    }
+}
+
+const DECRYPT: DecryptOptions = DecryptOptions {
+    direction: Direction::Forward,
+    protection: Protection::Journal,
+    first: Some(8 * KIB as u64),
+    size: None,
+    over_header: true,
+    allow_null: false,
+};
+
+#[test]
+fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {
+    let (disk, mut header, key) = disk();
+    disk.forget_events();
+    // As if it stood apart.
+    for over_header in [true, false] {
+        let options = DecryptOptions { over_header, ..DECRYPT };
+        let refused = header.begin_decryption(&disk, &disk, &key, &options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+    }
+    // It stands apart, and what is before the data is nobody knows whose; or is another volume's header.
+    let file = Recorder::new(disk.bytes()[..OFFSET].to_vec());
+    let mut strange = disk.bytes().clone();
+    strange[..OFFSET].copy_from_slice(&pattern(OFFSET));
+    let other = self::disk().0.bytes().clone();
+    for (bytes, over_header) in [(strange, false), (other.clone(), false), (other, true)] {
+        let data = Recorder::new(bytes);
+        let options = DecryptOptions { over_header, ..DECRYPT };
+        let refused = header.begin_decryption(&file, &data, &key, &options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+        assert!(data.is_untouched());
+    }
+    assert!(disk.is_untouched() && file.is_untouched());
+}
+
+#[test]
+fn a_decryption_that_is_made_again_leaves_nothing_of_the_header_on_the_device() {
+    let (device, header, key) = disk();
+    let file = Recorder::new(vec![0; OFFSET]);
+    let second = usize::try_from(header.stored.binary.size).unwrap();
+    let before = device.bytes()[second..2 * second].to_vec();
+    let mut exported = header.export(&device, &file, &key, &DECRYPT).unwrap();
+    // As after a crash when only the first copy was wiped.
+    storage::write(&device, second as u64, &before).unwrap();
+    assert!(read(&device).is_some());
+    exported.begin_decryption(&file, &device, &key, &DECRYPT).unwrap();
+    assert!(matches!(Header::read(&device), Ok(None)));
+    assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished);
+    assert!(device.bytes()[..DATA] == pattern(DATA));
+}
+
+/// Stops after so many steps.
+struct Few(Cell<u32>);
+
+impl Foreground for Few {
+    fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
+        Alone.claim(range).map(|_| Box::new(Alone) as Box<dyn Claim>)
+    }
+
+    fn claims_ahead(&self) -> bool {
+        false
+    }
+
+    fn pace(&self, _: u64, _: u64) -> Pace {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(1));
+        if left == 0 { Pace::Stop } else { Pace::Go }
+    }
+}
+
+/// Takes so many steps with the header on `on`.
+fn steps(on: &Recorder, data: &Recorder, key: &VolumeKey, detached: bool, count: u32) -> Result<()> {
+    let options = ResumeOptions { detached, hot_zone: Some(8 * KIB as u64), ..ResumeOptions::default() };
+    let mut ledger = Ledger::resume(on, key, storage::size(data)?, &options)?;
+    let outcome =
+        run(data, &mut ledger, &Few(Cell::new(count)), &Options { workers: 1, ..Options::default() });
+    assert_eq!(outcome?, Outcome::Stopped);
+    Ok(())
+}
+
+/// Whether the volume is what it was, by the header in front.
+fn holds_in_front(device: &Recorder, key: &VolumeKey, plain: &[u8]) -> bool {
+    let bytes = device.bytes();
+    let volume = activate(&read(&bytes[..]).unwrap(), key, bytes.len(), false).unwrap();
+    plaintext(&volume, &bytes)[..plain.len()] == *plain
+}
+
+#[test]
+fn of_a_header_in_front_and_one_aside_that_counts_with_which_it_went_on() {
+    let (plain, device, file, key) = in_front(800 * KIB, None);
+    let front = device.bytes()[..OFFSET].to_vec();
+    // Nothing is done that the other one would not know of.
+    let refused = steps(&file, &device, &key, true, 2).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+    assert!(holds_in_front(&device, &key, &plain));
+    let put = |device: &Recorder| read(&file).unwrap().put_in_front(&file, device);
+    // It went on in front.
+    let further = Recorder::new(device.bytes().clone());
+    steps(&further, &further, &key, false, 3).unwrap();
+    let there = read(&further).unwrap().json().clone();
+    assert_eq!(*put(&further).unwrap().json(), there);
+    assert!(holds_in_front(&further, &key, &plain));
+    // It went on aside, when there was nothing in front, and an older one is there again.
+    storage::write(&device, 0, &vec![0; OFFSET]).unwrap();
+    steps(&file, &device, &key, true, 60).unwrap();
+    storage::write(&device, 0, &front).unwrap();
+    assert!(!holds_in_front(&device, &key, &plain));
+    put(&device).unwrap();
+    assert!(holds_in_front(&device, &key, &plain));
+    // It went on with both.
+    let both = further.bytes().clone();
+    further.forget_events();
+    let refused = put(&further).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
+    assert!(*further.bytes() == both);
+    assert_eq!(go_on(&device, &device, &key, false).unwrap(), Outcome::Finished);
+    assert!(holds_in_front(&device, &key, &plain));
+}
