@@ -78,7 +78,7 @@ pub(super) fn the_rest(args: &ReencryptArgs, image: &Path) -> Result<()> {
 
 /// # Errors
 /// `Usage` unless somebody at the terminal says yes.
-fn sure(args: &ReencryptArgs, what: &str, otherwise: &str) -> Result<()> {
+pub(super) fn sure(args: &ReencryptArgs, what: &str, otherwise: &str) -> Result<()> {
     if args.force {
         log::warn!("{what}");
         return Ok(());
