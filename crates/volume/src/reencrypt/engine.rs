@@ -148,12 +148,14 @@ impl<'a> Engine<'a> {
         });
         let Some((step, claim)) = next else { return self.commit(this).map(|()| None) };
         let made = thread::scope(|scope| {
-            let making = scope.spawn(|| work.make(&step, 0..step.len(), &mut made).map(|()| made));
+            let make = || work.make(&step, 0..step.len(), &mut made).map(|()| made);
+            // Without a thread it is made in its turn.
+            let making = thread::Builder::new().spawn_scoped(scope, make).ok();
             let committed = self.commit(this);
-            let made = work::joined(making);
+            let made = making.map(work::joined).transpose();
             committed.and(made)
         })?;
-        Ok(Some(Claimed { step, claim, made }))
+        Ok(made.map(|made| Claimed { step, claim, made }))
     }
 
     /// Rows 2 to 6, and what becomes of a step that fails in one of them.

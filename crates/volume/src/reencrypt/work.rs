@@ -124,7 +124,9 @@ impl<'a> Work<'a> {
         let Some(first) = next() else { return Ok(()) };
         let Some(second) = next() else { return one(first) };
         thread::scope(|scope| {
-            let others: Vec<_> = (1..self.workers).map(|_| scope.spawn(work)).collect();
+            // A thread that cannot be had is not needed.
+            let another = || thread::Builder::new().spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..self.workers).map_while(|_| another()).collect();
             let mine = one(first).and_then(|()| one(second)).and_then(|()| work());
             others.into_iter().map(joined).fold(mine, Result::and)
         })
