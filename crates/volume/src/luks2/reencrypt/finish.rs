@@ -44,7 +44,7 @@ impl Ledger<'_> {
             self.plan().new.lower.saturating_sub(self.header.keyslots_begin())
         };
         let Self { header, on, of, .. } = self;
-        wipe(*on, header, &[of.area.clone()])?;
+        wipe(*on, header, std::slice::from_ref(&of.area))?;
         let edit =
             |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
         let areas = header.update(*on, edit, |_| Ok(()))?;
