@@ -49,6 +49,14 @@ impl Users {
     }
 }
 
+impl Users {
+    /// Whether some of the volume was given up.
+    pub fn miss_some(&self) -> bool {
+        let is_missing = |segment: &Segment| matches!(segment.kind, SegmentKind::Error);
+        self.mapping.volume().is_some_and(|volume| volume.segments().iter().any(is_missing))
+    }
+}
+
 impl Foreground for Users {
     /// While the volume is suspended, and as long as requests in the range take, this waits: until it is told to stop.
     fn claim(&self, range: Range<u64>) -> volume::Result<Box<dyn Claim + '_>> {
@@ -58,7 +66,13 @@ impl Foreground for Users {
                 Err(e) if e.kind() == ErrorKind::Busy && !self.pace.is_stopped() => {
                     log::debug!("reencryption: bytes {} to {}: {e}", range.start, range.end);
                 }
-                Err(e) => return Err(volume::Error::new(volume::ErrorKind::Busy, "stopped").with_source(e)),
+                Err(e) if e.kind() == ErrorKind::Busy => {
+                    return Err(volume::Error::new(volume::ErrorKind::Busy, "stopped").with_source(e));
+                }
+                Err(e) => {
+                    let what = "the range cannot be claimed";
+                    return Err(volume::Error::new(volume::ErrorKind::BadLayout, what).with_source(e));
+                }
             }
         }
     }
@@ -98,6 +112,15 @@ impl Claimed<'_> {
         let next = made(&now, self.exclusive.range())?;
         drop(now);
         self.exclusive.relay(next).map_err(failed)
+    }
+}
+
+impl Drop for Claimed<'_> {
+    /// Nobody knows what is in the range when this thread panics amid a step.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.give_up();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! From an image and a secret to a mapping that takes requests.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::{Key, SectorSize};
@@ -74,7 +75,10 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     // Only LUKS2 keeps how far it is.
     let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
-    let inside = (format == Format::Luks2 && !access.read_only).then_some(Inside { place, stood });
+    // Pages of a block device that were read before direct writes end may stay as they were: nobody reads beside those.
+    let is_direct = options.direct && is_block_device(&args.image);
+    let inside =
+        (format == Format::Luks2 && !access.read_only && !is_direct).then_some(Inside { place, stood });
     let lower = vec![args.image.clone()];
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
@@ -88,6 +92,10 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     let mapping = Mapping::new(volume, device.into_device())?.with_sectors(sectors);
     Ok(Opened { mapping, lower, opened, known, inside })
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device())
 }
 
 /// The length of a volume's key, where it has exactly one.

@@ -1,11 +1,14 @@
 //! `reencrypt`.
 
+use underseal_volume::Header;
+
 use super::Words;
 use super::args::Args;
 use super::call::{Call, from_stdin};
 use super::failure::{Failure, Result};
 use super::open::must_exist;
 use super::place::Place;
+use crate::lower::open_header;
 
 /// `reencrypt DEVICE`, or `--active-name NAME`.
 pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
@@ -20,8 +23,11 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
     if let Some(what) = not_done(args, words) {
         return Err(Failure::unsupported(&format!("reencrypt: {what} is not supported")));
     }
-    // As there: who cannot be asked has given up what was not given.
     let nobody = args.batch_mode || from_stdin().is_some();
+    if nobody && loses_passphrases(args, words) {
+        let line = "Key file can be used only with --key-slot or with exactly one key slot active.";
+        return Err(Failure::wrong(line));
+    }
     // It has one place in front of the data, of half of what is taken from the end.
     let call = Call::new(&["reencrypt"])
         .word(target)
@@ -45,6 +51,15 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .secret(args);
     let makes_keyslots = args.encrypt || args.new;
     if makes_keyslots { call.cost(args).run() } else { call.run() }
+}
+
+/// Whether there are keyslots for whose passphrases nobody can be asked. As there: whoever names one keyslot gives the others up.
+fn loses_passphrases(args: &Args, words: &Words<'_>) -> bool {
+    let keeps = args.encrypt || args.new || args.decrypt || args.keep_key || args.resume_only;
+    let on = args.header.as_ref().or_else(|| words.get(0));
+    let (None, false, Some(on)) = (args.key_slot, keeps, on) else { return false };
+    let header = open_header(on.as_ref(), true).ok().and_then(|on| Header::read(&*on).ok());
+    header.is_some_and(|header| header.info().requirements.is_empty() && header.info().keyslots.len() > 1)
 }
 
 /// An option that means something there and nothing here.

@@ -258,8 +258,9 @@ fn drive(
         }
         Ok(Outcome::Stopped) => Ended::Stopped,
         // What it waited for did not come before.
-        Err(_) if pace.is_stopped() => Ended::Stopped,
+        Err(e) if pace.is_stopped() && e.kind() == underseal_volume::ErrorKind::Busy => Ended::Stopped,
         Err(e) => {
+            let e = Error::from(e);
             log::error!("reencryption: failed: {}", e.what());
             Ended::Failed(e.what())
         }
@@ -310,9 +311,14 @@ fn check(on: &Bytes, keys: &Keys) -> Option<KeyCheck> {
 }
 
 /// All steps, and in the end the volume as if it had been opened then.
-fn carry_out(data: &Bytes, ledger: &mut dyn Ledger, users: &Users) -> Result<Outcome> {
+fn carry_out(data: &Bytes, ledger: &mut dyn Ledger, users: &Users) -> underseal_volume::Result<Outcome> {
     // Users want processors too.
     let workers = (Options::default().workers / 2).max(1);
+    let (size, progress) = (ledger.plan().size, ledger.progress());
+    if progress.hot.is_none() && users.miss_some() {
+        // A step failed when it was done and recorded already.
+        users.claim(0..size)?.relay(ledger.plan().volume(progress)?)?;
+    }
     let outcome = reencrypt::run(&**data, ledger, users, &Options { workers, ..Options::default() })?;
     if outcome == Outcome::Finished {
         let plan = ledger.plan();

@@ -44,10 +44,14 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     let kept = if path.exists() {
         let on = Where::open(path, false)?;
         let bytes = on.bytes()?;
-        let about = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?.about();
-        if about.finished {
+        let state = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?;
+        if state.about().finished {
+            // It may be another image's.
+            let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
+            state.unlock(keys, size).map_err(|e| e.in_file(path))?;
             return over(args, path, quiet);
         }
+        drop(state);
         begin::fits(args, true, path)?;
         on
     } else {
@@ -82,6 +86,9 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
 /// Those of the tables, the state file and the device.
 pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Result<Opened> {
     let [old, new] = [form(old)?, form(new)?];
+    if !same_file(&old.device, &new.device) {
+        return Err(Error::usage("the tables name two devices").with_remedy("the same image in both tables"));
+    }
     let options = lower.options(false);
     let device = Lower::open(&old.device, options)?;
     let kept = Kept::State(Where::open(path, false)?);

@@ -221,15 +221,18 @@ impl Header {
         let _reencryption = ReencryptionLock::take(self.uuid())?;
         let _lock = device.lock(LockTo::Change)?;
         store::unchanged(aside, &self.stored)?;
-        if let Ok(Some(there)) = Self::read(device)
-            && there.is_same_volume(self)
-        {
-            if there.json() == self.json() || self.is_outdated_by(&there)? {
-                return Ok(there);
+        match crate::Header::parse(device) {
+            Ok(crate::Header::Luks2(there)) if there.is_same_volume(self) => {
+                if there.json() == self.json() || self.is_outdated_by(&there)? {
+                    return Ok(*there);
+                }
+                if !there.is_outdated_by(self)? {
+                    return Err(bad(differ(&there, self)));
+                }
             }
-            if !there.is_outdated_by(self)? {
-                return Err(bad(differ(&there, self)));
-            }
+            Ok(_) => return Err(bad("another volume's header is there: this one is not this device's")),
+            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(e),
+            Err(_) => {}
         }
         forget_old_headers(device, end)?;
         copy((aside, begin), (device, begin), end - begin)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use underseal_volume::luks2::{self, DecryptOptions};
 use underseal_volume::reencrypt::Direction;
-use underseal_volume::{Header, VolumeKey};
+use underseal_volume::{ErrorKind, Header, VolumeKey};
 
 use super::losing;
 use crate::cli::ReencryptArgs;
@@ -53,9 +53,13 @@ pub(in super::super) fn takes_header_away(
 ) -> Result<Option<VolumeKey>> {
     let image = args.image.as_path();
     let data = place.data.bytes()?;
-    if !args.decrypt || args.resume_only || Header::read(&*data).is_err() {
+    if !args.decrypt || args.resume_only {
         return Ok(None);
     }
+    match Header::read(&*data) {
+        Err(e) if e.kind() == ErrorKind::NoHeader => return Ok(None),
+        found => found.map_err(|e| e.in_file(image))?,
+    };
     let Some(path) = &args.header else {
         let error = Error::usage(format!(
             "{}: its header is in front of the data, which takes its place",

@@ -1,12 +1,13 @@
 //! The start of an encryption: the header comes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use underseal_cipher::SectorSize;
 use underseal_volume::luks2::{EncryptOptions, NewVolume};
 use underseal_volume::reencrypt::{Direction, Protection};
-use underseal_volume::{FormatOptions, Header, VolumeKey};
+use underseal_volume::{ErrorKind, FormatOptions, Header, VolumeKey};
 
 use super::losing;
 use crate::cli::ReencryptArgs;
@@ -21,9 +22,14 @@ use crate::reencryption::{self, Bytes, Kept, Place, Where};
 pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Result<VolumeKey> {
     let image = args.image.as_path();
     let data = place.data.bytes()?;
-    if Header::read(&*data).is_ok() {
-        let error = Error::usage(format!("{}: is encrypted already", image.display()));
-        return Err(error.with_remedy("without --encrypt, to give it another key"));
+    match Header::read(&*data) {
+        Err(e) if e.kind() == ErrorKind::NoHeader => {}
+        Ok(_) => {
+            let error = Error::usage(format!("{}: is encrypted already", image.display()));
+            return Err(error.with_remedy("without --encrypt, to give it another key"));
+        }
+        // One that is damaged is no plain image.
+        Err(e) => return Err(e.in_file(image).into()),
     }
     let options = options(args)?;
     losing::unprotected(args, image)?;
@@ -52,13 +58,39 @@ pub(in super::super) fn bring_header(args: &ReencryptArgs, place: &Place) -> Res
     if args.header.is_some() || !path.exists() {
         return Ok(());
     }
+    is_ours(&path)?;
     let (file, data) = (Where::open(&path, false)?.bytes()?, place.data.bytes()?);
-    // One that is not whole was written before anything else was.
-    if let Ok(Header::Luks2(header)) = Header::read(&*file) {
-        log::warn!("{}: is this image's header, and is put in front of its data", path.display());
-        header.put_in_front(&*file, &*data).map_err(|e| e.in_file(&args.image))?;
+    match Header::read(&*file) {
+        Ok(Header::Luks2(header)) => {
+            log::warn!("{}: is this image's header, and is put in front of its data", path.display());
+            header.put_in_front(&*file, &*data).map_err(|e| e.in_file(&args.image))?;
+        }
+        // It was written before anything else was.
+        Err(e) if is_not_whole(&e) => {}
+        Ok(_) => return Err(not_ours(&path)),
+        Err(e) => return Err(e.in_file(&path).into()),
     }
     remove(&path)
+}
+
+fn is_not_whole(e: &underseal_volume::Error) -> bool {
+    matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader | ErrorKind::TooSmall)
+}
+
+/// Whoever may write to the folder may have put anything there under that name.
+fn is_ours(path: &Path) -> Result<()> {
+    let about = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
+    if about.is_file() && about.uid() == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(not_ours(path))
+    }
+}
+
+fn not_ours(path: &Path) -> Error {
+    let error =
+        Error::usage(format!("{}: is not what an encryption that was cut off has left", path.display()));
+    error.with_remedy("move it away, if it has nothing to do with this image")
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -68,14 +100,17 @@ fn remove(path: &Path) -> Result<()> {
 /// A header in front takes the place of data that moves: until it is there, it is in a file of its own.
 fn in_front(new: &NewVolume, image: &Path, data: &Bytes) -> Result<()> {
     let path = aside(image);
-    let left = Where::open(&path, true).and_then(|on| on.bytes()).ok();
-    match left.map(|on| Header::read(&*on).is_ok()) {
-        Some(true) => {
-            let error = Error::usage(format!("{}: an encryption was cut off as it began", image.display()));
-            return Err(error.with_remedy("--resume-only, which goes on with it"));
+    if fs::symlink_metadata(&path).is_ok() {
+        is_ours(&path)?;
+        match Header::read(&*Where::open(&path, true)?.bytes()?) {
+            Ok(_) => {
+                let error =
+                    Error::usage(format!("{}: an encryption was cut off as it began", image.display()));
+                return Err(error.with_remedy("--resume-only, which goes on with it"));
+            }
+            Err(e) if is_not_whole(&e) => remove(&path)?,
+            Err(e) => return Err(e.in_file(&path).into()),
         }
-        Some(false) => remove(&path)?,
-        None => {}
     }
     let file = super::new_file(&path)?;
     let written = new.write_in_front(&**data, &file);
