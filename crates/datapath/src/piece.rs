@@ -5,7 +5,7 @@ use std::ops::Range;
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher};
 use underseal_volume::{SegmentKind, Stored, Volume};
 
-use crate::slot::{Op, Slot};
+use crate::slot::{Op, Slot, Stage};
 use crate::{Error, ErrorKind, Result};
 
 /// Encrypted zeros are made and written in pieces of this many bytes.
@@ -46,8 +46,14 @@ impl Piece {
     /// The next piece of a request. None: the volume ends before it.
     pub(crate) fn next_of(slot: &Slot, volume: &Volume) -> Option<Self> {
         match slot.op {
-            // The memory holds one piece at a time.
-            Op::WriteZeros => Self::find(volume, slot.at, slot.end.min(slot.at + ZEROS), slot.at),
+            // The memory holds one piece at a time; there was less of it when others had the rest.
+            Op::WriteZeros => {
+                let most = match &slot.stage {
+                    Stage::Ready(Some(memory)) => memory.len() as u64,
+                    _ => ZEROS,
+                };
+                Self::find(volume, slot.at, slot.end.min(slot.at + most), slot.at)
+            }
             _ => Self::find(volume, slot.at, slot.end.min(slot.at.saturating_add(slot.most)), slot.start),
         }
     }
