@@ -43,6 +43,7 @@ mod inbox;
 mod long_names;
 mod mount;
 mod nodes;
+mod pages;
 pub mod script;
 mod sizes;
 mod xattrs;

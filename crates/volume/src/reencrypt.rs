@@ -14,6 +14,7 @@
 //!
 //! It knows no header: where plan and progress are kept is a [`Ledger`]'s business. For volumes without a header that is [`state`].
 
+mod bytes;
 mod engine;
 mod foreground;
 mod ledger;

@@ -12,6 +12,7 @@ use underseal_fuse::{Channel, Received};
 use super::attributes::Change;
 use super::entries::{Found, Make};
 use super::inbox::Inbox;
+use super::pages::Pages;
 use super::{Answer, Fs, LARGEST, caller};
 
 /// One thread.
@@ -20,7 +21,7 @@ pub(super) struct Worker {
     channel: Channel,
     inbox: Inbox,
     /// Where file contents are decrypted, and parts of extents put together.
-    scratch: Vec<u8>,
+    scratch: Pages,
     /// Where all other replies are put together.
     out: Vec<u8>,
 }
@@ -37,7 +38,7 @@ enum Reply {
 
 impl Worker {
     pub(super) fn new(fs: Arc<Fs>, channel: Channel) -> Self {
-        let scratch = vec![0; LARGEST as usize + 2 * crate::EXTENT];
+        let scratch = Pages::new(LARGEST as usize + 2 * crate::EXTENT);
         Self { fs, channel, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
     }
 

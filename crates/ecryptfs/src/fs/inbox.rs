@@ -4,37 +4,35 @@ use std::io::IoSliceMut;
 
 use underseal_fuse::wire::WRITE_DATA;
 
-/// A page, and the alignment at which bytes to write arrive.
-const PAGE: usize = 4096;
+use super::pages::{PAGE, Pages};
+
+/// Before the bytes of a WRITE, which begin at a page.
+const START: usize = PAGE - WRITE_DATA;
 
 /// Where a request arrives: so placed that the bytes of a WRITE begin at a page, where they are encrypted.
 pub(super) struct Inbox {
-    memory: Vec<u8>,
-    start: usize,
+    memory: Pages,
 }
 
 impl Inbox {
     /// For requests of so many bytes of data. One page more is there to fill up the last extent.
     pub(super) fn new(max_write: usize) -> Self {
-        let memory = vec![0; 3 * PAGE + max_write];
-        // The only allocator that cannot tell is that of constant evaluation.
-        let page = memory.as_ptr().align_offset(PAGE).min(PAGE);
-        Self { start: page + PAGE - WRITE_DATA, memory }
+        Self { memory: Pages::new(2 * PAGE + max_write) }
     }
 
     pub(super) fn room(&mut self) -> [IoSliceMut<'_>; 1] {
         let end = self.memory.len() - PAGE;
-        [IoSliceMut::new(&mut self.memory[self.start..end])]
+        [IoSliceMut::new(&mut self.memory[START..end])]
     }
 
     /// The request of so many bytes.
     pub(super) fn request(&self, len: usize) -> &[u8] {
-        &self.memory[self.start..self.start + len]
+        &self.memory[START..START + len]
     }
 
     /// The data of a WRITE, and what memory there is behind it.
     pub(super) fn data(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start + WRITE_DATA..]
+        &mut self.memory[START + WRITE_DATA..]
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::bytes::Bytes;
 use super::engine::Engine;
 use super::protect::Blocks;
-use super::work::{self, Bytes, Made};
+use super::work::{self, Made};
 use super::{Protection, Step};
 use crate::{Error, ErrorKind, Result, storage};
 
@@ -50,7 +51,7 @@ impl Engine<'_> {
     }
 
     fn by_journal(&self, step: &Step, piece: &Range<u64>, new: &mut Bytes) -> Result<()> {
-        work::resize(new, piece.end - piece.start)?;
+        new.resize(piece.end - piece.start)?;
         self.ledger.read_area(piece.start, new)?;
         let (start, work) = (step.range.start + piece.start, self.work);
         work.share(work::in_chunks(new), |(at, chunk)| {
@@ -61,8 +62,8 @@ impl Engine<'_> {
 
     fn by_checksums(&self, step: &Step, piece: &Range<u64>, made: &mut Made) -> Result<()> {
         let len = piece.end - piece.start;
-        work::resize(&mut made.new, len)?;
-        work::resize(&mut made.guard, step.guard_len(len))?;
+        made.new.resize(len)?;
+        made.guard.resize(step.guard_len(len))?;
         self.ledger.read_area(step.guard_len(piece.start), &mut made.guard)?;
         storage::read_into(self.work.data, step.target + piece.start, &mut made.new)?;
         let Some(blocks) = Blocks::of(step.protection) else { return Ok(()) };

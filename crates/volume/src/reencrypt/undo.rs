@@ -2,6 +2,7 @@
 //!
 //! What arrived lies where there is room for it, so its old form fits there too. What did not is not touched.
 
+use super::bytes::Bytes;
 use super::engine::Engine;
 use super::work::{self, Made};
 use super::{Protection, Step};
@@ -20,7 +21,7 @@ impl Engine<'_> {
             let failed = made.piece.start;
             self.put_back(step, made)?;
             for piece in self.work.pieces(step).take_while(|piece| piece.start < failed) {
-                work::resize(&mut made.new, piece.end - piece.start)?;
+                made.new.resize(piece.end - piece.start)?;
                 storage::read_into(self.work.data, step.target + piece.start, &mut made.new)?;
                 made.piece = piece;
                 self.put_back(step, made)?;
@@ -43,8 +44,8 @@ impl Engine<'_> {
         let (work, start) = (self.work, made.piece.start);
         work.share(work::in_chunks(&mut made.new), |(at, chunk)| {
             work.age(step.range.start + start + at, chunk);
-            let mut here = work::Bytes::default();
-            work::resize(&mut here, chunk.len() as u64)?;
+            let mut here = Bytes::default();
+            here.resize(chunk.len() as u64)?;
             let place = step.target + start + at;
             storage::read_into(work.data, place, &mut here)?;
             let both = chunk.chunks(BLOCK).zip(here.chunks(BLOCK)).zip((place..).step_by(BLOCK));

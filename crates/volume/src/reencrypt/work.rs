@@ -7,8 +7,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use zeroize::Zeroizing;
+use underseal_cipher::InOutBuf;
 
+use super::bytes::Bytes;
 use super::protect::Blocks;
 use super::{Options, Plan, Protection, Step, plan};
 use crate::storage::{self, Target};
@@ -17,9 +18,6 @@ use crate::{Error, ErrorKind, Result};
 
 /// A multiple of every sector size and every checksum's block.
 const CHUNK: usize = 256 << 10;
-
-/// Bytes of a volume, wiped when they go: ciphertext becomes plaintext in place.
-pub(super) type Bytes = Zeroizing<Vec<u8>>;
 
 /// Where the work is done, and by how many.
 #[derive(Clone, Copy)]
@@ -81,20 +79,24 @@ impl<'a> Work<'a> {
 
     fn make_all(&self, step: &Step, piece: Range<u64>, made: &mut Made) -> Result<()> {
         let guard_len = step.guard_len(piece.end - piece.start);
-        resize(&mut made.new, piece.end - piece.start)?;
-        resize(&mut made.guard, guard_len)?;
+        made.new.resize(piece.end - piece.start)?;
+        made.guard.resize(guard_len)?;
         let blocks = Blocks::of(step.protection);
         let guards = chunks(&mut made.guard, guard_chunk(step));
         let places = (piece.start..piece.end).step_by(CHUNK);
         let parts = places.zip(made.new.chunks_mut(CHUNK)).zip(guards);
         self.share(parts, |((at, chunk), guard)| {
-            storage::read_into(self.data, step.source + at, chunk)?;
-            match (&blocks, step.protection) {
-                (Some(blocks), _) => blocks.hash_all(chunk, guard),
-                (None, Protection::Journal) => guard.copy_from_slice(chunk),
-                (None, _) => {}
+            let (from, place) = (step.source + at, step.range.start + at);
+            if step.protection == Protection::Journal {
+                // What is read stays in the guard.
+                storage::read_into(self.data, from, guard)?;
+                return self.renew_into(place, guard, chunk);
             }
-            self.renew(step.range.start + at, chunk);
+            storage::read_into(self.data, from, chunk)?;
+            if let Some(blocks) = &blocks {
+                blocks.hash_all(chunk, guard);
+            }
+            self.renew(place, chunk);
             Ok(())
         })
     }
@@ -102,6 +104,15 @@ impl<'a> Work<'a> {
     /// Old bytes of the volume, from its byte `at` on, become new ones.
     pub(super) fn renew(&self, at: u64, bytes: &mut [u8]) {
         recrypt(&self.plan.old, &self.plan.new, at, bytes);
+    }
+
+    /// As [`Work::renew`], from one place to another.
+    fn renew_into(&self, at: u64, old: &[u8], new: &mut [u8]) -> Result<()> {
+        let Plan { old: from, new: to, .. } = self.plan;
+        let unequal = |_| Error::new(ErrorKind::BadLayout, "a journal is as long as what it protects");
+        from.cipher.decrypt(sector(from, at), InOutBuf::new(old, new).map_err(unequal)?);
+        to.cipher.encrypt(sector(to, at), new.into());
+        Ok(())
     }
 
     /// New bytes become again what they were.
@@ -157,20 +168,11 @@ pub(super) fn in_chunks(bytes: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8
 }
 
 fn recrypt(from: &Stored, to: &Stored, at: u64, bytes: &mut [u8]) {
-    let sector = |form: &Stored| form.iv_offset.wrapping_add(at >> 9);
-    from.cipher.decrypt(sector(from), (&mut *bytes).into());
-    to.cipher.encrypt(sector(to), bytes.into());
+    from.cipher.decrypt(sector(from, at), (&mut *bytes).into());
+    to.cipher.encrypt(sector(to, at), bytes.into());
 }
 
-/// Makes room for `len` bytes; what was there stays until it is overwritten.
-pub(super) fn resize(bytes: &mut Bytes, len: u64) -> Result<()> {
-    let none = || Error::new(ErrorKind::Memory, format!("no memory for {len} bytes of a step"));
-    let len = usize::try_from(len).map_err(|_| none())?;
-    if len > bytes.capacity() {
-        // Growing in place would leave a copy behind.
-        *bytes = Bytes::default();
-        bytes.try_reserve_exact(len).map_err(|e| none().with_source(e))?;
-    }
-    bytes.resize(len, 0);
-    Ok(())
+/// How a form's cipher counts the sector at the volume's byte `at`.
+fn sector(form: &Stored, at: u64) -> u64 {
+    form.iv_offset.wrapping_add(at >> 9)
 }
