@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::panicking;
 
+use rustix::fs::{Mode, OFlags, open};
 pub(crate) use underseal_testing::skip;
 
 use super::tools::{PATIENCE, missing, output, wait_until, within};
@@ -145,13 +146,16 @@ impl Drop for Loop {
 }
 
 /// A mounted filesystem.
-pub(crate) struct Mount(PathBuf);
+pub(crate) struct Mount {
+    device: PathBuf,
+    directory: PathBuf,
+}
 
 impl Mount {
     pub(crate) fn new(device: &Path, directory: &Path, options: &[&str]) -> Self {
         fs::create_dir_all(directory).unwrap();
         run(tool("mount").args(options).arg(device).arg(directory));
-        Self(directory.into())
+        Self { device: device.into(), directory: directory.into() }
     }
 
     /// A filesystem in memory with room for so many bytes.
@@ -160,16 +164,25 @@ impl Mount {
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        &self.0
+        &self.directory
+    }
+
+    /// Whether it is mounted nowhere. Who has a mount namespace of his own, as other tests do, may have got a copy of it: until he is
+    /// gone the kernel goes on using the device.
+    fn is_gone(&self) -> bool {
+        let exclusively = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        !self.device.is_absolute() || open(&self.device, exclusively, Mode::empty()).is_ok()
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let unmounted = once_unused("umount", &[], &self.0);
+        let unmounted = once_unused("umount", &[], &self.directory);
         if !unmounted.status.success() {
-            let _ = output(tool("umount").arg("--lazy").arg(&self.0));
-            assert!(panicking(), "{}: {unmounted:?}", self.0.display());
+            let _ = output(tool("umount").arg("--lazy").arg(&self.directory));
+            assert!(panicking(), "{}: {unmounted:?}", self.directory.display());
         }
+        let gone = panicking() || within(PATIENCE, || self.is_gone());
+        assert!(gone, "{} is in use still", self.device.display());
     }
 }
