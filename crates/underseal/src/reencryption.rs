@@ -116,7 +116,7 @@ impl Place {
     fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
-            *lock = ReencryptionLock::take(header.uuid())?;
+            *lock = ReencryptionLock::take(header.uuid(), LockTo::Change)?;
         }
         Ok(lock)
     }
