@@ -138,7 +138,7 @@ fn luks_volume(
             .map_err(|e| e.in_file(name))?,
         None => {
             let unlocked = match tokens::unlock(&header, on, (&args.tokens, secret), name, &options)? {
-                Some(unlocked) => unlocked,
+                Some((unlocked, _)) => unlocked,
                 None => secret
                     .try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?,
             };

@@ -148,6 +148,8 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
         hash: args.pbkdf.hash.unwrap_or(defaults.hash),
         pbkdf: args.pbkdf.over(defaults.pbkdf)?,
         detached,
+        data_offset: args.data_offset,
+        uuid: args.uuid,
         ..FormatOptions::luks2()
     };
     let direction = super::direction(args).unwrap_or(Direction::Forward);
