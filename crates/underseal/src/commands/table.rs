@@ -20,6 +20,7 @@ use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::output::print;
 use crate::passphrase::secret_file;
+use crate::reencryption::marker;
 use crate::volume::{Opened, key_size};
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
@@ -38,7 +39,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let mapping = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
-                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None })
+                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None, lock: None })
             })
         }
     }
@@ -116,6 +117,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
     let paths = devices(table);
+    paths.iter().try_for_each(|path| marker::refuse(path))?;
     let mut opened: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for (i, path) in paths.iter().enumerate() {
         // One file under two names is locked once.
