@@ -10,7 +10,7 @@ use underseal_export::control::status::{self, Format};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, ReencryptionLock, Target, UnlockOptions, Volume};
 
-use crate::cli::{VolumeArgs, VolumeType};
+use crate::cli::{PlainArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
@@ -185,22 +185,32 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
     if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != of.cipher) {
         return Err(Error::usage(format!("--cipher {} is not what --require-cipher says", of.cipher)));
     }
+    let options = PlainOptions {
+        allow_discards: access.allow_discards,
+        allow_null: args.allow_null,
+        ..plain_options(of)?
+    };
+    let key = plain_key(secret, &of.hash, of.key_size / 8)?;
+    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+}
+
+/// How a plain volume lies, by its options.
+///
+/// # Errors
+/// `Usage` for keys and sectors that are none.
+pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
     if !of.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
     }
-    let key_size = of.key_size / 8;
-    let options = PlainOptions {
+    Ok(PlainOptions {
         cipher: of.cipher.clone(),
         sector_size: SectorSize::new(of.sector_size)?,
         iv_large_sectors: of.iv_large_sectors,
         offset: of.data_offset,
         iv_offset: of.skip,
         size: of.data_size,
-        allow_discards: access.allow_discards,
-        allow_null: args.allow_null,
-    };
-    let key = plain_key(secret, &of.hash, key_size)?;
-    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+        ..PlainOptions::default()
+    })
 }
 
 /// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key file.

@@ -246,3 +246,28 @@ fn a_state_beside_the_image_under_its_name_is_noticed_by_itself() {
     run(case.reencrypt("small", "large", "--resume-only").stdout(Stdio::null()));
     case.holds("large");
 }
+
+#[test]
+fn a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases() {
+    let mut case = Case::new("a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases");
+    let [old, new] = ["first", "second"].map(|word| case.operator.scratch.file(word, word.as_bytes()));
+    let image = case.path("image");
+    let form = |sectors: &'static str| ["--hash", "sha512", "--data-offset", "1M", "--sector-size", sectors];
+    let plain = |verb: &str, passphrase: &std::path::Path, sectors| {
+        let mut command = underseal();
+        command.args(verb.split(' '));
+        command.arg(&image).args(form(sectors)).arg("--passphrase-file").arg(passphrase);
+        command
+    };
+    let source = case.operator.scratch.file("plain", &case.plain);
+    run(plain("write --type plain -q", &old, "512").arg("-i").arg(source));
+    for (name, passphrase, sectors) in [("small", &old, "512"), ("large", &new, "4096")] {
+        let table = support::output(&mut plain("table plain", passphrase, sectors)).stdout;
+        case.operator.scratch.file(name, &table);
+    }
+    case.holds("small");
+    case.state = "image.underseal-state";
+    run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
+    let mut read = plain("read --type plain", &new, "4096");
+    assert_same(&support::output(&mut read).stdout, &case.plain, "by its new passphrase");
+}
