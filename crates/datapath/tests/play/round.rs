@@ -214,7 +214,7 @@ impl Setup {
 
     /// The queue of a player: NBD's, FUSE's and virtual machines' are of other depths and sizes.
     pub(crate) fn queue_of(&self, number: u64) -> QueueOptions {
-        if number % 2 == 0 || self.is_zoned() { self.queue } else { self.other }
+        if number.is_multiple_of(2) || self.is_zoned() { self.queue } else { self.other }
     }
 
     pub(crate) fn may_fail(&self) -> bool {
