@@ -42,14 +42,16 @@ pub(crate) use open::{ControlArgs, Nbd, OpenArgs, ServeArgs, VhostUserArgs};
 pub(crate) use pbkdf::PbkdfArgs;
 pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, Way};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
-pub(crate) use table::{Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
+pub(crate) use table::{
+    Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
+};
 pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
 pub(crate) use transfer::{ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{HeaderPathArgs, LowerArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderPathArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 

@@ -1,10 +1,13 @@
 //! A reencryption that this process carries out: alone, or beside the users of the volume that it serves.
 
 pub(crate) mod beside;
+pub(crate) mod marker;
+mod watched;
 
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_cipher::{Key, SectorSize};
@@ -16,6 +19,8 @@ use underseal_volume::reencrypt::state::{self, State};
 use underseal_volume::reencrypt::{Claim, Foreground, Options, Pace};
 use underseal_volume::{ErrorKind, Header, LockTo, ReencryptionLock, Target, VolumeKey, reencrypt};
 
+use self::marker::Marker;
+use self::watched::Watched;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{DeviceBytes, Lower, is_remote};
@@ -24,6 +29,10 @@ use crate::lower::{DeviceBytes, Lower, is_remote};
 pub(crate) struct Place {
     pub(crate) data: Where,
     pub(crate) kept: Kept,
+    /// To change how far it is, or to look at it.
+    to: LockTo,
+    /// A sync of the data failed: what was written before may be in memory only, and be read as if all were well.
+    sync_failed: Arc<AtomicBool>,
     /// Keeps others from reencrypting it, from when it is known to be in the middle until it is done.
     lock: Mutex<Option<ReencryptionLock>>,
 }
@@ -37,8 +46,8 @@ pub(crate) enum Kept {
         /// Accepts data that is not encrypted under the name of a cipher.
         allow_null: bool,
     },
-    /// In a file of its own.
-    State(Where),
+    /// In a file of its own; and what tells of it beside the image.
+    State(Where, Option<Marker>),
 }
 
 /// The keys of a volume that is reencrypted.
@@ -89,12 +98,25 @@ impl Where {
 
 impl Place {
     pub(crate) fn new(data: Where, kept: Kept) -> Self {
-        Self { data, kept, lock: Mutex::default() }
+        Self { data, kept, to: LockTo::Change, sync_failed: Arc::default(), lock: Mutex::default() }
+    }
+
+    /// One of which nothing is changed.
+    pub(crate) fn only_read(data: Where, kept: Kept) -> Self {
+        Self { to: LockTo::Read, ..Self::new(data, kept) }
+    }
+
+    /// Keeps others from reencrypting what is read as it stands, as long as this is there.
+    pub(crate) fn into_lock(self) -> Option<ReencryptionLock> {
+        self.lock.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of it is new.
     pub(crate) fn is_done(&self) {
         *self.lock() = None;
+        if let Kept::State(_, Some(marker)) = &self.kept {
+            marker.is_over();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ReencryptionLock>> {
@@ -116,7 +138,7 @@ impl Place {
     fn hold(&self, header: &Header) -> underseal_volume::Result<MutexGuard<'_, Option<ReencryptionLock>>> {
         let mut lock = self.lock();
         if lock.is_none() {
-            *lock = ReencryptionLock::take(header.uuid())?;
+            *lock = ReencryptionLock::take(header.uuid(), self.to)?;
         }
         Ok(lock)
     }
@@ -128,9 +150,28 @@ impl Place {
     pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
         let on = match &self.kept {
             Kept::Header { apart, .. } => apart.as_ref().unwrap_or(&self.data),
-            Kept::State(state) => state,
+            Kept::State(state, _) => state,
         };
         Ok((on.bytes()?, self.data.bytes()?))
+    }
+
+    /// The data, of which a sync that fails is noted.
+    pub(crate) fn watched(&self, data: Bytes) -> Bytes {
+        Box::new(Watched::new(data, self.sync_failed.clone()))
+    }
+
+    /// Refuses to go on after a sync of the data that failed: the next one may succeed without what it was to keep, and nobody would
+    /// notice.
+    ///
+    /// # Errors
+    /// `Failed`.
+    pub(crate) fn keeps_what_it_syncs(&self) -> Result<()> {
+        if !self.sync_failed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let what = "a sync of the image failed: what the volume's users wrote before may be in memory only";
+        let remedy = "`underseal close` it, look at the image's disk, and open it again with --reencrypt";
+        Err(Error::new(Exit::Failed, what).with_remedy(remedy))
     }
 
     /// Protects the steps that are to come of a LUKS2 volume in another way; one that was cut off is made good first.
@@ -151,7 +192,7 @@ impl Place {
     fn options(&self, hot_zone: Option<u64>) -> ResumeOptions {
         let (detached, allow_null) = match &self.kept {
             Kept::Header { apart, allow_null } => (apart.is_some(), *allow_null),
-            Kept::State(_) => (false, false),
+            Kept::State(..) => (false, false),
         };
         ResumeOptions { detached, allow_null, hot_zone }
     }
@@ -171,11 +212,11 @@ impl Place {
             (Kept::Header { .. }, Keys::Luks(key)) => {
                 Ok(Box::new(self.resume(on, key, data_size, hot_zone)?))
             }
-            (Kept::State(_), Keys::Forms(old, new)) => {
+            (Kept::State(..), Keys::Forms(old, new)) => {
                 let keys = state::Keys { old: old.as_ref(), new: new.as_ref() };
                 Ok(Box::new(State::read(on, LockTo::Change)?.unlock(keys, data_size)?))
             }
-            (Kept::Header { .. }, Keys::Forms(..)) | (Kept::State(_), Keys::Luks(_)) => {
+            (Kept::Header { .. }, Keys::Forms(..)) | (Kept::State(..), Keys::Luks(_)) => {
                 let what = "these are not the keys of such a volume";
                 Err(underseal_volume::Error::new(ErrorKind::WrongKey, what))
             }
@@ -231,8 +272,12 @@ pub(crate) fn stood(
     if status_of(header)?.is_none() {
         return Ok(None);
     }
-    let ledger = place.resume(on, key, data_size, None)?;
+    let mut ledger = place.resume(on, key, data_size, None)?;
     reencrypt::Ledger::allows(&ledger, &*place.data.bytes()?)?;
+    if place.to == LockTo::Change {
+        // Users write to it as it stands, so that is where it must stand after a crash.
+        reencrypt::Ledger::secure(&mut ledger)?;
+    }
     Ok(Some(Stood::of(&ledger)))
 }
 

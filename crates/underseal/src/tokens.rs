@@ -24,6 +24,9 @@ struct Failure {
     error: Error,
 }
 
+/// What opened, and the passphrase that a token gave for it.
+type Opened = (Unlocked, Key);
+
 /// Opens through tokens; none when that is not wanted, or nothing came of it and a passphrase may do.
 ///
 /// # Errors
@@ -34,7 +37,7 @@ pub(crate) fn unlock(
     (tokens, secret): (&TokenArgs, &Secret<'_>),
     name: &Path,
     unlocking: &UnlockOptions,
-) -> Result<Option<Unlocked>> {
+) -> Result<Option<Opened>> {
     let named = tokens.are_named();
     let asks = named || secret.is_asked();
     if tokens.no_token || !(asks || tokens.tokens_first) {
@@ -52,8 +55,8 @@ pub(crate) fn unlock(
         found.retain(|token| Kind::of(&token.kind).is_some());
     }
     let mut way = Way { header, on, name, tokens, unlocking, asks, worst: None };
-    if let Some(unlocked) = way.all(found)? {
-        return Ok(Some(unlocked));
+    if let Some(opened) = way.all(found)? {
+        return Ok(Some(opened));
     }
     match way.worst {
         Some(worst) if tokens.token_only => Err(worst.error),
@@ -92,7 +95,7 @@ struct Way<'w> {
 }
 
 impl Way<'_> {
-    fn all(&mut self, tokens: Vec<TokenToTry>) -> Result<Option<Unlocked>> {
+    fn all(&mut self, tokens: Vec<TokenToTry>) -> Result<Option<Opened>> {
         let options = options(&self.tokens.hardware)?;
         let given = self.tokens.token_pin_file.as_ref();
         let mut given =
@@ -103,7 +106,7 @@ impl Way<'_> {
             match underseal_tokens::open(token_json, given.as_ref(), &options) {
                 Ok(passphrase) => {
                     if let Some(unlocked) = self.try_slots(&token, &passphrase)? {
-                        return Ok(Some(unlocked));
+                        return Ok(Some((unlocked, passphrase)));
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::PinWanted => want_pin.push((token, e)),
@@ -121,8 +124,8 @@ impl Way<'_> {
                 self.failed(&token, wanted);
                 continue;
             }
-            if let Some(unlocked) = self.with_pin(&token, wanted, &options)? {
-                return Ok(Some(unlocked));
+            if let Some(opened) = self.with_pin(&token, wanted, &options)? {
+                return Ok(Some(opened));
             }
         }
         Ok(None)
@@ -134,7 +137,7 @@ impl Way<'_> {
         token: &TokenToTry,
         wanted: underseal_tokens::Error,
         options: &Options,
-    ) -> Result<Option<Unlocked>> {
+    ) -> Result<Option<Opened>> {
         let mut last = wanted;
         for _ in 0..TRIES {
             let question =
@@ -145,7 +148,10 @@ impl Way<'_> {
             }
             let token_json = self.header.token(token.number).map_err(|e| e.in_file(self.name))?;
             match underseal_tokens::open(token_json, Some(&pin), options) {
-                Ok(passphrase) => return self.try_slots(token, &passphrase),
+                Ok(passphrase) => {
+                    let unlocked = self.try_slots(token, &passphrase)?;
+                    return Ok(unlocked.map(|unlocked| (unlocked, passphrase)));
+                }
                 Err(e) if e.kind() == ErrorKind::WrongPin => {
                     tell("The PIN is wrong.");
                     last = e;

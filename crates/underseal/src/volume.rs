@@ -8,15 +8,15 @@ use underseal_datapath::Mapping;
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
-use underseal_volume::{ActivateOptions, Header, Target, UnlockOptions, Volume};
+use underseal_volume::{ActivateOptions, Header, ReencryptionLock, Target, UnlockOptions, Volume};
 
-use crate::cli::{VolumeArgs, VolumeType};
+use crate::cli::{PlainArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
-use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
+use crate::reencryption::{self, Kept, Keys, Place, Stood, Where, marker};
 use crate::tokens;
 
 /// What may be done with the volume.
@@ -37,6 +37,8 @@ pub(crate) struct Opened {
     pub(crate) known: Known,
     /// What it can be reencrypted with while it is open.
     pub(crate) inside: Option<Inside>,
+    /// Where it cannot, and is in the middle of it: nobody else goes on with that as long as this is there.
+    pub(crate) lock: Option<ReencryptionLock>,
 }
 
 /// What is kept of a volume for its reencryption.
@@ -65,9 +67,11 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let size = device.geometry().size;
     let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
-    let place = Place::new(device.again(&args.image, options)?, kept);
+    let new = if access.read_only { Place::only_read } else { Place::new };
+    let place = new(device.again(&args.image, options)?, kept);
     let Unlocked { volume, format, known, stood } = match args.kind {
         VolumeType::Plain => {
+            marker::refuse(&args.image)?;
             let volume = plain_volume(args, access, size, &secret)?;
             Unlocked { volume, format: Format::Plain, known: Known::default(), stood: None }
         }
@@ -77,8 +81,11 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
     // Pages of a block device that were read before direct writes end may stay as they were: nobody reads beside those.
     let is_direct = options.direct && is_block_device(&args.image);
-    let inside =
-        (format == Format::Luks2 && !access.read_only && !is_direct).then_some(Inside { place, stood });
+    let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct;
+    let (inside, lock) = match can_reencrypt {
+        true => (Some(Inside { place, stood }), None),
+        false => (None, place.into_lock()),
+    };
     let lower = vec![args.image.clone()];
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
@@ -91,7 +98,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
     };
     let mapping = Mapping::new(volume, device.into_device())?.with_sectors(sectors);
-    Ok(Opened { mapping, lower, opened, known, inside })
+    Ok(Opened { mapping, lower, opened, known, inside, lock })
 }
 
 fn is_block_device(path: &Path) -> bool {
@@ -138,7 +145,7 @@ fn luks_volume(
             .map_err(|e| e.in_file(name))?,
         None => {
             let unlocked = match tokens::unlock(&header, on, (&args.tokens, secret), name, &options)? {
-                Some(unlocked) => unlocked,
+                Some((unlocked, _)) => unlocked,
                 None => secret
                     .try_with(|key| Ok(header.unlock(on, key, &options).map_err(|e| e.in_file(name))?))?,
             };
@@ -178,22 +185,32 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
     if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != of.cipher) {
         return Err(Error::usage(format!("--cipher {} is not what --require-cipher says", of.cipher)));
     }
+    let options = PlainOptions {
+        allow_discards: access.allow_discards,
+        allow_null: args.allow_null,
+        ..plain_options(of)?
+    };
+    let key = plain_key(secret, &of.hash, of.key_size / 8)?;
+    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+}
+
+/// How a plain volume lies, by its options.
+///
+/// # Errors
+/// `Usage` for keys and sectors that are none.
+pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
     if !of.key_size.is_multiple_of(8) {
         return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
     }
-    let key_size = of.key_size / 8;
-    let options = PlainOptions {
+    Ok(PlainOptions {
         cipher: of.cipher.clone(),
         sector_size: SectorSize::new(of.sector_size)?,
         iv_large_sectors: of.iv_large_sectors,
         offset: of.data_offset,
         iv_offset: of.skip,
         size: of.data_size,
-        allow_discards: access.allow_discards,
-        allow_null: args.allow_null,
-    };
-    let key = plain_key(secret, &of.hash, key_size)?;
-    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+        ..PlainOptions::default()
+    })
 }
 
 /// A plain volume's key of so many bytes: what is made of a passphrase, or the first bytes of a key file.

@@ -87,6 +87,14 @@ impl Header {
         }
     }
 
+    /// What tells the key that all of a LUKS2 volume's data has from others; none in the middle of a reencryption, where it has two.
+    pub fn data_key_check(&self) -> Option<KeyCheck> {
+        match self {
+            Self::Luks1(_) => None,
+            Self::Luks2(header) => header.data_key_check(),
+        }
+    }
+
     /// The size of the data in bytes, where the header says it; where not, the data takes all of its device.
     pub fn data_size(&self) -> Option<u64> {
         match self {

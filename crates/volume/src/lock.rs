@@ -24,6 +24,15 @@ pub enum LockTo {
     Change,
 }
 
+impl LockTo {
+    fn operation(self) -> FlockOperation {
+        match self {
+            Self::Read => FlockOperation::NonBlockingLockShared,
+            Self::Change => FlockOperation::NonBlockingLockExclusive,
+        }
+    }
+}
+
 /// Holds the lock until dropped.
 ///
 /// For a file it is flock on the file; for a block device on `/run/cryptsetup/L_<major>:<minor>`, since udev takes
@@ -52,10 +61,7 @@ impl<'a> HeaderLock<'a> {
     }
 
     fn wait(file: &'a File, to: LockTo) -> Result<Self> {
-        let operation = match to {
-            LockTo::Read => FlockOperation::NonBlockingLockShared,
-            LockTo::Change => FlockOperation::NonBlockingLockExclusive,
-        };
+        let operation = to.operation();
         let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
         let about = file.metadata().map_err(cannot)?;
         if !about.file_type().is_block_device() {
@@ -77,11 +83,12 @@ impl<'a> HeaderLock<'a> {
 }
 
 /// The lock that cryptsetup takes while a volume is reencrypted, from reading its header to the end, and while it is opened. Held until
-/// dropped.
+/// dropped: to change how far it is, or to read the volume while nobody does.
 #[derive(Debug)]
 pub struct ReencryptionLock {
     path: PathBuf,
-    _file: File,
+    file: File,
+    to: LockTo,
 }
 
 impl ReencryptionLock {
@@ -89,7 +96,7 @@ impl ReencryptionLock {
     ///
     /// # Errors
     /// `Busy` when somebody else has it.
-    pub fn take(uuid: Option<Uuid>) -> Result<Option<Self>> {
+    pub fn take(uuid: Option<Uuid>, to: LockTo) -> Result<Option<Self>> {
         let Some(uuid) = uuid else { return Ok(None) };
         let cannot =
             |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
@@ -107,12 +114,12 @@ impl ReencryptionLock {
                 }
                 Err(e) => return Err(cannot(e)),
             };
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match rustix::fs::flock(&file, to.operation()) {
                 Ok(()) => {}
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) => {
-                    let context =
-                        "this volume is being reencrypted already; wait until that ends, or stop it";
+                    let context = "this volume is being reencrypted already, or is open in the middle of it; wait until that ends, or \
+                                   end it";
                     return Err(Error::new(ErrorKind::Busy, context));
                 }
                 Err(e) => return Err(cannot(e.into())),
@@ -123,7 +130,7 @@ impl ReencryptionLock {
                 Ok((there.dev(), there.ino()) == (here.dev(), here.ino()))
             };
             match std::fs::metadata(&path).and_then(same) {
-                Ok(true) => return Ok(Some(Self { path, _file: file })),
+                Ok(true) => return Ok(Some(Self { path, file, to })),
                 Ok(false) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(cannot(e)),
@@ -151,6 +158,10 @@ impl ReencryptionLock {
 
 impl Drop for ReencryptionLock {
     fn drop(&mut self) {
+        // Others who read rely on the name.
+        if self.to == LockTo::Read && rustix::fs::flock(&self.file, LockTo::Change.operation()).is_err() {
+            return;
+        }
         // The lock goes with the file, whether or not its name does.
         let _ = std::fs::remove_file(&self.path);
     }
@@ -209,15 +220,33 @@ mod tests {
     #[test]
     fn a_volume_is_reencrypted_once_at_a_time() {
         let uuid = |number: u128| Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + number));
-        let Some(first) = ReencryptionLock::take(uuid(1)).unwrap() else {
+        let take = |number| ReencryptionLock::take(uuid(number), LockTo::Change);
+        let Some(first) = take(1).unwrap() else {
             return underseal_testing::skip("the lock of reencryptions", "only root can take it");
         };
-        assert_eq!(ReencryptionLock::take(uuid(1)).unwrap_err().kind(), ErrorKind::Busy);
-        drop(ReencryptionLock::take(uuid(2)).unwrap());
+        assert_eq!(take(1).unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(ReencryptionLock::take(uuid(1), LockTo::Read).unwrap_err().kind(), ErrorKind::Busy);
+        drop(take(2).unwrap());
         let path = first.path.clone();
         assert!(path.exists());
         drop(first);
         assert!(!path.exists());
-        drop(ReencryptionLock::take(uuid(1)).unwrap());
+        drop(take(1).unwrap());
+    }
+
+    #[test]
+    fn nobody_reencrypts_a_volume_that_some_read() {
+        let uuid = Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0005));
+        let read = || ReencryptionLock::take(uuid, LockTo::Read).unwrap();
+        let change = || ReencryptionLock::take(uuid, LockTo::Change);
+        let Some(first) = read() else {
+            return underseal_testing::skip("the lock of reencryptions", "only root can take it");
+        };
+        let second = read();
+        assert_eq!(change().unwrap_err().kind(), ErrorKind::Busy);
+        drop(first);
+        assert_eq!(change().unwrap_err().kind(), ErrorKind::Busy, "one is left");
+        drop(second);
+        drop(change().unwrap());
     }
 }

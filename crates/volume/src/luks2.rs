@@ -115,6 +115,11 @@ impl Header {
         keyslot::key_check(&self.stored.metadata, key)
     }
 
+    /// What tells the key that all of the data has from others; see [`crate::Header::data_key_check`].
+    pub fn data_key_check(&self) -> Option<KeyCheck> {
+        keyslot::data_key_check(&self.stored.metadata)
+    }
+
     /// The volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)

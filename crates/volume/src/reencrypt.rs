@@ -32,4 +32,4 @@ pub use plan::{Direction, Mode, Moved, Part, Plan, Progress, Protection, Step, W
 pub use protect::checksums_mend;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -56,7 +56,10 @@ pub(crate) fn direct(
             90..95 if !setup.rewrites => claim(setup, mapping, &mut dice),
             _ => {
                 let stats = mapping.stats();
-                assert!(stats.in_flight <= u64::from(setup.queue.depth) * (setup.threads + 1) * 2);
+                assert!(
+                    stats.in_flight
+                        <= u64::from(setup.queue.depth.max(setup.other.depth)) * (setup.threads + 1) * 2
+                );
             }
         }
     }

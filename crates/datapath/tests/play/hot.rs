@@ -11,7 +11,8 @@ pub(crate) fn range(dice: &mut Dice, setup: &Setup, block: u32) -> (u64, u64) {
     let block = u64::from(block);
     let room = (setup.hot / block).min(8);
     let at = dice.below(room);
-    let most = (room - at).min(setup.queue.max_request as u64 / block);
+    let longest = setup.queue.max_request.min(setup.other.max_request) as u64;
+    let most = (room - at).min(longest / block);
     (setup.size - setup.hot + at * block, (1 + dice.below(most)) * block)
 }
 

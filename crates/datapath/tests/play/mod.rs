@@ -9,6 +9,7 @@
 //!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
 //!     |     rewriter  has the volume reencrypted, and its operator
 //!     |     site      what that thread does, and what a process finds that comes after a crash
+//!     |     luks      the same for a volume that has a header
 //!     |     forms     what a volume is reencrypted from and to, in which way
 //!     +-- watchdog  ends the process, with the seed, when nothing moves any more
 //! ```
@@ -21,6 +22,7 @@ mod disk;
 mod forms;
 mod hot;
 mod lower;
+mod luks;
 mod player;
 mod rewriter;
 pub(crate) mod round;

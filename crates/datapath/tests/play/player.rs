@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
-use underseal_datapath::{Buffer, Completion, ErrorKind, Mapping, Queue, Request};
+use underseal_datapath::{Buffer, Completion, ErrorKind, Mapping, Queue, QueueOptions, Request};
 
 use super::dice::Dice;
 use super::disk::{ANYTHING, Disk, Stamp, UNIT, ZEROS, fill};
@@ -16,6 +16,8 @@ pub(crate) struct Player<'r> {
     setup: &'r Setup,
     shared: &'r Shared,
     mapping: Arc<Mapping>,
+    /// Of its door.
+    options: QueueOptions,
     queue: Queue,
     disk: Disk,
     dice: Dice,
@@ -54,7 +56,8 @@ enum Sent {
 
 impl<'r> Player<'r> {
     pub(crate) fn new(setup: &'r Setup, shared: &'r Shared, mapping: Arc<Mapping>, number: u64) -> Self {
-        let queue = Queue::open(mapping.clone(), setup.queue).unwrap();
+        let options = setup.queue_of(number);
+        let queue = Queue::open(mapping.clone(), options).unwrap();
         Self {
             disk: Disk::new(mapping.size(), setup.cache, shared.clock.clone()),
             dice: Dice::of(setup.seed, 100 + number),
@@ -66,6 +69,7 @@ impl<'r> Player<'r> {
             setup,
             shared,
             mapping,
+            options,
             queue,
             number,
         }
@@ -117,7 +121,7 @@ impl<'r> Player<'r> {
     fn come_back(&mut self) {
         let now = self.shared.mapping();
         if !Arc::ptr_eq(&now, &self.mapping) {
-            self.queue = Queue::open(now.clone(), self.setup.queue).unwrap();
+            self.queue = Queue::open(now.clone(), self.options).unwrap();
             self.mapping = now;
         }
     }
@@ -125,7 +129,7 @@ impl<'r> Player<'r> {
     /// The queue goes with work in it; what it had was done, or was not.
     fn reopen(&mut self) {
         self.take();
-        let fresh = Queue::open(self.mapping.clone(), self.setup.queue).unwrap();
+        let fresh = Queue::open(self.mapping.clone(), self.options).unwrap();
         drop(std::mem::replace(&mut self.queue, fresh));
         for tag in 0..self.sent.len() {
             if let Some(sent) = self.sent[tag].take() {
@@ -156,7 +160,7 @@ impl<'r> Player<'r> {
             self.write_hot_blocks();
         }
         let (start, end) = self.setup.region(self.number);
-        let most = self.setup.queue.max_request as u64;
+        let most = self.options.max_request as u64;
         let block = u64::from(self.mapping.block());
         let own = (0..self.setup.shared)
             .step_by(usize::try_from(block).unwrap())
@@ -174,7 +178,7 @@ impl<'r> Player<'r> {
 
     fn check_everything(&mut self) {
         let size = self.mapping.size();
-        let most = self.setup.queue.max_request as u64;
+        let most = self.options.max_request as u64;
         let mut at = 0;
         while at < size {
             let len = most.min(size - at);
@@ -190,7 +194,7 @@ impl<'r> Player<'r> {
     /// All memory has come back.
     fn check_memory(&mut self) {
         assert_eq!(self.queue.in_flight(), 0);
-        let longest = self.setup.queue.max_request.max(1 << 20);
+        let longest = self.options.max_request.max(1 << 20);
         let pieces: Vec<Buffer> = (0..2).map_while(|_| self.queue.alloc(longest)).collect();
         let all = pieces.len() == 2;
         pieces.into_iter().for_each(|piece| self.queue.free(piece));
@@ -209,7 +213,7 @@ impl<'r> Player<'r> {
         let room = (end - start) / block;
         let near = if self.dice.one_in(2) { room.min(64) } else { room };
         let at = self.dice.below(near);
-        let most = (self.setup.queue.max_request as u64 / block).min(room - at);
+        let most = (self.options.max_request as u64 / block).min(room - at);
         (start + at * block, self.dice.length(most) * block)
     }
 
@@ -228,7 +232,7 @@ impl<'r> Player<'r> {
                 let whole = self.dice.one_in(4) && !in_region;
                 // The shared part as a whole: other players' blocks are in between.
                 if whole {
-                    self.read(0, self.setup.shared.min(self.setup.queue.max_request as u64))
+                    self.read(0, self.setup.shared.min(self.options.max_request as u64))
                 } else {
                     self.read(offset, len)
                 }

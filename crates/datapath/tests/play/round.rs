@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) block: u32,
     pub(crate) threads: u64,
     pub(crate) queue: QueueOptions,
+    /// Of every other player, who comes through another door.
+    pub(crate) other: QueueOptions,
     pub(crate) size: u64,
     /// So many bytes at the front belong to all players, a block each in turn.
     pub(crate) shared: u64,
@@ -61,6 +63,8 @@ pub(crate) struct Setup {
     pub(crate) cache: bool,
     /// It is reencrypted, again and again, and then it is one segment; its state lies on the other device.
     pub(crate) rewrites: bool,
+    /// How far that is, a LUKS2 header says.
+    pub(crate) luks: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,6 +195,10 @@ impl Setup {
                 depth: dice.pick(&[1, 2, 8, 32, 128]),
                 max_request: dice.pick(&[65536, 256 << 10, 1 << 20]),
             },
+            other: {
+                let mut dice = Dice::of(seed, 22);
+                QueueOptions { depth: dice.pick(&[1, 4, 16, 64]), max_request: dice.pick(&[65536, 1 << 20]) }
+            },
             size: if zoned { 16 * ZONE } else { shared + (dice.pick(&[1, 2, 4]) << 20) + hot },
             shared,
             second,
@@ -200,7 +208,13 @@ impl Setup {
             faults,
             cache,
             rewrites,
+            luks: rewrites && Dice::of(seed, 21).one_in(2),
         }
+    }
+
+    /// The queue of a player: NBD's, FUSE's and virtual machines' are of other depths and sizes.
+    pub(crate) fn queue_of(&self, number: u64) -> QueueOptions {
+        if number.is_multiple_of(2) || self.is_zoned() { self.queue } else { self.other }
     }
 
     pub(crate) fn may_fail(&self) -> bool {

@@ -17,6 +17,7 @@ use underseal_volume::{self as volume, LockTo, ReadAt, Segment, SegmentKind, Tar
 
 use super::dice::Dice;
 use super::forms::{self, Form};
+use super::luks::Luks;
 use super::round::Setup;
 use super::way::Way;
 
@@ -41,6 +42,8 @@ pub(crate) struct Site {
 
 /// What its owner knows: keys, and what was asked for.
 struct Kept {
+    /// Of a volume that has a header: it knows all else.
+    luks: Option<Luks>,
     form: Form,
     job: Option<Job>,
     /// The last one that was done: its state is of no use any more.
@@ -78,15 +81,16 @@ impl Sums {
     }
 }
 
-type Result<T> = volume::Result<T>;
+pub(crate) type Result<T> = volume::Result<T>;
 
 impl Site {
     pub(crate) fn new(setup: &Setup, devices: &[Arc<dyn Device>]) -> Self {
         let mut dice = Dice::of(setup.seed, 20);
         let form = Form::first(setup, &mut dice);
-        let kept = Kept { form, job: None, over: None, dice, sums: Sums::default() };
         let [data, on] = devices else { panic!("two devices") };
         let (data, on) = (data.clone(), on.clone());
+        let luks = setup.luks.then(|| Luks::format(setup, &mut dice, &Way::new(&on, Arc::default())));
+        let kept = Kept { luks, form, job: None, over: None, dice, sums: Sums::default() };
         let (setup, kept) = (setup.clone(), Mutex::new(kept));
         Self { setup, data, on, is_off: AtomicBool::new(false), writes: Arc::default(), kept }
     }
@@ -100,7 +104,8 @@ impl Site {
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.kept.lock().unwrap().job.is_none()
+        let kept = self.kept.lock().unwrap();
+        kept.job.is_none() && kept.luks.as_ref().is_none_or(|luks| !luks.is_under_way)
     }
 
     /// Does what is to be done, or begins something, until the pace ends it.
@@ -116,13 +121,16 @@ impl Site {
         };
         let mut guard = self.kept.lock().unwrap();
         let kept = &mut *guard;
-        if kept.job.is_none() {
+        if kept.job.is_none() && kept.luks.is_none() {
             let (new, plan) = forms::next(&self.setup, &mut kept.dice, &kept.form);
             kept.job = Some(Job { new, plan, is_begun: false });
         }
-        let worked = self.carry_out(kept, &data, &on, &users);
+        let worked = match &mut kept.luks {
+            Some(luks) => luks.carry_out((&self.setup, &mut kept.dice, &mut kept.sums), (&data, &on), &users),
+            None => self.carry_out(kept, &data, &on, &users),
+        };
         match worked {
-            Ok(Outcome::Finished) => kept.sums.finished += 1,
+            Ok(Outcome::Finished) => kept.sums.finished += u64::from(kept.luks.is_none()),
             Ok(Outcome::Stopped) => kept.sums.stopped += 1,
             Err(e) => {
                 kept.sums.failed += 1;
@@ -241,6 +249,9 @@ impl Site {
 
     fn opened(&self, kept: &mut Kept) -> Result<Volume> {
         let (data, on) = self.ways();
+        if let Some(luks) = &mut kept.luks {
+            return luks.open((&self.setup, &mut kept.sums), (&data, &on));
+        }
         if kept.job.is_some() {
             let found = self.found(kept, &on)?;
             let job = kept.job.as_mut().unwrap();
@@ -258,6 +269,8 @@ impl Site {
                 reencrypt::run(&data, &mut ledger, &NoStep, &options)?;
                 kept.sums.recovered += 1;
             }
+            // Users write to it as it stands, so that is where it must stand after a crash.
+            ledger.secure()?;
             let about = ledger.about();
             if !about.finished {
                 return ledger.plan().volume(ledger.progress());
@@ -281,6 +294,9 @@ impl Kept {
 
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Luks { is_under_way, .. }) = &self.luks {
+            return write!(f, "by a header, under way {is_under_way}, {:?}", self.sums);
+        }
         write!(f, "from {:?}", self.form)?;
         let Some(Job { new, plan, is_begun }) = &self.job else { return Ok(()) };
         let Plan { direction, moved, protection, hot_zone, alignment, area, .. } = plan;
@@ -299,7 +315,7 @@ impl fmt::Display for Site {
 }
 
 /// Nobody uses the volume, and no step is begun.
-struct NoStep;
+pub(crate) struct NoStep;
 
 impl Foreground for NoStep {
     fn claim(&self, _range: Range<u64>) -> Result<Box<dyn Claim + '_>> {

@@ -43,6 +43,10 @@ impl Ledger for Kept {
         self.progress
     }
 
+    fn secure(&mut self) -> underseal_volume::Result<()> {
+        Ok(())
+    }
+
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> underseal_volume::Result<()> {
         self.area[to_usize(at)..][..bytes.len()].copy_from_slice(bytes);
         Ok(())

@@ -42,6 +42,6 @@ pub trait Reencrypter: Send + Sync {
     /// How far it is; none where the volume is in no reencryption, and was in none since it was opened.
     fn status(&self) -> Option<Reencryption>;
 
-    /// What tells the volume's key from others, where it is another one by now than when the volume was opened.
+    /// What tells the volume's key from others, where it may be another one by now than when the volume was opened.
     fn key_check(&self) -> Option<KeyCheck>;
 }

@@ -1,6 +1,7 @@
 //! The control socket's server: who may ask, how long it may take, and what the log says about it.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,15 @@ struct Shared {
     volume: Arc<Controlled>,
     /// Who asked for the end and waits for it.
     closers: Mutex<Vec<Socket>>,
+    /// How many requests are answered that may take long.
+    long: AtomicUsize,
     complaints: RateLimit,
 }
 
 /// Clients at a time. One more is told so and sent away.
 const CLIENTS: usize = 16;
+/// Of these, so many whose requests may take long: the others' are answered meanwhile.
+const LONG: usize = CLIENTS / 2;
 /// What a client has to say its request, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,7 +38,8 @@ impl ControlServer {
     /// # Errors
     /// `Listen` when there is no thread to be had.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
-        let shared = Shared { volume, closers: Mutex::default(), complaints: RateLimit::default() };
+        let (closers, long, complaints) = (Mutex::default(), AtomicUsize::new(0), RateLimit::default());
+        let shared = Shared { volume, closers, long, complaints };
         let shared = Arc::new(shared);
         let attendant = Attendant::start("control", listeners, CLIENTS, shared.clone())?;
         Ok(Self { attendant, shared })
@@ -67,7 +73,10 @@ impl Attend for Shared {
         };
         // Whoever asks for the end is among those who are told of it, however soon it comes.
         let closers = (request == Request::Close).then(|| self.lock_closers());
-        let reply = self.volume.answer(&request, key.as_ref());
+        let reply = match self.place_for(&request) {
+            Ok(_place) => self.volume.answer(&request, key.as_ref()),
+            Err(refusal) => Reply::Refused(refusal),
+        };
         drop(key);
         let reply = match reply {
             Reply::Refused(refusal) => self.refuse(&peer, &told(&request), refusal),
@@ -99,7 +108,29 @@ impl Attend for Shared {
     }
 }
 
+/// One of the places for requests that take long.
+struct Place<'s>(&'s AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Shared {
+    /// A place for a request that may take long; others need none.
+    fn place_for(&self, request: &Request) -> std::result::Result<Option<Place<'_>>, Refusal> {
+        if !may_take_long(request) {
+            return Ok(None);
+        }
+        let place = Place(&self.long);
+        if self.long.fetch_add(1, Ordering::AcqRel) < LONG {
+            return Ok(Some(place));
+        }
+        let message = format!("{LONG} requests that take long are under way already");
+        Err(Refusal::new(RefusalKind::Busy, message, "again, when one of them has ended"))
+    }
+
     fn refuse(&self, peer: &Peer, what: &str, refusal: Refusal) -> Reply {
         if let Some(more) = self.complaints.pass() {
             log::warn!("control: {peer}: {what} was refused: {}{more}", refusal.message);
@@ -154,6 +185,20 @@ fn say(client: &Socket, reply: &Reply) -> io::Result<()> {
     Deadlined { socket: client, deadline: Instant::now() + PATIENCE }.write_all(&reply.line())
 }
 
+/// Whether it waits for the volume's users, for a step of its reencryption, or for the making of a key: or for somebody else's that does.
+fn may_take_long(request: &Request) -> bool {
+    match request {
+        Request::Suspend { .. }
+        | Request::Message(_)
+        | Request::SetKey { .. }
+        | Request::Resize { .. }
+        | Request::Reencrypt(Reencrypt::Start { .. } | Reencrypt::Stop) => true,
+        // Others wait for the volume to go on.
+        Request::Resume => false,
+        Request::Status | Request::SetPolicy(_) | Request::Reencrypt(_) | Request::Close => false,
+    }
+}
+
 /// What a request was, for the log. Words of a message may be anything, a key by mistake.
 fn told(request: &Request) -> String {
     match request {
@@ -174,5 +219,113 @@ fn told(request: &Request) -> String {
             Reencrypt::Rate(rate) => format!("reencrypt: rate {rate:?}"),
         },
         Request::Close => "close".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use underseal_cipher::Key;
+    use underseal_datapath::Mapping;
+    use underseal_device::RamDevice;
+    use underseal_testing::PATIENCE as LONG_ENOUGH;
+    use underseal_volume::{KeyCheck, Segment, SegmentKind, Volume};
+
+    use super::*;
+    use crate::control::status::{Format, Opened, Reencryption};
+    use crate::control::{Client, Described, Directory, Known, Rate, Reencrypter};
+
+    /// One whose step takes until it is told.
+    struct Stuck {
+        asked: Mutex<Sender<()>>,
+        told: Mutex<Receiver<()>>,
+    }
+
+    type Answer = std::result::Result<(), Refusal>;
+
+    impl Reencrypter for Stuck {
+        fn start(&self, _: &Key, _: &Key, _: Rate) -> Answer {
+            self.stop()
+        }
+
+        fn pause(&self) -> Answer {
+            Ok(())
+        }
+
+        fn go_on(&self) -> Answer {
+            Ok(())
+        }
+
+        fn stop(&self) -> Answer {
+            self.asked.lock().unwrap().send(()).unwrap();
+            self.told.lock().unwrap().recv().unwrap();
+            Ok(())
+        }
+
+        fn set_rate(&self, _: Rate) -> Answer {
+            Ok(())
+        }
+
+        fn status(&self) -> Option<Reencryption> {
+            None
+        }
+
+        fn key_check(&self) -> Option<KeyCheck> {
+            None
+        }
+    }
+
+    #[test]
+    fn others_are_answered_while_many_wait_for_a_step() {
+        let (asked, is_asked) = channel();
+        let (tell, told) = channel();
+        let stuck = Stuck { asked: Mutex::new(asked), told: Mutex::new(told) };
+        let zeros = Segment { start: 0, len: 1 << 20, kind: SegmentKind::Zero };
+        let volume = Volume::new(vec![zeros]).unwrap();
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(1 << 20))).unwrap());
+        let described = Described {
+            name: "disk".parse().unwrap(),
+            image: "disk".into(),
+            opened: Opened { format: Format::Table, header: None, key_size: None, hash: None },
+            addresses: vec![],
+            sandbox: Arc::new(OnceLock::new()),
+        };
+        let volume = Controlled::new(described, Known::default(), mapping, vec![], || {});
+        let volume = Arc::new(volume.with_reencrypter(Some(Arc::new(stuck))));
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::at(scratch.path());
+        let name = "disk".parse().unwrap();
+        let _server = ControlServer::start(directory.listen(&name).unwrap(), volume).unwrap();
+        let socket = directory.socket(&name);
+        let ask = |request: Request, key: Option<&Key>| {
+            Client::connect(&socket).unwrap().ask(&request, key, LONG_ENOUGH).unwrap()
+        };
+        let (stop, start) = (Reencrypt::Stop, Reencrypt::Start { old: 1, new: 1, rate: Rate::default() });
+        let keys = Key::new(b"ab").unwrap();
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (0..LONG)
+                .map(|i| {
+                    let request = Request::Reencrypt(if i % 2 == 0 { &stop } else { &start }.clone());
+                    let (ask, key) = (&ask, Some(&keys).filter(|_| i % 2 == 1));
+                    scope.spawn(move || ask(request, key))
+                })
+                .collect();
+            (0..LONG).for_each(|_| is_asked.recv_timeout(LONG_ENOUGH).unwrap());
+            let Reply::Refused(refusal) = ask(Request::Reencrypt(stop.clone()), None) else { panic!() };
+            assert_eq!(refusal.kind, RefusalKind::Busy, "{refusal:?}");
+            assert!(matches!(ask(Request::Status, None), Reply::Status(_)));
+            assert!(matches!(ask(Request::Reencrypt(Reencrypt::Pause), None), Reply::Done));
+            // Nobody holds the volume's key meanwhile.
+            assert!(matches!(ask(Request::Resume, None), Reply::Done));
+            (0..LONG).for_each(|_| tell.send(()).unwrap());
+            for one in waiting {
+                assert!(matches!(one.join().unwrap(), Reply::Done));
+            }
+        });
+        tell.send(()).unwrap();
+        assert!(matches!(ask(Request::Reencrypt(stop), None), Reply::Done), "there is room again");
     }
 }

@@ -45,7 +45,7 @@ pub struct Controlled {
     size: Option<u64>,
     mapping: Arc<Mapping>,
     since: Instant,
-    /// Held through whatever suspends the volume, lets it go on, or changes its key or size.
+    /// Held through whatever suspends the volume, lets it go on, or changes its key or size; not while a reencryption begins.
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
     reencrypter: Option<Arc<dyn Reencrypter>>,
@@ -208,8 +208,8 @@ impl Controlled {
         };
         match (what, keys) {
             (Reencrypt::Start { old, rate, .. }, Some(keys)) => {
-                // Nobody changes the key while it begins.
-                let _keys = self.keys();
+                // Telling whether the keys are right takes long, and who suspends the volume does not wait for it: what is
+                // changed meanwhile is noticed when it begins.
                 let (old, new) = keys.as_bytes().split_at_checked(*old).ok_or_else(no_keys)?;
                 let key = |bytes| Key::new(bytes);
                 let keys = key(old).and_then(|old| Ok((old, key(new)?)));

@@ -8,8 +8,9 @@ use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_export::control::Rate;
 use underseal_volume::Hash;
+use uuid::Uuid;
 
-use super::{PbkdfArgs, SecretArgs, TrustArgs};
+use super::{PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
 /// Gives a volume another key, cipher or sector size, encrypts a plain image or decrypts a volume: in place, also while it is open.
@@ -56,6 +57,14 @@ pub(crate) struct ReencryptArgs {
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT,
         conflicts_with_all = ["decrypt", "device_size"])]
     pub(crate) reduce_device_size: Option<u64>,
+    /// With --encrypt and --reduce-device-size: the header takes this much in front of the data, and the rest of what is given up is
+    /// room to move; half of it by default
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT, visible_alias = "offset",
+        requires_all = ["encrypt", "reduce_device_size"])]
+    pub(crate) data_offset: Option<u64>,
+    /// The new header's UUID, with --encrypt; a random one by default
+    #[arg(long, value_name = "UUID", help_heading = WHAT, requires = "encrypt")]
+    pub(crate) uuid: Option<Uuid>,
     /// Only so many bytes of the data, from their beginning
     #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = WHAT)]
     pub(crate) device_size: Option<u64>,
@@ -128,6 +137,8 @@ pub(crate) struct ReencryptArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+    #[command(flatten)]
+    pub(crate) tokens: TokenArgs,
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LowerArgs, RateArg, ServeArgs};
+use super::{LowerArgs, PlainArgs, RateArg, SecretArgs, ServeArgs};
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
@@ -21,6 +21,7 @@ pub(crate) struct TableArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Table {
     Check(TableCheckArgs),
+    Plain(Box<TablePlainArgs>),
     Encrypt(TableEncryptArgs),
     Decrypt(TableDecryptArgs),
     Open(Box<TableOpenArgs>),
@@ -43,6 +44,18 @@ pub(crate) struct TableCheckArgs {
     /// Print keys too; else they are zeros
     #[arg(long)]
     pub(crate) show_keys: bool,
+}
+
+/// Prints the table of a plain volume, with its key, for what takes tables: `reencrypt --state`, `table open`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TablePlainArgs {
+    /// The image or block device
+    pub(crate) image: PathBuf,
+    #[command(flatten)]
+    pub(crate) plain: PlainArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 /// Writes plain bytes through the table onto its devices, from its start on, and flushes them
@@ -101,4 +114,5 @@ Examples:
   dmsetup table --showkeys secret | underseal table check --table -
   underseal table encrypt --table secret.table -i plain.img
   underseal table decrypt --table secret.table -o plain.img
-  underseal table open --table secret.table --nbd unix:secret.sock";
+  underseal table open --table secret.table --nbd unix:secret.sock
+  underseal table plain old.img --hash sha256 | underseal table check --table -";

@@ -90,7 +90,8 @@ impl<'a> Opened<'a> {
         if !tokens.are_named() && !tokens.tokens_first {
             return Ok(None);
         }
-        let unlocked = tokens::unlock(&self.header, &*self.on, (tokens, secret), self.path, options)?;
+        let opened = tokens::unlock(&self.header, &*self.on, (tokens, secret), self.path, options)?;
+        let unlocked = opened.map(|(unlocked, _)| unlocked);
         if let Some(unlocked) = &unlocked {
             manner().tell(self.path, manner::Keyslot::Unlocked(unlocked.slot));
         }

@@ -63,7 +63,8 @@ pub(super) fn serve(
     }
     sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, known, inside } = open()?;
+    let Opened { mapping, lower, opened, known, inside, lock } = open()?;
+    let locks = inside.is_some() || lock.is_some();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
     control::set_policy(&mapping, policy::start(args.control.policy, &mapping))?;
@@ -106,7 +107,7 @@ pub(super) fn serve(
     let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // All is open, and nobody has been told yet.
-    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, reencrypter.as_deref())? {
+    if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, locks)? {
         let _ = in_force.set(state);
     }
     if let (Some(beside), Some((key, rate))) = (&reencrypter, goes_on) {

@@ -8,23 +8,28 @@ use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOpt
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
 use underseal_volume::table::Table;
-use underseal_volume::{ErrorKind, ReadAt};
+use underseal_volume::{ErrorKind, ReadAt, plain};
+use zeroize::Zeroizing;
 
 use super::read::Output;
 use super::reencrypt::tables;
 use super::write::Input;
 use super::{open, same_file};
-use crate::cli::{self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs};
+use crate::cli::{
+    self, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
+};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{Lower, is_remote};
+use crate::lower::{Lower, is_remote, open_header};
 use crate::output::print;
-use crate::passphrase::secret_file;
-use crate::volume::{Opened, key_size};
+use crate::passphrase::{Secret, secret_file};
+use crate::reencryption::{self, marker};
+use crate::volume::{Opened, key_size, plain_key, plain_options};
 
 pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
         cli::Table::Check(args) => check(args),
+        cli::Table::Plain(args) => plain(args),
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => {
@@ -38,7 +43,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let mapping = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
-                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None })
+                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None, lock: None })
             })
         }
     }
@@ -57,6 +62,43 @@ fn check(args: &TableCheckArgs) -> Result<()> {
     }
     table.volume(&sizes).map_err(refused)?;
     print(&(table.print(args.show_keys) + "\n"))
+}
+
+/// A plain volume has no header: its options and its passphrase say what a table says.
+fn plain(args: &TablePlainArgs) -> Result<()> {
+    let (image, of) = (&args.image, &args.plain);
+    let options = plain_options(of)?;
+    let size = reencryption::size(&open_header(image, true)?)?;
+    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash, of.key_size / 8)?;
+    let volume = plain::activate(&key, size, &options).map_err(|e| Error::from(e).within(image.display()))?;
+    let device = if is_remote(image) { image.clone() } else { absolute(image)? };
+    // As tables have names with spaces in them.
+    let device: String = device.to_string_lossy().chars().fold(String::new(), |escaped, c| {
+        let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
+        escaped + mark + c.encode_utf8(&mut [0; 4])
+    });
+    let words = [
+        (of.sector_size != 512).then(|| format!("sector_size:{}", of.sector_size)),
+        of.iv_large_sectors.then(|| "iv_large_sectors".into()),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    let more = if words.is_empty() { String::new() } else { format!(" {} {}", words.len(), words.join(" ")) };
+    let digits: String = key.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let line = Zeroizing::new(format!(
+        "0 {} crypt {} {} {} {} {}{more}",
+        volume.size() >> 9,
+        of.cipher,
+        *Zeroizing::new(digits),
+        of.skip,
+        device,
+        of.data_offset >> 9
+    ));
+    let table = Table::parse(&line).map_err(refused)?;
+    print(&Zeroizing::new(table.print(true) + "\n"))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io(path, "cannot be found", e))
 }
 
 fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
@@ -116,6 +158,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
     let paths = devices(table);
+    paths.iter().try_for_each(|path| marker::refuse(path))?;
     let mut opened: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for (i, path) in paths.iter().enumerate() {
         // One file under two names is locked once.

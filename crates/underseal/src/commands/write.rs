@@ -21,8 +21,8 @@ use crate::volume::{self, Access, Opened};
 pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     let input = Input::open(args.input.as_deref(), [&**image])?;
-    let Opened { mapping, .. } =
-        volume::open(&args.volume, Access { read_only: false, allow_discards: false })?;
+    let access = Access { read_only: false, allow_discards: false };
+    let Opened { mapping, inside: _inside, lock: _lock, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
     input.give(&mapping, image, args.offset, quiet)
 }

@@ -28,7 +28,9 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         let line = "Key file can be used only with --key-slot or with exactly one key slot active.";
         return Err(Failure::wrong(line));
     }
-    // It has one place in front of the data, of half of what is taken from the end.
+    let offset = args.offset.map(|sectors| sectors.checked_mul(512));
+    let offset =
+        offset.map(|bytes| bytes.ok_or_else(|| Failure::wrong("--offset: too large"))).transpose()?;
     let call = Call::new(&["reencrypt"])
         .word(target)
         .option("header", args.header.as_ref())
@@ -40,6 +42,8 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("keep-key", args.keep_key)
         .number("reduce-device-size", args.reduce_device_size)
+        .number("data-offset", offset)
+        .option("uuid", args.uuid.as_ref())
         .number("device-size", args.device_size)
         .option("resilience", args.resilience.as_ref())
         .option("resilience-hash", args.resilience_hash.as_ref())
@@ -47,6 +51,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .flag("init-only", args.init_only)
         .flag("resume-only", args.resume_only)
         .flag("force", nobody)
+        .flag("no-token", true)
         .number("key-slot", args.key_slot)
         .secret(args);
     let makes_keyslots = args.encrypt || args.new;
@@ -68,11 +73,8 @@ fn not_done(args: &Args, words: &Words<'_>) -> Option<&'static str> {
     let given = [
         (older, "a type other than luks2"),
         (words.get(1).is_some(), "opening what was begun (open it afterwards)"),
-        (args.offset.is_some(), "--offset (half of --reduce-device-size)"),
         (args.luks2_metadata_size.is_some(), "--luks2-metadata-size"),
         (args.luks2_keyslots_size.is_some(), "--luks2-keyslots-size"),
-        (args.uuid.is_some(), "--uuid"),
-        (args.token_id.is_some() || args.token_only || args.token_type.is_some(), "a token"),
     ];
     given.into_iter().find_map(|(is_given, what)| is_given.then_some(what))
 }

@@ -1,7 +1,7 @@
 //! A reencryption beside the users of the volume that this process serves: a thread of its own, and what its operator may tell it.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,17 @@ pub(crate) struct Beside {
     place: Arc<Place>,
     /// How the volume stood when it was opened.
     stood: Option<Reencryption>,
-    run: Mutex<Option<Arc<Run>>>,
+    runs: Arc<Mutex<Runs>>,
     /// Held while one begins.
     beginning: Mutex<()>,
+}
+
+/// What was started.
+#[derive(Default)]
+struct Runs {
+    last: Option<Arc<Run>>,
+    /// The volume is being closed: no other one begins.
+    closed: bool,
 }
 
 /// One time that it was started.
@@ -43,8 +51,8 @@ struct Run {
 /// How it ended.
 #[derive(Debug, Clone)]
 enum Ended {
-    /// All is new; this tells its key from others.
-    Done(Option<KeyCheck>),
+    /// All is new.
+    Done,
     Stopped,
     Failed(String),
 }
@@ -53,7 +61,7 @@ impl Beside {
     /// For a volume that lies at `place`, and stood so when it was opened.
     pub(crate) fn new(mapping: Arc<Mapping>, place: Place, stood: Option<Stood>) -> Self {
         let stood = stood.map(Reencryption::from);
-        Self { mapping, place: Arc::new(place), stood, run: Mutex::default(), beginning: Mutex::default() }
+        Self { mapping, place: Arc::new(place), stood, runs: Arc::default(), beginning: Mutex::default() }
     }
 
     /// Goes on with what the header says is under way, and returns once it does.
@@ -61,25 +69,34 @@ impl Beside {
     /// # Errors
     /// Why it does not.
     pub(crate) fn begin(&self, keys: Keys, rate: Rate) -> Result<()> {
-        let _beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _beginning = match self.beginning.try_lock() {
+            Ok(beginning) => beginning,
+            Err(TryLockError::Poisoned(beginning)) => beginning.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::usage("the volume's reencryption begins just now"));
+            }
+        };
         if self.going().is_ok() {
             return Err(Error::usage("the volume is being reencrypted already"));
         }
+        self.place.keeps_what_it_syncs()?;
         let pace = Arc::new(Pace::new(rate.into()));
         let (tell, begun) = sync_channel(1);
-        let (mapping, place, theirs) = (self.mapping.clone(), self.place.clone(), pace.clone());
-        let body = move || drive(&mapping, &place, &keys, &theirs, &tell);
+        let (mapping, place, runs) = (self.mapping.clone(), self.place.clone(), self.runs.clone());
+        let body = move || drive(&mapping, &place, &keys, &pace, &Begun { runs: &runs, tell: &tell });
         let spawned = thread::Builder::new().name("reencrypt".into()).spawn(body);
         spawned.map_err(|e| Error::new(Exit::Failed, "no thread to reencrypt with").because(&e))?;
         let lost = |_| Err(Error::new(Exit::Failed, "the thread that reencrypts has ended"));
-        let run = begun.recv().unwrap_or_else(lost)?;
-        *self.last() = Some(run);
-        Ok(())
+        begun.recv().unwrap_or_else(lost)
     }
 
-    /// Ends it, if it goes on, for the volume is being closed.
+    /// Ends it, if it goes on, for the volume is being closed: from now on none begins.
     pub(crate) fn end(&self) {
-        let run = self.last().clone();
+        let run = {
+            let mut runs = lock(&self.runs);
+            runs.closed = true;
+            runs.last.clone()
+        };
         if let Some(run) = run.filter(|run| run.ended().is_none()) {
             run.pace.stop();
             if run.wait(ENDING).is_none() {
@@ -88,13 +105,13 @@ impl Beside {
         }
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<Arc<Run>>> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last(&self) -> Option<Arc<Run>> {
+        lock(&self.runs).last.clone()
     }
 
     /// The one that goes on.
     fn going(&self) -> std::result::Result<Arc<Run>, Refusal> {
-        let going = self.last().clone().filter(|run| run.ended().is_none());
+        let going = self.last().filter(|run| run.ended().is_none());
         going.ok_or_else(|| {
             let remedy = "`underseal reencrypt` starts it";
             Refusal::new(RefusalKind::State, "the volume is not being reencrypted", remedy)
@@ -131,7 +148,7 @@ impl Run {
             None if self.pace.is_paused() => (Going::Paused, None),
             None => (Going::Running, None),
             Some(Ended::Stopped) => (Going::Stopped, None),
-            Some(Ended::Done(_)) => (Going::Done, None),
+            Some(Ended::Done) => (Going::Done, None),
             Some(Ended::Failed(why)) => (Going::Failed, Some(why)),
         };
         let running = state == Going::Running;
@@ -177,7 +194,7 @@ impl Reencrypter for Beside {
         run.pace.stop();
         let failed = |why: &str| Err(Refusal::new(RefusalKind::Failed, why, ""));
         match run.wait(ENDING) {
-            Some(Ended::Stopped | Ended::Done(_)) => Ok(()),
+            Some(Ended::Stopped | Ended::Done) => Ok(()),
             Some(Ended::Failed(why)) => failed(&why),
             None => failed("the step that is under way takes long; it ends after it"),
         }
@@ -188,14 +205,16 @@ impl Reencrypter for Beside {
     }
 
     fn status(&self) -> Option<Reencryption> {
-        let run = self.last().clone();
-        run.map(|run| run.status()).or_else(|| self.stood.clone())
+        self.last().map(|run| run.status()).or_else(|| self.stood.clone())
     }
 
+    /// However the last one ended: the header may have forgotten the old key before something failed.
     fn key_check(&self) -> Option<KeyCheck> {
-        match self.last().as_ref()?.ended()? {
-            Ended::Done(check) => check,
-            Ended::Stopped | Ended::Failed(_) => None,
+        self.last()?.ended()?;
+        let (on, _) = self.place.bytes().ok()?;
+        match self.place.kept {
+            Kept::Header { .. } => Header::read(&*on).ok()?.data_key_check(),
+            Kept::State(..) => None,
         }
     }
 }
@@ -203,7 +222,7 @@ impl Reencrypter for Beside {
 impl Beside {
     /// The keys that a client sent, if they are the header's.
     fn keys(&self, old: &Key, new: &Key) -> Result<Keys> {
-        if let Kept::State(_) = self.place.kept {
+        if let Kept::State(..) = self.place.kept {
             let some =
                 |key: &Key| Some(key).filter(|key| !key.is_empty()).map(|key| Key::new(key.as_bytes()));
             return Ok(Keys::Forms(some(old).transpose()?, some(new).transpose()?));
@@ -222,31 +241,55 @@ impl Beside {
     }
 }
 
-/// The body of the thread. Whoever started it is told when all is ready, or why it is not.
-fn drive(
-    mapping: &Arc<Mapping>,
-    place: &Place,
-    keys: &Keys,
-    pace: &Arc<Pace>,
-    tell: &SyncSender<Result<Arc<Run>>>,
-) {
-    let refuse = |e: Error| {
+/// Whom a beginning is told.
+struct Begun<'b> {
+    runs: &'b Mutex<Runs>,
+    tell: &'b SyncSender<Result<()>>,
+}
+
+impl Begun<'_> {
+    fn refused(&self, e: Error) {
         // Who waits for it reads it.
-        let _ = tell.send(Err(e));
-    };
+        let _ = self.tell.send(Err(e));
+    }
+
+    /// Takes it for the last one, unless the volume is being closed. Whether it goes on.
+    fn goes_on(&self, run: &Arc<Run>) -> bool {
+        let mut runs = lock(self.runs);
+        if runs.closed {
+            drop(runs);
+            self.refused(Error::new(Exit::InUse, "the volume is being closed"));
+            return false;
+        }
+        runs.last = Some(run.clone());
+        drop(runs);
+        let _ = self.tell.send(Ok(()));
+        true
+    }
+}
+
+fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
+    runs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The body of the thread. Whoever started it is told when all is ready, or why it is not.
+fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, begun: &Begun<'_>) {
     let (on, data) = match place.bytes() {
         Ok(bytes) => bytes,
-        Err(e) => return refuse(e),
+        Err(e) => return begun.refused(e),
     };
+    let data = place.watched(data);
     let prepared = prepare(mapping, place, keys, pace, (&on, &data));
     let (mut ledger, users) = match prepared {
         Ok(prepared) => prepared,
-        Err(e) => return refuse(e),
+        Err(e) => return begun.refused(e),
     };
     let mode = super::mode(ledger.plan().mode);
     let run = Run { mode, pace: pace.clone(), ended: Mutex::default(), has_ended: Condvar::new() };
     let run = Arc::new(run);
-    let _ = tell.send(Ok(run.clone()));
+    if !begun.goes_on(&run) {
+        return;
+    }
     log::info!("reencryption: goes on at byte {}", ledger.progress().done);
     let size = ledger.plan().size;
     let ended = match carry_out(&data, &mut *ledger, &users) {
@@ -254,7 +297,7 @@ fn drive(
             pace.set_position(size, 0);
             place.is_done();
             log::info!("reencryption: done");
-            Ended::Done(check(&on, keys))
+            Ended::Done
         }
         Ok(Outcome::Stopped) => Ended::Stopped,
         // What it waited for did not come before.
@@ -283,31 +326,21 @@ fn prepare<'d>(
 ) -> Result<(Box<dyn Ledger + 'd>, Users)> {
     let ledger = place.ledger(&**on, keys, super::size(data)?, None)?;
     let (plan, progress) = (ledger.plan(), ledger.progress());
-    if plan.size != mapping.size() {
-        let what = format!("the header says {} bytes, the open volume has {}", plan.size, mapping.size());
-        return Err(
-            Error::usage(what).with_remedy("`underseal close` it, and open it again with --reencrypt")
-        );
-    }
     let sectors = plan.old.cipher.sector_size().max(plan.new.cipher.sector_size());
     let users = Users::new(mapping.clone(), sectors, pace.clone(), BEGINNING);
     let users = users.map_err(|e| {
         let remedy = "`underseal close` it, and open it again with --reencrypt";
         Error::from(e).with_remedy(remedy)
     })?;
+    // From now on nobody gives it another one.
+    if plan.size != mapping.size() {
+        let what = format!("the header says {} bytes, the open volume has {}", plan.size, mapping.size());
+        return Err(
+            Error::usage(what).with_remedy("`underseal close` it, and open it again with --reencrypt")
+        );
+    }
     pace.set_position(progress.done, plan.size - progress.done);
     Ok((ledger, users))
-}
-
-/// What tells the volume's key from others now.
-fn check(on: &Bytes, keys: &Keys) -> Option<KeyCheck> {
-    let Keys::Luks(key) = keys else { return None };
-    let header = Header::read(&**on).ok()?;
-    let check = |key: &Key| {
-        let key = header.volume_key(Key::new(key.as_bytes()).ok()?, &UnlockOptions::default()).ok()?;
-        header.key_check(&key).ok()
-    };
-    check(key.key()).or_else(|| check(key.other()?))
 }
 
 /// All steps, and in the end the volume as if it had been opened then.
@@ -327,3 +360,6 @@ fn carry_out(data: &Bytes, ledger: &mut dyn Ledger, users: &Users) -> underseal_
     }
     Ok(outcome)
 }
+
+#[cfg(test)]
+mod tests;

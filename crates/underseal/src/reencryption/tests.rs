@@ -6,7 +6,7 @@ use underseal_volume::{ActivateOptions, Cost, FormatOptions, NewHeader, Pbkdf, V
 
 use super::*;
 
-const SIZE: u64 = 17 << 20;
+pub(super) const SIZE: u64 = 17 << 20;
 
 /// So many steps.
 struct Steps(Cell<u32>);
@@ -28,7 +28,7 @@ impl Foreground for Steps {
 }
 
 /// A file with a volume that has begun to get another key.
-fn begun() -> (File, VolumeKey) {
+pub(super) fn begun() -> (File, VolumeKey) {
     let file = tempfile::tempfile().unwrap();
     file.set_len(SIZE).unwrap();
     let passphrase = Key::new(b"a passphrase").unwrap();

@@ -189,3 +189,27 @@ fn a_volume_that_somebody_uses_is_left_alone() {
     assert_eq!(refused.code, Some(6), "{refused:?}");
     assert!(refused.err.contains("header convert"), "{refused:?}");
 }
+
+#[test]
+fn all_that_will_be_lost_is_said_at_once() {
+    let scratch = Scratch::new();
+    let (volume, _) = filled(&scratch, "all_that_will_be_lost_is_said_at_once", &[]);
+    let more = scratch.file("more", b"another one");
+    let mut added = tool("cryptsetup");
+    added.args(["luksAddKey", "-q", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "-d"]);
+    run(added.arg(&volume.passphrase).arg(&volume.image).arg(&more));
+    let before = std::fs::read(&volume.image).unwrap();
+    let options = "--resilience none --device-size 16M --init-only";
+    let ran = Ran::from(support::output(reencrypt(&volume, options).stdin(Stdio::null())));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    for words in
+        ["3 things are lost", "1. ", "keyslots 1", "2. ", "a power cut", "3. ", "behind its first 16 MiB"]
+    {
+        assert!(ran.err.contains(words), "{words}: {ran:?}");
+    }
+    assert!(before == std::fs::read(&volume.image).unwrap());
+    let ran = Ran::from(support::output(&mut reencrypt(&volume, &format!("{options} --force"))));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let again = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only --resilience-hash sha1")));
+    assert_eq!(again.code, Some(2), "{again:?}");
+}

@@ -231,3 +231,45 @@ fn what_an_open_volume_cannot_have_is_refused_before_anything_is_written() {
     server.stop();
     assert!(dump(&volume.image).contains("sector: 4096"));
 }
+
+#[test]
+fn a_header_that_does_not_fit_the_open_volume_is_refused_before_anything_is_written() {
+    let operator = Operator::new();
+    let (volume, _) = filled(&operator.scratch, "a_header_that_does_not_fit_the_open_volume", &[]);
+    let header = || std::fs::read(&volume.image).unwrap()[..16 << 20].to_vec();
+    let before = header();
+    let other = operator.scratch.file("other", &before);
+    let server = operator.serve(&volume, &[]);
+    let words = |options: &str| words(&volume, options);
+    operator.is_refused(&words(&format!("--header {}", text(&other))), 2, "is open with the header");
+    operator.does("resize image --size 8M");
+    operator.is_refused(&words(""), 2, "but it is open with 8388608");
+    operator.is_refused(&words("--resume-only --keep-lost"), 2, "no step of it was cut off");
+    assert!(header() == before && std::fs::read(&other).unwrap() == before);
+    operator.does("resize image");
+    operator.does(&words(&format!("--init-only --header {}", text(&volume.image))));
+    assert!(header() != before);
+    server.stop();
+}
+
+#[test]
+fn nobody_goes_on_with_a_volume_that_somebody_reads() {
+    let operator = Operator::new();
+    let (volume, plain) = filled(&operator.scratch, "nobody_goes_on_with_a_volume_that_somebody_reads", &[]);
+    run(&mut reencrypt(&volume, "--init-only"));
+    let server = operator.serve(&volume, &["--read-only"]);
+    // Others may read it, too.
+    assert_same(&volume.read(0, 1 << 20), &plain[..1 << 20], "as it stands");
+    let theirs = || cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt");
+    let refused = Ran::from(support::output(theirs().stdin(std::process::Stdio::null())));
+    assert_ne!(refused.code, Some(0), "{refused:?}");
+    assert!(dump(&volume.image).contains("online-reencrypt"));
+    assert_same(
+        &Client::connect(&server.socket()).unwrap().read(0, 1 << 20).unwrap(),
+        &plain[..1 << 20],
+        "served",
+    );
+    server.stop();
+    run(theirs().stdin(std::process::Stdio::null()));
+    assert_same(&volume.read(0, plain.len()), &plain, "at the end");
+}

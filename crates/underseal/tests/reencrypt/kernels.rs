@@ -40,7 +40,14 @@ fn an_ext4_under_fio_stays_sound_while_its_volume_is_reencrypted_twice() {
         let mount = Mount::new(device.device(), &operator.scratch.path("mnt"), &[]);
         let mut fio = client("fio");
         fio.args(["--name=x", "--rw=randrw", "--bsrange=4k-64k", "--size=24m", "--numjobs=2", "--loops=50"])
-            .args(["--verify=crc32c", "--verify_fatal=1", "--fsync=32", "--ioengine=psync", "--runtime=120"])
+            .args([
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--verify_state_save=0",
+                "--fsync=32",
+                "--ioengine=psync",
+                "--runtime=120",
+            ])
             .arg(format!("--directory={}", text(mount.directory())));
         let mut fio = fio.stdout(std::process::Stdio::piped()).spawn().unwrap();
         for _ in 0..2 {

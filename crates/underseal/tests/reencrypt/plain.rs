@@ -26,20 +26,23 @@ fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
 #[test]
 fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
     let scratch = Scratch::new();
+    const UUID: &str = "4f0c6c1e-7b1e-4a8e-9d53-27f5d7a3b1c9";
     let (data, room) = (24 << 20, 32 << 20);
     let plain = bytes(support::seed("a_header_comes_in_front_of_data_that_move"), data);
     let image = scratch.file("image", &plain);
     std::fs::File::options().write(true).open(&image).unwrap().set_len((data + room) as u64).unwrap();
     let volume = Volume::at(&scratch, "image");
     let cheap = CHEAP_PBKDF2.join(" ");
-    let begin = format!("--encrypt --reduce-device-size 32M {cheap}");
+    let begin = format!("--encrypt --reduce-device-size 32M --data-offset 8M --uuid {UUID} {cheap}");
     let refused = Ran::from(support::output(&mut reencrypt(&volume, &begin)));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("last 32 MiB"), "{refused:?}");
     run(&mut reencrypt(&volume, &format!("{begin} --force")));
     assert!(!scratch.path("image.luks-header").exists());
     assert_same(&volume.read(0, data), &plain, "encrypted");
-    assert!(!dump(&image).contains("online-reencrypt"));
+    let dump = dump(&image);
+    assert!(!dump.contains("online-reencrypt"));
+    assert!(dump.contains(UUID) && dump.contains("offset: 8388608"), "{dump}");
 
     let header = scratch.path("header");
     let refused = Ran::from(support::output(&mut reencrypt(&volume, "--decrypt")));

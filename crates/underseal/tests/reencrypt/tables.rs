@@ -1,3 +1,4 @@
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -6,6 +7,7 @@ use crate::operator::Ran;
 use crate::support::Server;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::underseal;
 
 const FIRST: &str = "5d3c91f07a62e8b4c1479f0326ad58ee90b7f41c3ad8652e7bf60914c28da3e7";
@@ -17,11 +19,14 @@ const DATA: usize = 15 << 20;
 struct Case {
     operator: Operator,
     plain: Vec<u8>,
+    /// The state's name.
+    state: &'static str,
 }
 
 impl Case {
     fn new(test: &str) -> Self {
-        let case = Self { operator: Operator::new(), plain: bytes(support::seed(test), DATA) };
+        let plain = bytes(support::seed(test), DATA);
+        let case = Self { operator: Operator::new(), plain, state: "state" };
         case.operator.scratch.sparse("image", 16 << 20);
         case.table("linear", "linear");
         case.table("small", &format!("crypt aes-xts-plain64 {FIRST} 0"));
@@ -52,16 +57,47 @@ impl Case {
         run(&mut command);
     }
 
+    /// Begins, and is killed in the middle.
+    fn begin(&self, from: &str, to: &str) {
+        run(self.reencrypt(from, to, "--init-only --hotzone-size 64K").stdout(Stdio::null()));
+        let mut command = self.reencrypt(from, to, "--resume-only --rate 4M");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let on = std::fs::File::open(self.path("state")).unwrap();
+        wait_until("some of it is new", PATIENCE, || {
+            let mut copies = vec![0; 32 << 10];
+            on.read_exact_at(&mut copies, 0).unwrap();
+            let done = |needle: &str| String::from_utf8_lossy(&copies).matches(needle).count();
+            // Both copies know of a step that is over.
+            done("\"done\":\"") == 2 && done("\"done\":\"0\"") == 0
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// What is refused, and why.
     #[track_caller]
-    fn holds(&self, table: &str) {
+    fn is_refused(&self, mut command: Command, why: &str) {
+        let before = std::fs::read(self.path("image")).unwrap();
+        let ran = Ran::from(support::output(command.stdin(Stdio::null())));
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.err.contains(why), "{why}: {ran:?}");
+        assert!(before == std::fs::read(self.path("image")).unwrap(), "something was written");
+    }
+
+    fn decrypt(&self, table: &str) -> Command {
         let mut command = underseal();
         command.args(["table", "decrypt", "-q", "--table"]).arg(self.path(table));
-        assert_same(&support::output(&mut command).stdout, &self.plain, table);
+        command
+    }
+
+    #[track_caller]
+    fn holds(&self, table: &str) {
+        assert_same(&support::output(&mut self.decrypt(table)).stdout, &self.plain, table);
     }
 
     fn reencrypt(&self, from: &str, to: &str, options: &str) -> Command {
         let mut command = underseal();
-        command.arg("reencrypt").arg(self.path("image")).arg("--state").arg(self.path("state"));
+        command.arg("reencrypt").arg(self.path("image")).arg("--state").arg(self.path(self.state));
         command.arg("--old-table").arg(self.path(from)).arg("--new-table").arg(self.path(to));
         command.args(["--pbkdf-force-iterations", "1000"]);
         command.args(options.split_whitespace());
@@ -102,13 +138,7 @@ fn a_table_becomes_another_one_with_any_sectors() {
 fn what_was_begun_is_served_as_it_stands_and_goes_on_under_users() {
     let case = Case::new("what_was_begun_is_served_as_it_stands");
     case.fill("small");
-    run(case.reencrypt("small", "large", "--init-only --hotzone-size 64K").stdout(Stdio::null()));
-    let mut command = case.reencrypt("small", "large", "--resume-only --rate 4M");
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    child.kill().unwrap();
-    child.wait().unwrap();
-
+    case.begin("small", "large");
     let server = case.open("small", "large", &["--name", "table"]);
     assert!(case.operator.does("status table").contains("stopped"));
     let mut client = Client::connect(&server.socket()).unwrap();
@@ -137,4 +167,107 @@ fn other_keys_and_other_tables_are_refused() {
     crate::beside::wait_for(&case.operator, "table", "done");
     server.stop();
     case.holds("large");
+}
+
+#[test]
+fn an_image_in_the_middle_is_refused_to_who_has_no_state_of_it() {
+    let case = Case::new("an_image_in_the_middle_is_refused");
+    case.fill("small");
+    case.begin("small", "large");
+    let marker = case.path("image.underseal-state");
+    assert!(marker.exists());
+    let middle = "in the middle of a reencryption";
+    for table in ["small", "large"] {
+        case.is_refused(case.decrypt(table), middle);
+        let mut open = case.operator.command("table open");
+        open.arg("--table").arg(case.path(table));
+        case.is_refused(open, middle);
+    }
+    let key = case.operator.scratch.file("key", &[7; 32]);
+    let mut plain = case.operator.command("read --type plain");
+    plain.arg(case.path("image")).arg("--key-file").arg(&key).args(["-o", "/dev/null"]);
+    case.is_refused(plain, middle);
+    let mut encrypt = case.operator.command("reencrypt --encrypt --header");
+    encrypt.arg(case.path("header")).arg(case.path("image")).arg("--passphrase-file").arg(&key);
+    case.is_refused(encrypt, middle);
+    case.is_refused(
+        case.reencrypt("small", "large", "--resume-only --resilience journal"),
+        "changes nothing",
+    );
+    case.is_refused(case.reencrypt("small", "large", "--resume-only --hotzone-size 1M"), "changes nothing");
+    // Another state for it.
+    let mut other = underseal();
+    other.arg("reencrypt").arg(case.path("image")).arg("--state").arg(case.path("another"));
+    other.arg("--old-table").arg(case.path("small")).arg("--new-table").arg(case.path("huge"));
+    case.is_refused(other, middle);
+    run(case.reencrypt("small", "large", "--resume-only").stdout(Stdio::null()));
+    assert!(!marker.exists());
+    case.holds("large");
+}
+
+#[test]
+fn a_state_is_not_taken_for_an_image_that_nothing_says_it_is_of() {
+    let case = Case::new("a_state_is_not_taken_for_another_image");
+    case.fill("small");
+    case.begin("small", "large");
+    // As on another image of that size under the same keys.
+    let marker = case.path("image.underseal-state");
+    let told = std::fs::read(&marker).unwrap();
+    std::fs::remove_file(&marker).unwrap();
+    case.is_refused(case.reencrypt("small", "large", "--resume-only"), "is the state of this image");
+    let mut open = case.operator.command("table open");
+    open.arg("--table").arg(case.path("small")).arg("--new-table").arg(case.path("large"));
+    open.arg("--state").arg(case.path("state"));
+    case.is_refused(open, "is the state of this image");
+    let text = String::from_utf8(told).unwrap();
+    let at = text.find("identity\":\"").unwrap() + 11;
+    let other = format!("{}ffffffff{}", &text[..at], &text[at + 8..]);
+    std::fs::write(&marker, other).unwrap();
+    case.is_refused(case.reencrypt("small", "large", "--resume-only --force"), "its state is");
+    std::fs::write(&marker, "something else").unwrap();
+    case.is_refused(case.decrypt("small"), "neither a state nor a marker");
+    std::fs::remove_file(&marker).unwrap();
+    // It was moved, and its owner knows.
+    run(case
+        .reencrypt("small", "large", "--resume-only --force")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null()));
+    assert!(!marker.exists());
+    case.holds("large");
+}
+
+#[test]
+fn a_state_beside_the_image_under_its_name_is_noticed_by_itself() {
+    let mut case = Case::new("a_state_beside_the_image_is_noticed_by_itself");
+    case.fill("small");
+    case.state = "image.underseal-state";
+    run(case.reencrypt("small", "large", "--init-only").stdout(Stdio::null()));
+    case.is_refused(case.decrypt("small"), "in the middle of a reencryption");
+    run(case.reencrypt("small", "large", "--resume-only").stdout(Stdio::null()));
+    case.holds("large");
+}
+
+#[test]
+fn a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases() {
+    let mut case = Case::new("a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases");
+    let [old, new] = ["first", "second"].map(|word| case.operator.scratch.file(word, word.as_bytes()));
+    let image = case.path("image");
+    let form = |sectors: &'static str| ["--hash", "sha512", "--data-offset", "1M", "--sector-size", sectors];
+    let plain = |verb: &str, passphrase: &std::path::Path, sectors| {
+        let mut command = underseal();
+        command.args(verb.split(' '));
+        command.arg(&image).args(form(sectors)).arg("--passphrase-file").arg(passphrase);
+        command
+    };
+    let source = case.operator.scratch.file("plain", &case.plain);
+    run(plain("write --type plain -q", &old, "512").arg("-i").arg(source));
+    for (name, passphrase, sectors) in [("small", &old, "512"), ("large", &new, "4096")] {
+        let table = support::output(&mut plain("table plain", passphrase, sectors)).stdout;
+        case.operator.scratch.file(name, &table);
+    }
+    case.holds("small");
+    case.state = "image.underseal-state";
+    run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
+    let mut read = plain("read --type plain", &new, "4096");
+    assert_same(&support::output(&mut read).stdout, &case.plain, "by its new passphrase");
 }

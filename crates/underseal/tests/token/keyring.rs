@@ -54,3 +54,16 @@ fn a_key_of_the_keyring_opens_ours_with_cryptsetup_and_theirs_with_us() {
     assert!(disk.opens(&mut with_key("us c", "x", &enroll)).unwrap_err().1.contains("no key"));
     disk.check();
 }
+
+#[test]
+fn a_token_opens_what_is_reencrypted_and_goes_on_opening_it() {
+    let disk = Disk::new();
+    let image = disk.image.display();
+    let binary = env!("CARGO_BIN_EXE_underseal");
+    let added = ["token", "add", "--key-description", "us b", "--key-slot", "0"];
+    run(tool("cryptsetup").args(added).arg(&disk.image));
+    let reencrypt = format!("{binary} reencrypt {image} --token-only --force");
+    run(&mut with_key("us b", PASSPHRASE, &reencrypt));
+    let read = format!("{binary} read {image} --length 512 -o {} --token-only", disk.file("out").display());
+    run(&mut with_key("us b", PASSPHRASE, &read));
+}

@@ -69,6 +69,20 @@ pub(super) fn key_check(metadata: &Metadata, key: &VolumeKey) -> Result<KeyCheck
     Ok(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len: key.key.len() })
 }
 
+/// The same for the key that all of the data has; none where it has two, or none.
+pub(super) fn data_key_check(metadata: &Metadata) -> Option<KeyCheck> {
+    let regular = metadata.segments.iter().filter(|(_, segment)| !segment.is_backup());
+    let regular: Vec<u32> = regular.map(|(number, _)| *number).collect();
+    let is_all = |digest: &&Digest| regular.iter().all(|number| digest.segments.contains(number));
+    let mut of_all = metadata.digests.values().filter(is_all);
+    let (Some(digest), None) = (of_all.next().filter(|_| !regular.is_empty()), of_all.next()) else {
+        return None;
+    };
+    let check = digest.check.as_ref().ok()?;
+    let len = metadata.keyslots.get(digest.keyslots.first()?)?.key_size as usize;
+    Some(KeyCheck { kdf: check.kdf.clone(), digest: check.digest.clone(), len })
+}
+
 /// Whether a key of this digest is this long. PBKDF2 cannot tell: a key and the same key with zeros appended have one
 /// digest.
 fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {

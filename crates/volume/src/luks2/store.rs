@@ -201,6 +201,19 @@ pub(super) fn mend(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
     write_copy(to, &stored.binary, &area, damage.place)
 }
 
+/// Writes the good copies again as they are read: after a sync that failed they may be in memory only. Bytes that do not change cannot
+/// be torn (the caller has the lock).
+pub(super) fn secure(to: &(impl Target + ?Sized), stored: &Stored) -> Result<()> {
+    let size = stored.binary.size;
+    let bad = stored.damage.as_ref().map(|damage| damage.place);
+    for place in [HeaderCopy::First, HeaderCopy::Second].into_iter().filter(|place| Some(*place) != bad) {
+        let offset = place.offset(size);
+        let bytes = storage::read(to, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
+        storage::write(to, offset, &bytes)?;
+    }
+    storage::sync(to)
+}
+
 /// Refuses to go on when the header on disk is no longer the one that was read.
 pub(super) fn unchanged(to: &(impl ReadAt + ?Sized), before: &Stored) -> Result<Stored> {
     is_same(read(to)?, before)

@@ -63,6 +63,10 @@ impl Header {
         let copies = Copies::new(Binary { seqid, ..binary }, &document)?;
         copies.metadata()?;
         before(&told)?;
+        if now.damage.is_some() {
+            // The good one may be in memory only, and the disk have the other, which is written first.
+            store::secure(on, &now)?;
+        }
         // Of a good copy and a bad one the good one is written last.
         copies.write(on, now.damage.map_or(HeaderCopy::First, |damage| damage.place))?;
         let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");

@@ -13,6 +13,9 @@
 //! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced with row 2.
 //! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
 //! Without protection rows 5 and 6 come once, where it stops.
+//!
+//! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
+//! disk may have the one before it, which relies on the area as it is.
 
 use std::ops::Range;
 use std::thread;

@@ -23,6 +23,14 @@ pub trait Ledger {
         Ok(())
     }
 
+    /// Returns when what was read as plan and progress is on stable storage: after a sync that failed it may be in memory only, and
+    /// something older on the disk, to which what the area holds and which bytes are new would not fit. A crash meanwhile changes
+    /// nothing of either.
+    ///
+    /// # Errors
+    /// `Busy` when somebody else changed what is kept; `Io`.
+    fn secure(&mut self) -> Result<()>;
+
     /// Writes to the area, from its byte `at` on. It need not be on stable storage before [`Ledger::sync_area`].
     ///
     /// # Errors

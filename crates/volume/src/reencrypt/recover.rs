@@ -10,16 +10,16 @@ use super::{Protection, Step};
 use crate::{Error, ErrorKind, Result, storage};
 
 impl Engine<'_> {
-    /// Does the step again that is under way by the ledger's word, if there is one.
+    /// Makes sure of the ledger's word, and does the step again that is under way by it, if there is one.
     ///
     /// # Errors
     /// `BadHeader` when what protects it does not fit what is there: see [`super::Options::keep_lost`]; `Io`.
     pub(super) fn recover(&mut self) -> Result<()> {
         let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
-            return Ok(());
+            return self.ledger.secure();
         };
         let claim = self.foreground.claim(step.range.clone())?;
-        let again = self.redo(&step).and_then(|()| {
+        let again = self.ledger.secure().and_then(|()| self.redo(&step)).and_then(|()| {
             // As of any step: data before the record that says it is there.
             storage::sync(self.work.data)?;
             self.ledger.record(step.finished())?;

@@ -183,6 +183,10 @@ impl Ledger for StateLedger<'_> {
         self.document.progress()
     }
 
+    fn secure(&mut self) -> Result<()> {
+        self.copies.secure(self.on).map_err(within)
+    }
+
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         storage::write(self.on, self.place(at, bytes.len())?, bytes).map_err(within)
     }

@@ -2,8 +2,9 @@
 
 mod crash;
 mod engine;
-mod faults;
+pub(crate) mod faults;
 mod plan;
+mod records;
 mod state_file;
 mod unsynced;
 mod users;
@@ -236,6 +237,10 @@ impl Ledger for Notes<'_> {
 
     fn sync_area(&mut self) -> Result<()> {
         storage::sync(self.area)
+    }
+
+    fn secure(&mut self) -> Result<()> {
+        Ok(())
     }
 
     fn read_area(&self, at: u64, bytes: &mut [u8]) -> Result<()> {

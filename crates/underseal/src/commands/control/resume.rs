@@ -64,7 +64,7 @@ fn of_header(args: &ResumeArgs, status: &Status, opened: &Opened, secret: &Secre
     let options =
         UnlockOptions { slot: args.key_slot, limits: args.trust.limits(), ..UnlockOptions::default() };
     let unlocked = match tokens::unlock(&header, &*on, (&args.tokens, secret), &path, &options)? {
-        Some(unlocked) => unlocked,
+        Some((unlocked, _)) => unlocked,
         None => {
             secret.try_with(|key| Ok(header.unlock(&*on, key, &options).map_err(|e| e.in_file(&path))?))?
         }

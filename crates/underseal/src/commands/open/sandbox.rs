@@ -16,7 +16,6 @@ use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::address;
-use crate::reencryption::beside::Beside;
 
 /// Where cryptsetup locks the headers of block devices, and reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
@@ -36,7 +35,7 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
 }
 
 /// Gives up what is not needed to serve `lower`, as `disk` where it is a block device of the kernel's too. None where all of it
-/// is to be kept.
+/// is to be kept. `locks` is whether it locks reencryptions.
 ///
 /// # Errors
 /// `Usage`, as for opening, where a lower name is none.
@@ -45,16 +44,16 @@ pub(super) fn enter(
     lower: &[PathBuf],
     disk: Option<PathBuf>,
     mapping: &Mapping,
-    reencrypter: Option<&Beside>,
+    locks: bool,
 ) -> Result<Option<Sandbox>> {
     if args.no_sandbox {
         return Ok(None);
     }
-    if reencrypter.is_some() {
+    if locks {
         // Who may not make it may not lock there either.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(LOCKS);
     }
-    let locks = reencrypter.map(|_| LOCKS.into());
+    let locks = locks.then(|| LOCKS.into());
     let state = underseal_sandbox::enter(&Needs { ublk: disk, locks, ..needs(args, lower, mapping)? });
     Ok(Some(shown(state)))
 }

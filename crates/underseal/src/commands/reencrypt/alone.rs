@@ -17,11 +17,12 @@ use crate::exit::Exit;
 use crate::lower::Lower;
 use crate::output::print;
 use crate::progress::Progress;
-use crate::reencryption::{self, Kept, Keys, Place, Where};
+use crate::reencryption::{self, Kept, Keys, Place, Where, marker};
 use crate::signals;
 
 pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let path = args.image.as_path();
+    marker::refuse(path)?;
     let options = OpenOptions::default();
     // Whoever uses it keeps it locked.
     let lower = Lower::open(path, options)?;
@@ -47,16 +48,18 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
         Some(_) => {
             let key = keys::unlock(args, &header, &*on, name)?.0;
             if args.resilience.is_some() {
-                begin::losing::unprotected(args, name)?;
+                begin::losing::Losses::default().unprotected(args, name).sure(args)?;
                 let protection = begin::protection(args, path, &begin::forms(&header.info().segments)?)?;
                 let changed = place.protect_with((&on, &data), &key, protection);
                 changed.map_err(|e| e.within(name.display()))?;
             }
             key
         }
-        None => {
-            begin::begin(args, header, &begin::Place { on: &*on, name, data: &*data, image: path, detached })?
-        }
+        None => begin::begin(
+            args,
+            header,
+            &begin::Place { on: &*on, name, data: &*data, image: path, detached, size: None },
+        )?,
     };
     go_on(args, &place, &Keys::Luks(key), quiet)
 }

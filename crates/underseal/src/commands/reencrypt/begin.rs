@@ -16,6 +16,7 @@ use underseal_volume::{Hash, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
 pub(super) use self::encrypt::{bring_header, encrypt};
+use self::losing::Losses;
 use super::keys::{self, Known};
 use crate::cli::{ReencryptArgs, Resilience, Way};
 use crate::error::{Error, Result};
@@ -32,6 +33,26 @@ pub(super) struct Place<'p> {
     pub(super) image: &'p Path,
     /// The two are not the same.
     pub(super) detached: bool,
+    /// Of an open volume, the size that its users know.
+    pub(super) size: Option<u64>,
+}
+
+impl Place<'_> {
+    /// Refuses a header by which an open volume has another size than it has: its server would not go on with what is begun there.
+    fn is_as_its_users_know(&self, header: &Header) -> Result<()> {
+        let info = header.info();
+        let (Some(known), [of]) = (self.size, &info.segments[..]) else { return Ok(()) };
+        let device = self.data.size().map_err(|e| Error::io(self.image, "cannot find out its size", e))?;
+        let says = of.size.unwrap_or(device.saturating_sub(of.offset) & !511);
+        if says == known {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: by its header the volume has {says} bytes, but it is open with {known}",
+            self.name.display()
+        );
+        Err(Error::usage(what).with_remedy("`underseal resize` it back, or `underseal close` it first"))
+    }
 }
 
 /// Whether the options say what is to become of the volume.
@@ -59,6 +80,10 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
         return Err(error.with_remedy("--resume-only, to bring that to its end first"));
     }
+    if under_way && args.resilience_hash.is_some() && args.resilience.is_none() {
+        let error = Error::usage(format!("{}: its steps are protected as they were begun", name.display()));
+        return Err(error.with_remedy("--resilience checksum with --resilience-hash, to change that"));
+    }
     Ok(())
 }
 
@@ -67,6 +92,7 @@ pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result
 /// # Errors
 /// `Usage` for what does not fit the volume, and where passphrases would be lost that nobody has given up; those of the header.
 pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> Result<VolumeKey> {
+    place.is_as_its_users_know(&header)?;
     let (key, mut known) = keys::unlock(args, &header, place.on, place.name)?;
     if args.decrypt {
         return decrypt(args, luks2_of(header, place.name)?, key, place);
@@ -76,9 +102,8 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     }
     let mut header = luks2_of(header, place.name)?;
     let options = options(args, &header, place)?;
-    losing::confirm(args, &header, &known, place.name)?;
-    losing::the_end(args, place.image)?;
-    losing::the_rest(args, place.image)?;
+    let losses = Losses::default().passphrases(args, &header, &known, place.name);
+    losses.unprotected(args, place.name).the_end(args, place.image).the_rest(args, place.image).sure(args)?;
     let passphrase = |known: &'_ Known| -> Result<_> {
         let new = header.like_keyslot(known.slot).map_err(|e| e.in_file(place.name))?;
         Ok((known.slot, new))

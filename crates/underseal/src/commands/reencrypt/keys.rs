@@ -9,6 +9,7 @@ use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, ask_hidden, first_line_of_file, secret_file, tell, terminal_is_there};
+use crate::tokens;
 
 /// A passphrase and the keyslot that it opens.
 pub(super) struct Known {
@@ -16,7 +17,7 @@ pub(super) struct Known {
     pub(super) passphrase: Key,
 }
 
-/// What the passphrases of the options open: the volume's key, and with it the keyslots that they are of.
+/// What a token, or the passphrases of the options, open: the volume's key, and with it the keyslots that they are of.
 ///
 /// # Errors
 /// `NoKey` when one of them opens nothing.
@@ -34,10 +35,16 @@ pub(super) fn unlock(
         Result::Ok(unlocked)
     };
     let secret = Secret::new(args.secret.source(), path);
-    let (first, passphrase) = secret.try_with(|passphrase| {
-        let unlocked = open(passphrase, &options)?;
-        Ok((unlocked, Key::new(passphrase.as_bytes())?))
-    })?;
+    let (first, passphrase) = match tokens::unlock(header, on, (&args.tokens, &secret), path, &options)? {
+        Some((unlocked, passphrase)) => {
+            manner().tell(path, Keyslot::Unlocked(unlocked.slot));
+            (unlocked, passphrase)
+        }
+        None => secret.try_with(|passphrase| {
+            let unlocked = open(passphrase, &options)?;
+            Ok((unlocked, Key::new(passphrase.as_bytes())?))
+        })?,
+    };
     let mut known = vec![Known { slot: first.slot, passphrase }];
     let mut key = first.key;
     for passphrase in others(args)? {

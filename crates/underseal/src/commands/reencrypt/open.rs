@@ -10,10 +10,12 @@ use underseal_export::control::{Name, Rate, Reencrypt, Request, Status};
 use underseal_volume::Header;
 
 use super::super::control::{PATIENCE, ask, ask_status, done, finished};
+use super::super::same_file;
 use super::{begin, keys, tables};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::is_remote;
 use crate::output::print;
 use crate::progress::Progress;
 use crate::reencryption::{self, Where};
@@ -22,6 +24,10 @@ use crate::reencryption::{self, Where};
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: bool) -> Result<()> {
+    if args.keep_lost {
+        let error = Error::usage(format!("{name}: is open, and no step of it was cut off"));
+        return Err(error.with_remedy("--keep-lost when it is closed"));
+    }
     let going = status.reencryption.as_ref().map(|of| of.state);
     if matches!(going, Some(Going::Running | Going::Paused)) {
         let Some(rate) = args.rate.filter(|_| !asks_for_more(args)) else {
@@ -41,7 +47,11 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     }
     can_be(args, name, status)?;
     let opened = status.opened.as_ref().and_then(|opened| opened.header.as_deref());
-    let path = args.header.as_deref().unwrap_or(Path::new(opened.unwrap_or(&status.image)));
+    let path = Path::new(opened.unwrap_or(&status.image));
+    if let Some(other) = args.header.as_deref().filter(|other| !is_same(other, path)) {
+        let what = format!("{name}: is open with the header {}, not {}", path.display(), other.display());
+        return Err(Error::usage(what).with_remedy("without --header"));
+    }
     let on = Where::open(path, false)?.bytes()?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
@@ -55,8 +65,9 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
         None => {
             let data = Where::open(Path::new(&status.image), true)?.bytes()?;
             let image = Path::new(&status.image);
-            let detached = opened.is_some();
-            begin::begin(args, header, &begin::Place { on: &*on, name: path, data: &*data, image, detached })?
+            let (detached, size) = (opened.is_some(), Some(status.size));
+            let place = begin::Place { on: &*on, name: path, data: &*data, image, detached, size };
+            begin::begin(args, header, &place)?
         }
     };
     if args.init_only {
@@ -67,6 +78,10 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     start(args, name, (both, old), quiet)
 }
 
+fn is_same(one: &Path, other: &Path) -> bool {
+    if is_remote(one) || is_remote(other) { one == other } else { same_file(one, other) }
+}
+
 /// A table that was opened with a state file goes on.
 fn table(args: &ReencryptArgs, name: &Name, quiet: bool) -> Result<()> {
     if !args.resume_only || args.old_table.is_none() {
@@ -75,6 +90,7 @@ fn table(args: &ReencryptArgs, name: &Name, quiet: bool) -> Result<()> {
             "--resume-only --old-table FILE --new-table FILE, for one that was opened with --state",
         ));
     }
+    tables::says_nothing_of_steps(args, Path::new(name.as_str()))?;
     let [old, new] = tables::keys(args)?;
     start(args, name, keys::both([old.as_ref(), new.as_ref()])?, quiet)
 }

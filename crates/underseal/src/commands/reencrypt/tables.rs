@@ -6,18 +6,20 @@ use underseal_cipher::Key;
 use underseal_datapath::Mapping;
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_volume::reencrypt::state::{self, State, StateLedger};
+use underseal_volume::reencrypt::state::{self, About, State, StateLedger};
 use underseal_volume::reencrypt::{self, Direction, Mode, Plan, Protection};
 use underseal_volume::table::Target;
 use underseal_volume::{ErrorKind, LockTo, Stored};
 
 use super::super::table::{devices, parse, refused};
 use super::super::{same_file, table};
+use super::begin::losing::Losses;
 use super::{alone, begin};
 use crate::cli::{LowerArgs, ReencryptArgs, TableFileArgs};
 use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::output::print;
+use crate::reencryption::marker::{self, Marker};
 use crate::reencryption::{self, Kept, Keys, Place, Stood, Where};
 use crate::volume::{Inside, Opened};
 
@@ -41,11 +43,12 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     let lower = Lower::open(&args.image, options)?;
     let data = lower.again(&args.image, options)?;
     let size = reencryption::size(&data.bytes()?)?;
-    let kept = if path.exists() {
+    let (kept, marker) = if path.exists() {
         let on = Where::open(path, false)?;
         let bytes = on.bytes()?;
         let state = State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?;
-        if state.about().finished {
+        let about = state.about();
+        if about.finished {
             // It may be another image's.
             let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
             state.unlock(keys, size).map_err(|e| e.in_file(path))?;
@@ -53,10 +56,19 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         }
         drop(state);
         begin::fits(args, true, path)?;
-        on
+        says_nothing_of_steps(args, path)?;
+        let marker = match is_of(&args.image, path, &about)? {
+            true => Marker::open(&args.image)?,
+            false => {
+                Losses::default().and(not_told(&args.image, path), MOVED).sure(args)?;
+                Marker::make(&args.image, path, about.identity, begin::new_file)?
+            }
+        };
+        (on, marker)
     } else {
         begin::fits(args, false, path)?;
-        begin::losing::unprotected(args, &args.image)?;
+        marker::refuse(&args.image)?;
+        Losses::default().unprotected(args, &args.image).sure(args)?;
         let plan = plan(args, &old, &new)?;
         let file = begin::new_file(path)?;
         let keys = state::Keys { old: old.key.as_ref(), new: new.key.as_ref() };
@@ -67,18 +79,72 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
             size,
             args.pbkdf.iterations().unwrap_or(State::ITERATIONS),
         );
-        let failed = created.map(drop).err();
-        if let Some(e) = failed {
+        let identity = created.map(|ledger| ledger.about().identity).map_err(|e| e.in_file(path).into());
+        let made = identity.and_then(|identity| Marker::make(&args.image, path, identity, begin::new_file));
+        let marker = made.inspect_err(|_| {
             // Nothing refers to it yet.
             let _ = std::fs::remove_file(path);
-            return Err(e.in_file(path).into());
-        }
-        Where::File(file)
+        })?;
+        (Where::File(file), marker)
     };
-    let place = Place::new(data, Kept::State(kept));
+    let place = Place::new(data, Kept::State(kept, marker));
     alone::go_on(args, &place, &Keys::Forms(old.key, new.key), quiet)?;
-    if args.init_only { Ok(()) } else { over(args, path, quiet) }
+    if args.init_only {
+        return Ok(());
+    }
+    place.is_done();
+    over(args, path, quiet)
 }
+
+/// What protects steps, and how long they are, is in the state.
+///
+/// # Errors
+/// `Usage` where something is said of it.
+pub(super) fn says_nothing_of_steps(args: &ReencryptArgs, name: &Path) -> Result<()> {
+    let said = [
+        (args.resilience.is_some(), "--resilience"),
+        (args.resilience_hash.is_some(), "--resilience-hash"),
+        (args.hotzone_size.is_some(), "--hotzone-size"),
+        (args.direction.is_some(), "--direction"),
+    ];
+    let Some((_, option)) = said.into_iter().find(|(is_said, _)| *is_said) else { return Ok(()) };
+    let what =
+        format!("{}: has begun, and goes on as its state says: {option} changes nothing", name.display());
+    Err(Error::usage(what).with_remedy(format!("without {option}")))
+}
+
+/// Whether a state is the image's, by what is beside that; so it is where nothing can be.
+///
+/// # Errors
+/// `Usage` when the image has another one, or nothing has begun yet.
+fn is_of(image: &Path, path: &Path, about: &About) -> Result<bool> {
+    let shown = image.display();
+    match marker::look(image)? {
+        Some(found) if found.identity == about.identity => Ok(true),
+        Some(found) => {
+            let what = format!("{shown}: its state is {}, and not {}", found.state.display(), path.display());
+            Err(Error::usage(what).with_remedy("--state with that one"))
+        }
+        None if marker::place(image).is_none() => Ok(true),
+        None if about.done == 0 && !about.hot => {
+            let what = format!("{}: was cut off as it was made; nothing has begun", path.display());
+            Err(Error::usage(what).with_remedy("remove it, and begin again"))
+        }
+        None => Ok(false),
+    }
+}
+
+fn not_told(image: &Path, path: &Path) -> String {
+    let beside = marker::place(image).unwrap_or_default();
+    format!(
+        "{}: there is no {} to tell that {} is the state of this image. If it is another one's, all of this image is lost.",
+        image.display(),
+        beside.display(),
+        path.display()
+    )
+}
+
+const MOVED: &str = "the image that it is of; or --force, if this one was moved or copied without that file";
 
 /// Opens a volume in the middle of it, as it stands.
 ///
@@ -91,7 +157,17 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     }
     let options = lower.options(false);
     let device = Lower::open(&old.device, options)?;
-    let kept = Kept::State(Where::open(path, false)?);
+    let on = Where::open(path, false)?;
+    let about = {
+        let bytes = on.bytes()?;
+        State::read(&*bytes, LockTo::Read).map_err(|e| e.in_file(path))?.about()
+    };
+    if !about.finished && !is_of(&old.device, path, &about)? {
+        let remedy =
+            format!("`underseal reencrypt {} --resume-only` asks whether it is", old.device.display());
+        return Err(Error::usage(not_told(&old.device, path)).with_remedy(remedy));
+    }
+    let kept = Kept::State(on, Marker::open(&old.device)?);
     let place = Place::new(device.again(&old.device, options)?, kept);
     let keys = Keys::Forms(old.key, new.key);
     let (on, data) = place.bytes()?;
@@ -99,6 +175,8 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         let ledger = place.ledger(&*on, &keys, reencryption::size(&data)?, None);
         let mut ledger = ledger.map_err(|e| e.in_file(path))?;
         reencryption::mend(&data, &mut *ledger)?;
+        // Users write to it as it stands, so that is where it must stand after a crash.
+        ledger.secure().map_err(|e| e.in_file(path))?;
         (ledger.plan().volume(ledger.progress())?, Stood::of(&*ledger))
     };
     let key_size = crate::volume::key_size(&volume);
@@ -108,6 +186,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         opened: Described { format: Format::Table, header: None, key_size, hash: None },
         known: Known::default(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
+        lock: None,
     })
 }
 
@@ -120,6 +199,12 @@ pub(super) fn keys(args: &ReencryptArgs) -> Result<[Option<Key>; 2]> {
 }
 
 fn over(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> {
+    if marker::look(&args.image)?.is_none()
+        && let Some(marker) = Marker::open(&args.image)?
+    {
+        // Whoever brought it to its end could not remove it.
+        marker.is_over();
+    }
     if quiet {
         return Ok(());
     }

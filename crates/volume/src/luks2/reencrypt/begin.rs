@@ -8,7 +8,7 @@ use super::shape::Given;
 use super::slot::crypt_of;
 use crate::format::{bad, try_cipher};
 use crate::keyslots::{free_number, no_room, not_in_use};
-use crate::lock::ReencryptionLock;
+use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::{Crypt, MAX_OBJECTS, Metadata, Segment};
 use crate::luks2::update::keyslots::{Made, free};
 use crate::luks2::update::room::Room;
@@ -116,7 +116,7 @@ impl Header {
         data_size: u64,
         options: &BeginOptions,
     ) -> Result<VolumeKey> {
-        let _lock = ReencryptionLock::take(self.uuid())?;
+        let _lock = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
         keyslot::confirm(self.metadata(), &key)?;
         let (_, segment, crypt) = eligible(self.metadata())?;
         let cipher = options.cipher.clone().unwrap_or_else(|| crypt.cipher.clone());

@@ -56,7 +56,7 @@ impl Header {
         key: &VolumeKey,
         options: &DecryptOptions,
     ) -> Result<Self> {
-        let _reencryption = ReencryptionLock::take(self.uuid())?;
+        let _reencryption = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
         let _lock = device.lock(LockTo::Change)?;
         store::unchanged(device, &self.stored)?;
         if self.damage().is_some() {
@@ -93,7 +93,7 @@ impl Header {
         key: &VolumeKey,
         options: &DecryptOptions,
     ) -> Result<()> {
-        let _lock = ReencryptionLock::take(self.uuid())?;
+        let _lock = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
         let data_size = storage::size(data)?;
         self.try_decryption(key, data_size, options)?;
         if let Some((from, len)) =

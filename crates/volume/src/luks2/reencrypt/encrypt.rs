@@ -218,7 +218,7 @@ impl Header {
         if !of.as_ref().is_some_and(fits) {
             return Err(bad("there is no room for this header in front of its data"));
         }
-        let _reencryption = ReencryptionLock::take(self.uuid())?;
+        let _reencryption = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
         let _lock = device.lock(LockTo::Change)?;
         store::unchanged(aside, &self.stored)?;
         match crate::Header::parse(device) {

@@ -13,9 +13,9 @@ use super::encrypt::differ;
 use super::shape::Given;
 use super::slot::{HOT, Lay, Reencryption, bad};
 use super::{Stage, shape};
-use crate::lock::ReencryptionLock;
-use crate::luks2::Header;
+use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::Metadata;
+use crate::luks2::{Header, store};
 use crate::reencrypt::{Part, Plan, Progress, Which};
 use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage};
 
@@ -62,7 +62,7 @@ impl<'d> Ledger<'d> {
         options: &ResumeOptions,
     ) -> Result<Self> {
         // What was read before it was locked may be out of date.
-        let lock = ReencryptionLock::take(read(on)?.uuid())?;
+        let lock = ReencryptionLock::take(read(on)?.uuid(), LockTo::Change)?;
         let mut ledger = Self::resume_under(lock.as_ref(), on, key, data_size, options)?;
         ledger._lock = lock;
         Ok(ledger)
@@ -257,6 +257,12 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
             Err(e) if e.kind() == ErrorKind::Io => Err(e),
             _ => Ok(()),
         }
+    }
+
+    fn secure(&mut self) -> Result<()> {
+        self.refresh()?;
+        let _lock = self.on.lock(LockTo::Change)?;
+        store::secure(self.on, &store::unchanged(self.on, &self.header.stored)?)
     }
 
     fn write_area(&mut self, at: u64, bytes: &[u8]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod begin;
 mod beside;
+mod records;
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -122,6 +122,17 @@ impl Copies {
         Ok((Self { newest: Some(place) }, text))
     }
 
+    /// Writes the newest copy again as it is: bytes that do not change cannot be torn.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn secure(&self, on: &dyn Target) -> Result<()> {
+        let Some(place) = self.newest else { return Ok(()) };
+        let bytes = storage::read(on, place.offset(), usize::try_from(LEN).unwrap_or(usize::MAX))?;
+        storage::write(on, place.offset(), &bytes)?;
+        storage::sync(on)
+    }
+
     /// Writes the document in place of the older copy. Until this returns without an error, the newest copy is the one before.
     ///
     /// # Errors

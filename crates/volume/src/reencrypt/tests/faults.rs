@@ -10,7 +10,7 @@ const BLOCK: usize = 512;
 
 /// What goes wrong, once for each time that it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The read after so many.
     Read(u64),
     /// The write after so many, of which half arrives.
@@ -23,7 +23,7 @@ pub(super) enum Fault {
     Dead(u64),
 }
 
-pub(super) struct Disk(Mutex<Inner>);
+pub(crate) struct Disk(Mutex<Inner>);
 
 struct Inner {
     /// What reads give.
@@ -37,17 +37,17 @@ struct Inner {
 }
 
 impl Disk {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         let (dirty, written) = (BTreeSet::new(), BTreeSet::new());
         Self(Mutex::new(Inner { kept: bytes.clone(), cache: bytes, dirty, written, fault: None, writes: 0 }))
     }
 
-    pub(super) fn set(&self, fault: Option<Fault>) {
+    pub(crate) fn set(&self, fault: Option<Fault>) {
         self.0.lock().unwrap().fault = fault;
     }
 
     /// Loses power: of what was not synced, what `arrived` says is there.
-    pub(super) fn lose_power(&self, mut arrived: impl FnMut() -> bool) {
+    pub(crate) fn lose_power(&self, mut arrived: impl FnMut() -> bool) {
         let mut inner = self.0.lock().unwrap();
         let dirty = std::mem::take(&mut inner.dirty);
         dirty.into_iter().filter(|_| arrived()).for_each(|block| inner.keep(block));
@@ -55,12 +55,12 @@ impl Disk {
     }
 
     /// Reads, whatever fails: somebody else's read.
-    pub(super) fn get(&self, buf: &mut [u8], offset: u64) {
+    pub(crate) fn get(&self, buf: &mut [u8], offset: u64) {
         self.0.lock().unwrap().cache[..].read_exact_at(buf, offset).unwrap();
     }
 
     /// Writes what is there at once, whatever fails: somebody else's write and flush.
-    pub(super) fn put(&self, bytes: &[u8], offset: u64) {
+    pub(crate) fn put(&self, bytes: &[u8], offset: u64) {
         let mut inner = self.0.lock().unwrap();
         let at = usize::try_from(offset).unwrap();
         inner.cache[at..at + bytes.len()].copy_from_slice(bytes);

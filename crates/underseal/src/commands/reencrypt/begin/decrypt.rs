@@ -6,7 +6,7 @@ use underseal_volume::luks2::{self, DecryptOptions};
 use underseal_volume::reencrypt::Direction;
 use underseal_volume::{ErrorKind, Header, VolumeKey};
 
-use super::losing;
+use super::losing::Losses;
 use crate::cli::ReencryptArgs;
 use crate::commands::reencrypt::keys;
 use crate::error::{Error, Result};
@@ -23,8 +23,7 @@ pub(in super::super) fn decrypt(
     key: VolumeKey,
     place: &super::Place<'_>,
 ) -> Result<VolumeKey> {
-    losing::unprotected(args, place.image)?;
-    losing::the_rest(args, place.image)?;
+    let mut losses = Losses::default().unprotected(args, place.image).the_rest(args, place.image);
     let mut options = options(args, &header, place.image)?;
     let before = header.info().segments.iter().map(|segment| segment.offset).min().unwrap_or(0);
     if before > 0 {
@@ -34,9 +33,10 @@ pub(in super::super) fn decrypt(
             place.image.display(),
             size::show(before)
         );
-        losing::sure(args, &what, "--force where nothing but the header was there")?;
+        losses = losses.and(what, "--force where nothing but the header was there");
         options.over_header = true;
     }
+    losses.sure(args)?;
     let begun = header.begin_decryption(place.on, place.data, &key, &options);
     begun.map_err(|e| e.in_file(place.name))?;
     Ok(key)
@@ -78,7 +78,7 @@ pub(in super::super) fn takes_header_away(
     if reencryption::status_of(&header)?.is_some() {
         super::fits(args, true, image)?;
     }
-    losing::unprotected(args, image)?;
+    Losses::default().unprotected(args, image).the_rest(args, image).sure(args)?;
     let (key, _) = keys::unlock(args, &header, &*data, image)?;
     let header = super::luks2_of(header, image)?;
     let options = DecryptOptions { over_header: true, ..options(args, &header, image)? };

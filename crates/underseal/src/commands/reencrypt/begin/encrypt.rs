@@ -9,7 +9,7 @@ use underseal_volume::luks2::{EncryptOptions, NewVolume};
 use underseal_volume::reencrypt::{Direction, Protection};
 use underseal_volume::{ErrorKind, FormatOptions, Header, VolumeKey};
 
-use super::losing;
+use super::losing::Losses;
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::Secret;
@@ -32,8 +32,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         Err(e) => return Err(e.in_file(image).into()),
     }
     let options = options(args)?;
-    losing::unprotected(args, image)?;
-    losing::the_end(args, image)?;
+    Losses::default().unprotected(args, image).the_end(args, image).sure(args)?;
     let size = reencryption::size(&data)?;
     let passphrase = Secret::new(args.secret.source(), image).get_new()?;
     let new = NewVolume::prepare(size, &passphrase, options);
@@ -148,6 +147,8 @@ fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
         hash: args.pbkdf.hash.unwrap_or(defaults.hash),
         pbkdf: args.pbkdf.over(defaults.pbkdf)?,
         detached,
+        data_offset: args.data_offset,
+        uuid: args.uuid,
         ..FormatOptions::luks2()
     };
     let direction = super::direction(args).unwrap_or(Direction::Forward);

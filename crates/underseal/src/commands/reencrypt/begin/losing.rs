@@ -1,4 +1,5 @@
-//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no protection the data of a crash.
+//! What is lost by a reencryption: passphrases that nobody gives, the end of a device, and with no protection the data of a crash. All
+//! of it is said, and asked for, at once.
 
 use std::path::Path;
 
@@ -10,81 +11,94 @@ use crate::error::{Error, Result};
 use crate::passphrase;
 use crate::size;
 
-/// Says what will be lost, and asks whether that is meant.
-///
-/// # Errors
-/// `Usage` unless it is.
-pub(super) fn confirm(
-    args: &ReencryptArgs,
-    header: &luks2::Header,
-    known: &[Known],
-    name: &Path,
-) -> Result<()> {
-    let kept: Vec<u32> = known.iter().map(|known| known.slot).collect();
-    let lost = if args.keep_key { vec![] } else { header.lost_keyslots(&kept) };
-    if !lost.is_empty() {
+/// All that will be lost, each with what keeps it.
+#[derive(Default)]
+pub(in super::super) struct Losses(Vec<(String, String)>);
+
+impl Losses {
+    /// And this.
+    pub(in super::super) fn and(mut self, what: String, otherwise: &str) -> Self {
+        self.0.push((what, otherwise.into()));
+        self
+    }
+
+    /// And the passphrases that were not given.
+    pub(super) fn passphrases(
+        self,
+        args: &ReencryptArgs,
+        header: &luks2::Header,
+        known: &[Known],
+        name: &Path,
+    ) -> Self {
+        let kept: Vec<u32> = known.iter().map(|known| known.slot).collect();
+        let lost = if args.keep_key { vec![] } else { header.lost_keyslots(&kept) };
+        if lost.is_empty() {
+            return self;
+        }
         let slots = lost.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let what = format!(
             "{}: the passphrases of keyslots {slots} were not given. They open nothing any more when all is reencrypted.",
             name.display()
         );
-        sure(args, &what, "--other-passphrase-file or --other-key-file for each of them, or --force")?;
+        self.and(what, "--other-passphrase-file or --other-key-file for each of them, or --force")
     }
-    unprotected(args, name)
-}
 
-/// The same for data that nothing protects meanwhile.
-///
-/// # Errors
-/// `Usage` unless it is meant.
-pub(in super::super) fn unprotected(args: &ReencryptArgs, name: &Path) -> Result<()> {
-    if args.resilience != Some(Resilience::None) {
-        return Ok(());
+    /// And data that nothing protects meanwhile.
+    pub(in super::super) fn unprotected(self, args: &ReencryptArgs, name: &Path) -> Self {
+        if args.resilience != Some(Resilience::None) {
+            return self;
+        }
+        let what = format!(
+            "{}: with --resilience none a crash, a power cut or a failing disk loses data, and nothing tells which.",
+            name.display()
+        );
+        self.and(what, "--resilience checksum, or --force")
     }
-    let what = format!(
-        "{}: with --resilience none a crash, a power cut or a failing disk loses data, and nothing tells which.",
-        name.display()
-    );
-    sure(args, &what, "--resilience checksum, or --force")
-}
 
-/// The same for the end of a device over which its data move.
-///
-/// # Errors
-/// `Usage` unless it is meant.
-pub(super) fn the_end(args: &ReencryptArgs, image: &Path) -> Result<()> {
-    let Some(reduce) = args.reduce_device_size else { return Ok(()) };
-    let what = format!(
-        "{}: its last {} make room for the header. What lies there is lost.",
-        image.display(),
-        size::show(reduce)
-    );
-    sure(args, &what, "make what is on it smaller first, and then --force")
-}
-
-/// The same for what lies behind a part of the volume, which alone gets the new key.
-///
-/// # Errors
-/// `Usage` unless it is meant.
-pub(super) fn the_rest(args: &ReencryptArgs, image: &Path) -> Result<()> {
-    let Some(part) = args.device_size else { return Ok(()) };
-    let what = format!(
-        "{}: what lies behind its first {} keeps the old key, which goes. It is lost.",
-        image.display(),
-        size::show(part)
-    );
-    sure(args, &what, "without --device-size; or --force, if nothing lies there")
-}
-
-/// # Errors
-/// `Usage` unless somebody at the terminal says yes.
-pub(super) fn sure(args: &ReencryptArgs, what: &str, otherwise: &str) -> Result<()> {
-    if args.force {
-        log::warn!("{what}");
-        return Ok(());
+    /// And the end of a device over which its data move.
+    pub(super) fn the_end(self, args: &ReencryptArgs, image: &Path) -> Self {
+        let Some(reduce) = args.reduce_device_size else { return self };
+        let what = format!(
+            "{}: its last {} make room for the header. What lies there is lost.",
+            image.display(),
+            size::show(reduce)
+        );
+        self.and(what, "make what is on it smaller first, and then --force")
     }
-    if passphrase::confirm(what)? {
-        return Ok(());
+
+    /// And what lies behind a part of the volume, which alone gets the new key.
+    pub(super) fn the_rest(self, args: &ReencryptArgs, image: &Path) -> Self {
+        let Some(part) = args.device_size else { return self };
+        let what = format!(
+            "{}: what lies behind its first {} keeps the old key, which goes. It is lost.",
+            image.display(),
+            size::show(part)
+        );
+        self.and(what, "without --device-size; or --force, if nothing lies there")
     }
-    Err(Error::usage(what).with_remedy(otherwise))
+
+    /// Says all of it, and asks whether that is meant.
+    ///
+    /// # Errors
+    /// `Usage` unless somebody at the terminal says yes.
+    pub(in super::super) fn sure(self, args: &ReencryptArgs) -> Result<()> {
+        if args.force {
+            self.0.iter().for_each(|(what, _)| log::warn!("{what}"));
+            return Ok(());
+        }
+        let [what, otherwise] = match &self.0[..] {
+            [] => return Ok(()),
+            [(what, otherwise)] => [what.clone(), otherwise.clone()],
+            all => {
+                let whats = all.iter().enumerate().map(|(i, (what, _))| format!("\n  {}. {what}", i + 1));
+                let remedies = all.iter().enumerate().map(|(i, (_, how))| format!("{}. {how}", i + 1));
+                let what = format!("{} things are lost:{}", all.len(), whats.collect::<String>());
+                [what, remedies.collect::<Vec<_>>().join("; ")]
+            }
+        };
+        if passphrase::confirm(&what)? {
+            return Ok(());
+        }
+        Err(Error::usage(what).with_remedy(otherwise))
+    }
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::*;
 use crate::luks2::reencrypt::arrange::Document;
 use crate::reencrypt::{Claim, Foreground, Ledger as _, Pace, Progress};
-use crate::{ErrorKind, ReencryptionLock};
+use crate::{ErrorKind, LockTo, ReencryptionLock};
 
 /// Before the second step somebody changes the header.
 struct Meddling<'d> {
@@ -87,9 +87,8 @@ fn who_does_not_know_how_far_it_is_leaves_alone_what_protects_a_step() {
 fn the_lock_of_another_volume_is_none() {
     let (disk, mut header, key) = disk();
     let both = begin(&disk, &mut header, key, &change(CHECKSUM));
-    let Some(lock) =
-        ReencryptionLock::take(Some(Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0003))).unwrap()
-    else {
+    let uuid = Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0003);
+    let Some(lock) = ReencryptionLock::take(Some(uuid), LockTo::Change).unwrap() else {
         return underseal_testing::skip("the lock of reencryptions", "only root can take it");
     };
     let size = (OFFSET + DATA) as u64;

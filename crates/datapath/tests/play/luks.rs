@@ -1,0 +1,184 @@
+//! A volume with a LUKS2 header of its own file: how far its reencryption is, is in there, and nowhere else.
+
+use underseal_cipher::{CipherSpec, Key, SectorSize};
+use underseal_datapath::Users;
+use underseal_volume::luks2::{self, BeginOptions, Ledger, NewKey, Passphrase, ResumeOptions, Stage};
+use underseal_volume::reencrypt::{
+    self, Direction, Foreground, Ledger as _, Options, Outcome, Progress, Protection,
+};
+use underseal_volume::{
+    ActivateOptions, Cost, FormatOptions, Hash, Header, NewHeader, Pbkdf, UnlockOptions, Unlocked, Volume,
+};
+
+use super::dice::Dice;
+use super::forms::ROOM;
+use super::round::{CIPHERS, Setup};
+use super::site::{NoStep, Result, Sums};
+use super::way::Way;
+
+/// What keyslots and what protects a step take: two keyslots, and some.
+const KEYSLOTS: u64 = 1 << 20;
+/// No step is longer.
+const LONGEST: u64 = 256 << 10;
+
+pub(crate) struct Luks {
+    /// Something was asked for, and has not come to its end.
+    pub(crate) is_under_way: bool,
+    /// The header was seen to say so.
+    is_begun: bool,
+}
+
+fn passphrase() -> Key {
+    Key::new(b"a passphrase").unwrap()
+}
+
+fn spec(cipher: (&str, u8)) -> CipherSpec {
+    cipher.0.parse().unwrap()
+}
+
+impl Luks {
+    /// Makes the header. The data lies at the end of its device.
+    pub(crate) fn format(setup: &Setup, dice: &mut Dice, on: &Way) -> Self {
+        let (cipher, sector) = Self::form(setup, dice);
+        let options = FormatOptions {
+            cipher: spec(cipher),
+            key_size: Some(cipher.1.into()),
+            sector_size: Some(sector),
+            pbkdf: Pbkdf { cost: Cost::Iterations(1000), ..Pbkdf::pbkdf2() },
+            detached: true,
+            data_offset: Some(ROOM),
+            keyslots_size: Some(KEYSLOTS),
+            ..FormatOptions::luks2()
+        };
+        NewHeader::prepare(setup.size + ROOM, &passphrase(), options).unwrap().write(on).unwrap();
+        Self { is_under_way: false, is_begun: false }
+    }
+
+    fn form(setup: &Setup, dice: &mut Dice) -> ((&'static str, u8), SectorSize) {
+        let sectors: Vec<u32> = [512, 4096].into_iter().filter(|sector| *sector <= setup.sector).collect();
+        let sector = SectorSize::new(dice.pick(&sectors)).unwrap();
+        // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
+        let torn = setup.may_fail() && sector > SectorSize::S512;
+        (if torn { CIPHERS[0] } else { dice.pick(&CIPHERS) }, sector)
+    }
+
+    fn header(on: &Way) -> Result<luks2::Header> {
+        match Header::read(on)? {
+            Header::Luks2(header) => Ok(*header),
+            _ => panic!("another version"),
+        }
+    }
+
+    fn unlock(header: &luks2::Header, on: &Way) -> Result<Unlocked> {
+        header.unlock(on, &passphrase(), &UnlockOptions::default())
+    }
+
+    /// Does what is to be done, or begins something.
+    pub(crate) fn carry_out(
+        &mut self,
+        (setup, dice, sums): (&Setup, &mut Dice, &mut Sums),
+        (data, on): (&Way, &Way),
+        users: &Users,
+    ) -> Result<Outcome> {
+        let mut header = Self::header(on)?;
+        if header.reencryption()?.is_none() {
+            if self.is_begun {
+                // Something failed when the header had forgotten the old key.
+                let key = Self::unlock(&header, on)?.key;
+                let options = ActivateOptions { detached: true, ..ActivateOptions::default() };
+                let volume = header.activate(&key, setup.size + ROOM, &options)?;
+                users.claim(0..setup.size)?.relay(volume)?;
+                self.is_over(sums);
+                return Ok(Outcome::Finished);
+            }
+            self.is_under_way = true;
+            Self::begin(setup, dice, &mut header, on)?;
+        }
+        let unlocked = Self::unlock(&header, on)?;
+        let hot_zone = (setup.size / 64).next_multiple_of(4096) + dice.below(8) * 16384;
+        let options =
+            ResumeOptions { detached: true, hot_zone: Some(hot_zone.min(LONGEST)), allow_null: false };
+        let mut ledger = Ledger::resume(on, &unlocked.key, setup.size + ROOM, &options)?;
+        ledger.secure()?;
+        sums.begun += u64::from(!self.is_begun);
+        (self.is_under_way, self.is_begun) = (true, true);
+        sums.recovered += u64::from(ledger.progress().hot.is_some());
+        let memory = dice.pick(&[256 << 10, 64 << 20]);
+        let options = Options { workers: 2, memory, keep_lost: false };
+        let outcome = reencrypt::run(data, &mut ledger, users, &options)?;
+        if outcome == Outcome::Finished {
+            // As a server does.
+            let plan = ledger.plan();
+            users.claim(0..plan.size)?.relay(plan.volume(Progress { done: plan.size, hot: None })?)?;
+            drop(ledger);
+            self.is_over(sums);
+        }
+        Ok(outcome)
+    }
+
+    fn is_over(&mut self, sums: &mut Sums) {
+        (self.is_under_way, self.is_begun) = (false, false);
+        sums.finished += 1;
+    }
+
+    fn begin(setup: &Setup, dice: &mut Dice, header: &mut luks2::Header, on: &Way) -> Result<()> {
+        let (cipher, sector_size) = Self::form(setup, dice);
+        let info = header.info();
+        let old = &info.segments[0];
+        let old_sector = SectorSize::new(u32::try_from(old.sector_size.unwrap()).unwrap()).unwrap();
+        let block = dice.pick(&[512, 4096]).max(sector_size.bytes() as u64).max(old_sector.bytes() as u64);
+        let old_cipher = old.cipher.as_ref().unwrap().parse().unwrap();
+        let mends = reencrypt::checksums_mend(block, &old_cipher, old_sector)?
+            && reencrypt::checksums_mend(block, &spec(cipher), sector_size)?;
+        let protection = match dice.below(5) {
+            0..3 if mends || !setup.may_fail() => {
+                Protection::Checksum { hash: dice.pick(&[Hash::Sha256, Hash::Sha1]), block }
+            }
+            3 if !setup.may_fail() => Protection::None,
+            _ => Protection::Journal,
+        };
+        let options = BeginOptions {
+            cipher: Some(spec(cipher)),
+            sector_size: Some(sector_size),
+            key: NewKey::Random(Some(cipher.1.into())),
+            direction: dice.pick(&[Direction::Forward, Direction::Backward]),
+            protection,
+            shift: None,
+            size: None,
+            detached: true,
+            allow_null: false,
+        };
+        let (passphrase, unlocked) = (passphrase(), Self::unlock(header, on)?);
+        let slot = unlocked.slot;
+        let kept = [Passphrase { slot, passphrase: &passphrase, new: header.like_keyslot(slot)? }];
+        header.begin_reencryption(on, unlocked.key, &kept, setup.size + ROOM, &options).map(drop)
+    }
+
+    /// What a process finds that opens the volume: a step that was cut is made good first.
+    pub(crate) fn open(
+        &mut self,
+        (setup, sums): (&Setup, &mut Sums),
+        (data, on): (&Way, &Way),
+    ) -> Result<Volume> {
+        let mut header = Self::header(on)?;
+        let (key, size) = (Self::unlock(&header, on)?.key, setup.size + ROOM);
+        let stage = header.reencryption()?.map(|status| status.stage);
+        if stage.is_some() {
+            let options = ResumeOptions { detached: true, ..ResumeOptions::default() };
+            let mut ledger = Ledger::resume(on, &key, size, &options)?;
+            if stage == Some(Stage::Hot) {
+                reencrypt::run(data, &mut ledger, &NoStep, &Options { workers: 2, ..Options::default() })?;
+                sums.recovered += 1;
+            }
+            // Users write to it as it stands, so that is where it must stand after a crash.
+            ledger.secure()?;
+            drop(ledger);
+            header = Self::header(on)?;
+        }
+        let is_under_way = header.reencryption()?.is_some();
+        sums.begun += u64::from(is_under_way && !self.is_begun);
+        sums.finished += u64::from(!is_under_way && self.is_begun);
+        (self.is_under_way, self.is_begun) = (is_under_way, is_under_way);
+        header.activate(&key, size, &ActivateOptions { detached: true, ..ActivateOptions::default() })
+    }
+}
