@@ -39,6 +39,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-table-check",
         "-table-encrypt",
         "-table-decrypt",
+        "-table-plain",
         "-table-open",
         "-token",
         "-token-list",
