@@ -150,9 +150,9 @@ pub enum Started {
 /// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`, those for
 /// [`Token::channel`] to `woken`.
 ///
-/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]); such a device has each block with its own tuple,
-/// the old or the new ones, unless power is lost. They move as a whole: what could not be moved at once ([`Now::Blocked`], of
-/// no bytes) is started anew.
+/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a whole: what could not be moved at
+/// once ([`Now::Blocked`], of no bytes) is started anew. No two of them are under way for one block if one of them writes: whoever
+/// asks sees to that.
 pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
