@@ -23,7 +23,9 @@ use plan::Plan;
 
 use crate::mode::ManyKeys;
 use crate::wipe::wipe_stack;
-use crate::{CipherSpec, CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
+use crate::{
+    Authentication, CipherSpec, CpuPath, Error, ErrorKind, Integrity, Key, Result, SectorCipher, SectorSize,
+};
 
 /// What a cipher is made from.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +38,8 @@ pub struct BuildOptions<'a> {
     pub sector_size: SectorSize,
     /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own size.
     pub iv_large_sectors: bool,
+    /// What is kept beside each sector; nothing, for most ciphers.
+    pub integrity: Option<Integrity>,
     /// The code to run; the processor's best, or what `UNDERSEAL_CPU` says, when none is named.
     pub cpu: Option<CpuPath>,
 }
@@ -54,7 +58,7 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
     } else {
         key
     };
-    build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, cpu: None })
+    build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, integrity: None, cpu: None })
 }
 
 /// Makes the cipher that the options name, as dm-crypt would take them.
@@ -64,6 +68,10 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
 /// that this processor cannot run; `KeySize` when the key's length does not fit; `SectorSize` when the IV generator
 /// does not take it; `Memory` when round keys cannot be placed on locked pages.
 pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
+    if options.integrity.is_some() {
+        let why = "nothing can be kept beside sectors yet";
+        return Err(refuse(ErrorKind::Unsupported, "Integrity profile not supported", options.spec, why));
+    }
     let plan = Plan::new(options.spec)?;
     let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
     let keys = Keys::split(options.spec, &plan, options.key.as_bytes())?;
@@ -95,6 +103,15 @@ pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
         return Ok(&[0, 16, 24, 32, 48, 64]);
     }
     Ok(Plan::new(spec)?.key_sizes())
+}
+
+/// What the specification keeps beside each sector, at its best.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not in this build.
+pub fn authentication(spec: &CipherSpec) -> Result<Authentication> {
+    Plan::new(spec)?;
+    Ok(Authentication { tag: 0, stored_iv: 0, mac_key: 0 })
 }
 
 /// What is weak about a key, in words for a warning.

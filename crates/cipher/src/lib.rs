@@ -21,6 +21,7 @@ mod block;
 mod build;
 mod cpu;
 mod error;
+mod integrity;
 mod iv;
 mod kernel;
 mod key;
@@ -30,10 +31,13 @@ mod sector;
 mod spec;
 mod wipe;
 
-pub use build::{Blocks, BuildOptions, build, build_extents, build_with, key_sizes, weak_key};
+pub use build::{
+    Blocks, BuildOptions, authentication, build, build_extents, build_with, key_sizes, weak_key,
+};
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
+pub use integrity::{Authentication, Integrity, IntegrityKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
 pub use sector::{BadSector, SectorCipher, SectorSize};

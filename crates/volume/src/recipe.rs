@@ -32,7 +32,14 @@ impl Recipe {
             build(spec, key, *sector_size)
         } else {
             let iv_large_sectors = *iv_large_sectors;
-            build_with(&BuildOptions { spec, key, sector_size: *sector_size, iv_large_sectors, cpu: None })
+            build_with(&BuildOptions {
+                spec,
+                key,
+                sector_size: *sector_size,
+                iv_large_sectors,
+                integrity: None,
+                cpu: None,
+            })
         };
         built.map_err(|e| cipher_error(spec, e))
     }

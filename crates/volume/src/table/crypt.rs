@@ -87,6 +87,7 @@ impl Crypt {
             key: &self.key.bytes()?,
             sector_size: self.options.sector_size,
             iv_large_sectors: self.options.iv_large_sectors,
+            integrity: None,
             cpu: None,
         })
         .map_err(of_cipher)
