@@ -17,6 +17,7 @@
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 
+mod aead;
 mod block;
 mod build;
 mod cpu;
@@ -26,6 +27,7 @@ mod iv;
 mod kernel;
 mod key;
 mod locked;
+mod mac;
 mod mode;
 mod sector;
 mod spec;
