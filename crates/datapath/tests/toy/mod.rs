@@ -15,7 +15,7 @@ pub(crate) struct Toy {
 impl Toy {
     fn tag(&self, sector: u64, data: &[u8], into: &mut [u8]) {
         let start = 0xcbf2_9ce4_8422_2325 ^ self.key;
-        let step = |sum: u64, word| (sum.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let step = |sum: u64, word: u64| (sum.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let words = data.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let sum = words.fold(step(start, sector), step);
         into.fill(0xa5);
