@@ -5,6 +5,8 @@ use crate::{Error, ErrorKind, Flags, Options, Result, Superblock};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 512;
+/// The same, in memory.
+pub(crate) const SECTOR_BYTES: usize = 512;
 /// Sectors of the superblock.
 const SUPERBLOCK: u64 = 8;
 /// What a run of tags is rounded up to, in bytes.
@@ -12,7 +14,7 @@ const PADDING: u64 = 4096;
 /// The same before it was fixed.
 const LEGACY_PADDING: u64 = 131_072;
 /// Sectors of metadata at the beginning of a journal section.
-pub(crate) const METADATA_SECTORS: u64 = 8;
+pub(crate) const METADATA_SECTORS: usize = 8;
 /// Bytes of a journal sector before its commit id.
 pub(crate) const JOURNAL_SECTOR: usize = 504;
 /// Bytes of a section's MAC in each of its metadata sectors.
@@ -59,17 +61,17 @@ impl Section {
 
     /// Entries of a section.
     pub fn entries(&self) -> usize {
-        METADATA_SECTORS as usize * self.entries_per_sector
+        METADATA_SECTORS * self.entries_per_sector
     }
 
     /// Sectors of a section.
     pub fn sectors(&self) -> usize {
-        METADATA_SECTORS as usize + self.entries() * self.block_sectors
+        METADATA_SECTORS + self.entries() * self.block_sectors
     }
 
     /// Bytes of a section.
     pub fn bytes(&self) -> usize {
-        self.sectors() * SECTOR as usize
+        self.sectors() * SECTOR_BYTES
     }
 }
 

@@ -97,17 +97,24 @@ impl Tags {
         }
     }
 
-    /// The sector of the first block in `data` whose tag is another one. With `discards`, what was discarded has none.
-    pub fn first_bad(&self, sector: u64, data: &[u8], tags: &[u8], discards: bool) -> Option<u64> {
+    /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was discarded has none.
+    pub fn bad<'d>(
+        &'d self,
+        sector: u64,
+        data: &'d [u8],
+        tags: &'d [u8],
+        discards: bool,
+    ) -> impl Iterator<Item = u64> + 'd {
         let mut digest = [0; LARGEST];
-        let mut blocks = self.blocks(sector, data).zip(tags.chunks_exact(self.size));
-        blocks.find_map(|((block, sector), tag)| {
-            self.digest(sector, block, &mut digest);
-            // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
-            let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
-            let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
-            (difference != 0 && !discarded()).then_some(sector)
-        })
+        self.blocks(sector, data).zip(tags.chunks_exact(self.size)).filter_map(
+            move |((block, sector), tag)| {
+                self.digest(sector, block, &mut digest);
+                // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
+                let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
+                let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
+                (difference != 0 && !discarded()).then_some(sector)
+            },
+        )
     }
 
     fn blocks<'d>(&self, sector: u64, data: &'d [u8]) -> impl Iterator<Item = (&'d [u8], u64)> {

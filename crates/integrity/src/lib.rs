@@ -10,18 +10,31 @@
 
 #![forbid(unsafe_code)]
 
+mod bitmap;
 mod disk;
 mod error;
+mod format;
 mod geometry;
 mod hash;
+mod journal;
+mod open;
 mod options;
+mod overlay;
+mod reader;
+mod recalculate;
 mod superblock;
 
+pub use bitmap::Bitmap;
 pub use disk::{Disk, Disks};
 pub use error::{Error, ErrorKind};
+pub use format::{Format, format, wipe};
 pub use geometry::{Geometry, Place, Section, Sizes};
 pub use hash::{DISCARDED, Hash, Tags};
+pub use journal::{Journal, JournalCrypt, Plan, Replayed, Round, Seen};
+pub use open::{Opened, look, open};
 pub use options::{Mode, Options, Recalculate};
+pub use overlay::Overlay;
+pub use reader::Reader;
 pub use superblock::{Flags, MAX_TAG, Superblock};
 
 /// The result of this crate's operations.

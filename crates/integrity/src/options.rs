@@ -1,6 +1,6 @@
 //! How a volume is opened: what its superblock does not say.
 
-use crate::Hash;
+use crate::{Error, ErrorKind, Hash, JournalCrypt, Result, Superblock};
 
 /// What becomes of a write, and of the volume when the power goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Options {
     pub hash: Option<Hash>,
     /// What protects the journal's sector numbers, and the superblock.
     pub journal_mac: Option<Hash>,
+    /// What encrypts the journal.
+    pub journal_crypt: Option<JournalCrypt>,
     /// The tag size that the superblock must have.
     pub tag_size: Option<u16>,
     /// The block size in bytes that the superblock must have.
@@ -74,9 +76,43 @@ pub struct Options {
     pub legacy_recalculate: bool,
     /// How many sectors a bit of the bitmap covers; none: as large as the kernel's default.
     pub sectors_per_bit: Option<u64>,
+    /// What to go by in recovery where no superblock is left.
+    pub missing: Option<Superblock>,
 }
 
 impl Options {
+    /// Refuses what does not go together.
+    ///
+    /// # Errors
+    /// `BadOption`, which says what.
+    pub fn check(&self, has_meta: bool) -> Result<()> {
+        let bad = |context: &str| Err(Error::new(ErrorKind::BadOption, context));
+        let recalculates = self.recalculate != Recalculate::AsNeeded;
+        if self.hash.is_none() {
+            match self.mode {
+                Mode::Bitmap => return bad("the bitmap needs a hash, to make tags anew"),
+                Mode::Inline => return bad("inline tags need a hash that makes them"),
+                _ if self.allow_discards => {
+                    return bad("discards need a hash: without one nobody can tell what was discarded");
+                }
+                _ if recalculates => return bad("there is no hash that tags could be made anew with"),
+                _ => {}
+            }
+        }
+        if self.mode == Mode::Inline {
+            let has_journal = self.journal_mac.is_some() || self.journal_crypt.is_some();
+            return match () {
+                () if has_meta => bad("inline tags and a metadata device exclude each other"),
+                () if has_journal => {
+                    bad("with inline tags there is no journal that could be encrypted or have a MAC")
+                }
+                () if self.allow_discards => bad("with inline tags there are no discards"),
+                () => Ok(()),
+            };
+        }
+        Ok(())
+    }
+
     /// The kernel's defaults in this mode, for tags that are brought along.
     pub fn new(mode: Mode) -> Self {
         Self {
@@ -84,6 +120,7 @@ impl Options {
             start: 0,
             hash: None,
             journal_mac: None,
+            journal_crypt: None,
             tag_size: None,
             block_size: None,
             buffer_sectors: 128,
@@ -91,6 +128,7 @@ impl Options {
             recalculate: Recalculate::AsNeeded,
             legacy_recalculate: false,
             sectors_per_bit: None,
+            missing: None,
         }
     }
 }
