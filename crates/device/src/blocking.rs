@@ -93,7 +93,8 @@ impl Blocking {
     /// The device's.
     pub fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8], durable: bool) -> Result<()> {
         let (run, of_run) = self.tagged_run(data.len(), tuples.len());
-        for (at, (part, of_part)) in (offset..).step_by(run).zip(data.chunks(run).zip(tuples.chunks(of_run))) {
+        for (at, (part, of_part)) in (offset..).step_by(run).zip(data.chunks(run).zip(tuples.chunks(of_run)))
+        {
             let (mut buffer, mut tags) = (self.buffer(part.len())?, self.buffer(of_part.len())?);
             buffer.copy_from_slice(part);
             tags.copy_from_slice(of_part);

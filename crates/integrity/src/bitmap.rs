@@ -82,6 +82,20 @@ impl Bitmap {
         sectors.start >> self.log2..end.div_ceil(self.sectors_per_bit())
     }
 
+    /// All bits.
+    pub(crate) fn all(&self) -> Range<u64> {
+        self.bits_of(0..self.sectors)
+    }
+
+    /// The units in which these bits are, and where they lie.
+    pub(crate) fn unit(&self, bits: Range<u64>) -> (u64, &[u8]) {
+        let unit =
+            |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX).min(self.bits.len()) / UNIT * UNIT;
+        let (start, end) = (unit(bits.start), unit(bits.end.saturating_sub(1)) + UNIT);
+        let end = end.min(self.bits.len());
+        (self.offset + start as u64, &self.bits[start..end.max(start)])
+    }
+
     /// The sectors of these bits.
     pub fn sectors_of(&self, bits: Range<u64>) -> Range<u64> {
         let sector = |bit: u64| bit.saturating_mul(self.sectors_per_bit()).min(self.sectors);
@@ -121,11 +135,8 @@ impl Bitmap {
     /// # Errors
     /// `Io`.
     pub fn write(&self, disk: &dyn Disk, bits: Range<u64>) -> Result<()> {
-        let unit =
-            |bit: u64| usize::try_from(bit / 8).unwrap_or(usize::MAX).min(self.bits.len()) / UNIT * UNIT;
-        let (start, end) = (unit(bits.start), unit(bits.end.saturating_sub(1)) + UNIT);
-        let end = end.min(self.bits.len());
-        disk::write(disk, self.offset + start as u64, &self.bits[start..end.max(start)])
+        let (at, unit) = self.unit(bits);
+        disk::write(disk, at, unit)
     }
 
     /// Writes all of it; the caller syncs.

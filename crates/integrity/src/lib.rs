@@ -6,11 +6,15 @@
 //!                                   +---- replay ---+-------+                              journal/
 //! ```
 //!
+//! A running volume is an [`IntegrityDevice`] (`device`), over the `core` that keeps data, tags and journal together.
+//!
 //! A *sector* has 512 bytes; a *block* is what has one tag: 1, 2, 4 or 8 sectors. Numbers on disk are little-endian.
 
 #![forbid(unsafe_code)]
 
 mod bitmap;
+mod core;
+mod device;
 mod disk;
 mod error;
 mod format;
@@ -24,7 +28,9 @@ mod reader;
 mod recalculate;
 mod superblock;
 
+pub use self::core::{Settings, Status};
 pub use bitmap::Bitmap;
+pub use device::IntegrityDevice;
 pub use disk::{Disk, Disks};
 pub use error::{Error, ErrorKind};
 pub use format::{Format, format, wipe};

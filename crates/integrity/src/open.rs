@@ -57,7 +57,16 @@ pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     if superblock.flags.has(Flags::RECALCULATING) {
         superblock.recalculated = superblock.recalculated.min(superblock.provided);
     }
-    if *superblock != stored {
+    let fresh = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP));
+    if let Some(bitmap) = fresh.filter(|bitmap| bitmap.dirty().next().is_some()) {
+        // As long as the journal stands where the bitmap will, a granularity that nobody has says that no region is known.
+        let mut unknown = opened.clone();
+        unknown.superblock.log2_bitmap ^= 0x80;
+        unknown.write_superblock(disks, options)?;
+        bitmap.write_all(disks.metadata())?;
+        disk::sync(disks.metadata())?;
+    }
+    if opened.superblock != stored {
         opened.write_superblock(disks, options)?;
     }
     if let Some(bitmap) = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP)) {
@@ -189,6 +198,8 @@ impl Opened {
             return Ok(());
         }
         if let Some(journal) = &self.journal {
+            // That tags are to be made anew must be on the disk before the bitmap, which says so, is gone.
+            self.write_superblock(disks, options)?;
             journal.clear(metadata, 0, self.geometry.sections(), Round::FIRST)?;
             disk::sync(metadata)?;
             self.next = (0, Round::FIRST.next());
