@@ -47,9 +47,9 @@ pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
-pub(crate) use transfer::{ReadArgs, WriteArgs};
+pub(crate) use transfer::{CheckArgs, OnError, ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{HeaderPathArgs, LowerArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderPathArgs, IntegrityArgs, LowerArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 
@@ -76,6 +76,7 @@ pub(crate) enum Command {
     Header(HeaderArgs),
     Keyslot(KeyslotArgs),
     Reencrypt(Box<ReencryptArgs>),
+    Check(CheckArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),
