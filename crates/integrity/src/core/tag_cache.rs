@@ -52,10 +52,10 @@ impl TagCache {
         Self { base, most, pages: Mutex::default(), writer: Mutex::default() }
     }
 
-    /// Reads tags that lie at byte `at` from the base on.
+    /// Reads tags that lie at byte `at` of the metadata's device, behind the base.
     pub(crate) fn read(&self, lower: &mut dyn Lower, at: u64, tags: &mut [u8]) -> Step {
         let mut done = 0;
-        for (number, from, len) in parts(at, tags.len()) {
+        for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
             self.with(lower, number, false, |page| {
                 tags[done..done + len].copy_from_slice(&page[from..from + len]);
             })?;
@@ -67,7 +67,7 @@ impl TagCache {
     /// Changes them, in memory.
     pub(crate) fn write(&self, lower: &mut dyn Lower, at: u64, tags: &[u8]) -> Step {
         let mut done = 0;
-        for (number, from, len) in parts(at, tags.len()) {
+        for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
             let page = self.with(lower, number, len == PAGE, |page| {
                 page[from..from + len].copy_from_slice(&tags[done..done + len]);
             })?;
