@@ -65,7 +65,7 @@ fn a_byte_that_changed_is_noticed_counted_and_told_with_its_sector() {
 
 #[test]
 fn swapped_blocks_and_tags_are_noticed() {
-    let case = Case::new("swapped", Mode::Direct, keyed("hmac(sha256)"), 512, None);
+    let case = Case::new("swapped", Mode::Direct, keyed("hmac(sha256)"), 512, None).sections(1);
     let machine = case.machine();
     let core = case.open(&machine);
     for block in 0..4 {
@@ -106,7 +106,7 @@ fn swapped_blocks_and_tags_are_noticed() {
 
 #[test]
 fn recovery_reads_everything_and_changes_nothing() {
-    let case = Case::new("recovery", Mode::Journal, hash("crc32c"), 512, None);
+    let case = Case::new("recovery", Mode::Journal, hash("crc32c"), 512, None).sections(1);
     let machine = case.machine();
     let place = case.open(&machine).geometry().place(0);
     machine.change(0, place.data as usize, |byte| *byte = 1);
@@ -122,7 +122,9 @@ fn recovery_reads_everything_and_changes_nothing() {
 #[test]
 fn what_was_discarded_reads_as_anything_where_discards_are_allowed() {
     for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
-        let case = Case::new("discards", mode, hash("sha256"), 512, None).with(|o| o.allow_discards = true);
+        let case = Case::new("discards", mode, hash("sha256"), 512, None)
+            .sections(1)
+            .with(|o| o.allow_discards = true);
         let machine = case.machine();
         let core = case.open(&machine);
         core.write(&mut machine.way(), 512, &[5; 1024], &[]).unwrap();
