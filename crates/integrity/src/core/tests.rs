@@ -1,5 +1,6 @@
 //! The core over disks in memory, which remember the order of writes, lose power, and break.
 
+mod attacks;
 mod crash;
 mod errors;
 mod machine;
