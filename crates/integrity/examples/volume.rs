@@ -1,8 +1,8 @@
 //! Writes and reads integrity volumes in files, so that another implementation can be tried on the same ones.
 //!
-//! `volume format|write|kill|read IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY FILE [SEED]`, `-` where there is none.
+//! `volume format|write|kill|read|dump IMAGE MODE BLOCK HASH KEY JOURNAL-CRYPT KEY JOURNAL-MAC KEY FILE [SEED]`, `-` where there is none.
 //! `write` and `kill` write random blocks and put into FILE, for each block, the version that was flushed last and the newest one; `kill` ends
-//! without closing. `read` compares all blocks with FILE. `same PLAIN FILE BLOCK` compares bytes that somebody else read.
+//! without closing. `read` compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK` compares bytes that somebody else read.
 
 use std::error::Error;
 use std::fs;
@@ -110,6 +110,13 @@ fn main() -> Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let mut way = Blocking::new(&volume)?;
+    if what == "dump" {
+        let mut all = vec![0; usize::try_from(volume.geometry().size)?];
+        way.read(0, &mut all)?;
+        fs::write(file, all)?;
+        drop(way);
+        return Ok(volume.close()?);
+    }
     let mut blocks = known(file);
     if what == "read" {
         let done = compare(&blocks, size, |number| {

@@ -269,28 +269,60 @@ impl Core {
         let blocks = offset / block..(offset + len) / block;
         let _claim = self.claim(lower, blocks.clone(), true)?;
         match (&self.journal, &self.regions) {
-            (Some(journal), _) => journal.apart(blocks.clone(), || self.discard_places(lower, blocks)),
+            (Some(journal), _) => {
+                let ranges = self.discard_torn(lower, journal, blocks)?;
+                journal.apart(&ranges, || self.discard_places(lower, &ranges))
+            }
             (None, Some(regions)) => {
                 let sectors = self.sectors(&blocks);
                 self.last(regions.begin(lower, &sectors))?;
-                let done = self.discard_places(lower, blocks.clone());
+                let done = self.discard_places(lower, &[blocks]);
                 regions.end(&sectors);
                 done
             }
-            (None, None) => self.discard_places(lower, blocks),
+            (None, None) => self.discard_places(lower, &[blocks]),
         }
     }
 
-    fn discard_places(&self, lower: &mut dyn Lower, blocks: Range<u64>) -> Step {
+    /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the journal; what is left is given back.
+    fn discard_torn(
+        &self,
+        lower: &mut dyn Lower,
+        journal: &Journal,
+        blocks: Range<u64>,
+    ) -> Step<Vec<Range<u64>>> {
+        let (tag_size, spb) = (self.geometry.tag_size() as u64, self.geometry.block_sectors());
+        if 512 % tag_size == 0 {
+            return Ok(vec![blocks]);
+        }
+        let zeros = vec![0; self.geometry.block_size()];
+        let (mut ranges, mut start) = (Vec::new(), blocks.start);
+        for block in blocks.clone() {
+            if self.geometry.place(block * spb).tag % 512 + tag_size <= 512 {
+                continue;
+            }
+            let mut tag = vec![0; self.geometry.tag_size()];
+            self.hash.iter().for_each(|hash| hash.make(block * spb, &zeros, &mut tag));
+            self.write_to_journal(lower, journal, &(block..block + 1), &zeros, &tag)?;
+            ranges.push(start..block);
+            start = block + 1;
+        }
+        ranges.push(start..blocks.end);
+        ranges.retain(|range| !range.is_empty());
+        Ok(ranges)
+    }
+
+    fn discard_places(&self, lower: &mut dyn Lower, ranges: &[Range<u64>]) -> Step {
         let spb = self.geometry.block_sectors();
-        for run in self.runs(blocks.clone()) {
+        let runs: Vec<_> = ranges.iter().flat_map(|blocks| self.runs(blocks.clone())).collect();
+        for run in &runs {
             let place = self.geometry.place(run.start * spb);
-            let len = self.count(&run) * self.geometry.tag_size();
+            let len = self.count(run) * self.geometry.tag_size();
             self.last(self.cache.fill(lower, place.tag, len, DISCARDED))?;
         }
         // The data may be anything once they are discarded, so the tags have to say so before.
         self.last(self.cache.write_back(lower).and_then(|()| lower.flush(Side::Meta)))?;
-        for run in self.runs(blocks) {
+        for run in &runs {
             let place = self.geometry.place(run.start * spb);
             lower.discard(place.data, (run.end - run.start) * spb * 512)?;
         }

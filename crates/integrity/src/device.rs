@@ -17,7 +17,7 @@ mod lower;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -85,18 +85,27 @@ impl IntegrityDevice {
         Ok(device)
     }
 
+    /// Starts the threads. Each makes its own way to the devices, since a ring is its thread's alone; from then on none opens anything.
     fn start(&self, workers: usize) -> Result<()> {
         let cannot = |e| Error::new(ErrorKind::Memory, "cannot start a thread for the volume").with_source(e);
         let mut threads = self.threads();
+        let (ready, readies) = mpsc::channel();
         for _ in 0..workers {
-            let (shared, mut lower) = (self.shared.clone(), self.shared.waiting()?);
-            let body = move || shared.work(&mut lower);
+            let (shared, ready) = (self.shared.clone(), ready.clone());
+            let body = move || {
+                if let Some(mut lower) = shared.waiting(&ready) {
+                    shared.work(&mut lower);
+                }
+            };
             threads.workers.push(Builder::new().name("integrity".into()).spawn(body).map_err(cannot)?);
         }
-        let (shared, mut lower) = (self.shared.clone(), self.shared.waiting()?);
-        let body = move || shared.keep(&mut lower);
+        let shared = self.shared.clone();
+        let body = move || match shared.waiting(&ready) {
+            Some(mut lower) => shared.keep(&mut lower),
+            None => Ok(()),
+        };
         threads.keeper = Some(Builder::new().name("integrity-keep".into()).spawn(body).map_err(cannot)?);
-        Ok(())
+        readies.iter().take(workers + 1).collect()
     }
 
     /// What the volume tells of itself.
@@ -204,8 +213,15 @@ fn no_bell(e: std::io::Error) -> underseal_device::Error {
 }
 
 impl Shared {
-    fn waiting(&self) -> Result<Waiting> {
-        Waiting::new(&*self.data, self.meta.as_deref())
+    /// The calling thread's way to the devices; says whether there is one.
+    fn waiting(&self, ready: &mpsc::Sender<Result<()>>) -> Option<Waiting> {
+        let (way, told) = match Waiting::new(&*self.data, self.meta.as_deref()) {
+            Ok(way) => (Some(way), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        // Nobody listens any more when another thread has failed.
+        let _ = ready.send(told);
+        way
     }
 
     fn work(&self, lower: &mut Waiting) {
@@ -338,15 +354,12 @@ struct IntegrityChannel {
 }
 
 impl IntegrityChannel {
-    /// Takes what has come, and sees to it that the rest is heard.
+    /// Sees to it that the ring wakes the channel when something comes, or has come already.
     fn listen(&mut self, ring: &mut Ring) {
-        loop {
-            self.replies.mailbox.take(&mut self.come);
-            if self.in_flight == self.come.len() || self.replies.mailbox.may_sleep(|| false) {
-                break;
-            }
+        if !self.replies.mailbox.may_sleep(|| false) {
+            self.replies.bell.ring();
         }
-        if self.in_flight > self.come.len() && !self.listens {
+        if !self.listens {
             match ring.poll(self.replies.bell.as_fd(), POLLIN, Token::channel(BELL)) {
                 Ok(()) => self.listens = true,
                 Err(_) if self.ticks => {}
@@ -418,9 +431,13 @@ impl Channel for IntegrityChannel {
             }
             _ => self.ticks = false,
         }
-        self.listen(ring);
+        self.replies.mailbox.awake();
+        self.replies.mailbox.take(&mut self.come);
         self.in_flight -= self.come.len();
         over.extend(self.come.drain(..));
+        if self.in_flight > 0 {
+            self.listen(ring);
+        }
     }
 }
 

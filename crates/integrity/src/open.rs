@@ -46,7 +46,11 @@ pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     }
     let stored = opened.superblock.clone();
     opened.begin_recalculation(options);
-    let grown = opened.superblock.provided..opened.geometry.provided();
+    // A recalculation that is asked for now is one of everything, whatever a bitmap says that was left behind.
+    let is_on = |superblock: &Superblock| superblock.flags.has(Flags::RECALCULATING);
+    let begins = is_on(&opened.superblock) && !is_on(&stored);
+    let known = if begins { 0 } else { opened.superblock.provided };
+    let grown = known..opened.geometry.provided();
     opened.superblock.provided = opened.geometry.provided();
     if opened.superblock.flags.has(Flags::DIRTY_BITMAP) {
         opened.take_in_bitmap(disks, options, grown)?;

@@ -335,11 +335,11 @@ impl Journal {
     }
 
     /// Does something to places while nobody copies blocks there. `forget`: what the journal has for them is void.
-    pub(super) fn apart<T>(&self, forget: Range<u64>, act: impl FnOnce() -> T) -> T {
+    pub(super) fn apart<T>(&self, forget: &[Range<u64>], act: impl FnOnce() -> T) -> T {
         let _memory = lock(&self.moves);
-        if !forget.is_empty() {
+        for range in forget {
             let mut state = self.state();
-            let blocks: Vec<u64> = state.newest.range(forget).map(|(&block, _)| block).collect();
+            let blocks: Vec<u64> = state.newest.range(range.clone()).map(|(&block, _)| block).collect();
             for block in blocks {
                 state.newest.remove(&block);
             }

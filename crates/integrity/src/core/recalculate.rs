@@ -85,7 +85,7 @@ impl Core {
             };
             // In the journal's mode nobody may copy back there meanwhile.
             let made = match &self.journal {
-                Some(journal) => journal.apart(0..0, made),
+                Some(journal) => journal.apart(&[], made),
                 None => made(),
             };
             self.last(made)?;

@@ -1,5 +1,6 @@
 //! The core over disks in memory, which remember the order of writes, lose power, and break.
 
+mod attacks;
 mod crash;
 mod errors;
 mod machine;
@@ -23,12 +24,12 @@ struct Case {
     /// Sections of the journal.
     sections: u64,
     meta: bool,
-    /// Bytes of the data device.
-    size: usize,
 }
 
 /// Bytes that an inline device keeps with each block.
 const TUPLE: usize = 48;
+/// Bytes of a volume without its journal.
+const SIZE: usize = 96 << 10;
 
 impl Case {
     fn new(
@@ -40,7 +41,7 @@ impl Case {
     ) -> Self {
         let options = Options { hash, ..Options::new(mode) };
         let format = Format { tag_size, block_size, interleave_sectors: Some(64), ..Format::default() };
-        Self { name, options, format, sections: 3, meta: false, size: 256 << 10 }
+        Self { name, options, format, sections: 3, meta: false }
     }
 
     fn sections(self, sections: u64) -> Self {
@@ -59,23 +60,21 @@ impl Case {
     /// A formatted volume, all of whose blocks are zeros with their tags.
     fn machine(&self) -> Machine {
         let inline = self.options.mode == Mode::Inline;
-        let meta = if self.meta {
-            512 << 10
-        } else if inline {
-            self.size
-        } else {
-            0
+        let has_mac = self.options.journal_mac.is_some();
+        let made = || self.options.hash.as_ref().unwrap().size() as u16;
+        let tag_size = self.format.tag_size.unwrap_or_else(made);
+        let log2 = (self.format.block_size / 512).ilog2() as u8;
+        let section = crate::Section::new(log2, tag_size, has_mac).unwrap();
+        let journal = self.sections as usize * section.bytes();
+        let (data, meta) = match self.meta {
+            true => (SIZE, SIZE + journal),
+            false => (SIZE + journal, if inline { SIZE } else { 0 }),
         };
-        let machine =
-            Machine::new(vec![vec![0; self.size], vec![0; meta]], self.meta, self.format.block_size);
+        let images = vec![vec![0; data], vec![0; meta]];
+        let machine = Machine::new(images, self.meta, self.format.block_size);
         {
             let (data, other) = (machine.disk(0), machine.disk(1));
             let disks = Disks { data: &data, meta: self.meta.then_some(&other) };
-            let has_mac = self.options.journal_mac.is_some();
-            let tag_size =
-                self.format.tag_size.unwrap_or_else(|| self.options.hash.as_ref().unwrap().size() as u16);
-            let log2 = (self.format.block_size / 512).ilog2() as u8;
-            let section = crate::Section::new(log2, tag_size, has_mac).unwrap();
             let journal_sectors = Some(self.sections * section.sectors() as u64);
             let format = Format { journal_sectors, ..self.format.clone() };
             let superblock = format.superblock(&self.options, disks.sizes().unwrap()).unwrap();
@@ -133,7 +132,7 @@ fn journals() -> Vec<Case> {
     vec![
         Case::new("512 crc32c in 255", j, hash("crc32c"), 512, Some(255)),
         Case::new("512 crc32c in 255, one section", j, hash("crc32c"), 512, Some(255)).sections(1),
-        Case::new("512 crc32c", j, hash("crc32c"), 512, None).sections(2),
+        Case::new("512 crc32c", j, hash("crc32c"), 512, None).sections(1),
         Case::new("4096 sha256 in 200", j, hash("sha256"), 4096, Some(200)).sections(2),
         Case::new("4096 handed 200, five sections", j, None, 4096, Some(200)).sections(5),
         Case::new("1024 handed 255 with metadata apart", j, None, 1024, Some(255)).meta(),
@@ -153,9 +152,9 @@ fn bitmaps() -> Vec<Case> {
     let b = Mode::Bitmap;
     let fine = |options: &mut Options| options.sectors_per_bit = Some(16);
     vec![
-        Case::new("512 crc32c, bitmap", b, hash("crc32c"), 512, None).with(fine),
-        Case::new("4096 sha256, bitmap", b, hash("sha256"), 4096, None).with(fine).meta(),
-        Case::new("512 crc32c, bitmap with discards", b, hash("crc32c"), 512, None).with(|options| {
+        Case::new("512 crc32c, bitmap", b, hash("crc32c"), 512, Some(255)).with(fine),
+        Case::new("4096 sha256, bitmap", b, hash("sha256"), 4096, Some(200)).with(fine).meta(),
+        Case::new("512 crc32c, bitmap with discards", b, hash("crc32c"), 512, Some(255)).with(|options| {
             fine(options);
             options.allow_discards = true;
         }),
@@ -165,8 +164,8 @@ fn bitmaps() -> Vec<Case> {
 fn directs() -> Vec<Case> {
     let d = Mode::Direct;
     vec![
-        Case::new("512 crc32c, direct", d, hash("crc32c"), 512, None),
-        Case::new("4096 handed 28, direct", d, None, 4096, Some(28)),
-        Case::new("512 sha256 with metadata apart, direct", d, hash("sha256"), 512, None).meta(),
+        Case::new("512 crc32c, direct", d, hash("crc32c"), 512, None).sections(1),
+        Case::new("4096 handed 28, direct", d, None, 4096, Some(28)).sections(1),
+        Case::new("512 sha256 with metadata apart, direct", d, hash("sha256"), 512, Some(180)).meta(),
     ]
 }

@@ -157,7 +157,7 @@ fn direct_mode_keeps_what_was_flushed() {
 #[test]
 fn a_recalculation_goes_on_where_it_was_or_before() {
     for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
-        let case = Case::new("recalculating", mode, hash("sha256"), 512, None)
+        let case = Case::new("recalculating", mode, hash("sha256"), 512, Some(200))
             .with(|o| o.sectors_per_bit = Some(16));
         let machine = case.machine();
         // Data that nobody made tags for.
@@ -178,7 +178,8 @@ fn a_recalculation_goes_on_where_it_was_or_before() {
             let core = begin.open(&crashed);
             while core.recalculate(&mut crashed.way()).unwrap() {}
             let mut data = vec![0; 32 * SECTOR];
-            core.read(&mut crashed.way(), 0, &mut data, &mut []).unwrap();
+            let read = core.read(&mut crashed.way(), 0, &mut data, &mut []);
+            read.unwrap_or_else(|e| panic!("{mode:?} {what}: {e:?}"));
             assert!(data.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{mode:?} {what}");
         });
     }
