@@ -95,8 +95,14 @@ fn key(group: Group) -> Result<Key> {
 fn ours(group: Group, cpu: CpuPath) -> Result<Arc<dyn SectorCipher>> {
     let spec: CipherSpec = group.spec.parse()?;
     let sector_size = SectorSize::new(group.sector)?;
-    let options =
-        BuildOptions { spec: &spec, key: &key(group)?, sector_size, iv_large_sectors: false, cpu: Some(cpu) };
+    let options = BuildOptions {
+        spec: &spec,
+        key: &key(group)?,
+        sector_size,
+        iv_large_sectors: false,
+        integrity: None,
+        cpu: Some(cpu),
+    };
     build_with(&options)
 }
 

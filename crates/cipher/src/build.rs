@@ -9,10 +9,12 @@
 //! Errors begin with the kernel's words for the same table and add the reason, which it swallows.
 
 mod assemble;
+mod authenticated;
 mod ciphers;
 mod extents;
 mod hashes;
 mod keys;
+mod macs;
 mod plan;
 
 use std::sync::Arc;
@@ -21,9 +23,18 @@ pub use extents::{Blocks, build_extents};
 use keys::Keys;
 use plan::Plan;
 
+use crate::aead::Beside;
 use crate::mode::ManyKeys;
 use crate::wipe::wipe_stack;
-use crate::{CipherSpec, CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
+use crate::{
+    Authentication, CipherSpec, CpuPath, Error, ErrorKind, Integrity, IntegrityKind, Key, Result,
+    SectorCipher, SectorSize,
+};
+
+/// dm-crypt's limit for what a table line asks for beside a sector.
+const MOST_BESIDE: usize = 480;
+/// The most that devices have beside a sector.
+const MOST_TUPLE: usize = 4096;
 
 /// What a cipher is made from.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +47,8 @@ pub struct BuildOptions<'a> {
     pub sector_size: SectorSize,
     /// dm-crypt's `iv_large_sectors`: IVs are made of the number of the sector in units of its own size.
     pub iv_large_sectors: bool,
+    /// What is kept beside each sector; nothing, for most ciphers.
+    pub integrity: Option<Integrity>,
     /// The code to run; the processor's best, or what `UNDERSEAL_CPU` says, when none is named.
     pub cpu: Option<CpuPath>,
 }
@@ -54,7 +67,7 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
     } else {
         key
     };
-    build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, cpu: None })
+    build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors: false, integrity: None, cpu: None })
 }
 
 /// Makes the cipher that the options name, as dm-crypt would take them.
@@ -65,12 +78,44 @@ pub fn build(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<Ar
 /// does not take it; `Memory` when round keys cannot be placed on locked pages.
 pub fn build_with(options: &BuildOptions<'_>) -> Result<Arc<dyn SectorCipher>> {
     let plan = Plan::new(options.spec)?;
+    goes_with(options, &plan)?;
     let path = options.cpu.map_or_else(CpuPath::chosen, Ok)?;
-    let keys = Keys::split(options.spec, &plan, options.key.as_bytes())?;
+    let keys = Keys::split(options.spec, &plan, options.integrity, options.key.as_bytes())?;
     let built = assemble_all(options, &plan, &keys, path);
     // Libraries expand keys on the stack and move them to where they stay.
     wipe_stack::<{ 64 << 10 }>();
-    built
+    let cipher = built?;
+    Ok(match options.integrity {
+        Some(Integrity { tuple, .. }) if cipher.tag_size() == 0 => Arc::new(Beside { cipher, tuple }),
+        _ => cipher,
+    })
+}
+
+/// Checks what is to be kept beside sectors against the mode.
+fn goes_with(options: &BuildOptions<'_>, plan: &Plan) -> Result<()> {
+    let spec = options.spec;
+    let refused = |kernel: &str, why: String| Err(refuse(ErrorKind::Unsupported, kernel, spec, why));
+    let aead = options.integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead);
+    if aead && !spec.is_api_name() {
+        return refused("Bad cipher specification", "authenticated modes are written as capi:..".into());
+    }
+    if aead != matches!(plan, Plan::Authenticated(_)) {
+        let why = if aead { "the mode authenticates nothing" } else { "it needs integrity:N:aead" };
+        return refused("Error allocating crypto tfm", why.into());
+    }
+    let Some(Integrity { bytes, tuple, .. }) = options.integrity else { return Ok(()) };
+    if !(1..=MOST_BESIDE).contains(&bytes) {
+        let why = format!("want 1 to {MOST_BESIDE} bytes for each sector, not {bytes}");
+        return refused("Invalid integrity arguments", why);
+    }
+    if !(bytes..=MOST_TUPLE).contains(&tuple) {
+        let why = format!("the device has {tuple} bytes for each sector, and {bytes} are asked for");
+        return refused("Integrity profile tag size mismatch", why);
+    }
+    if spec.key_count() > 1 && spec.iv() == "random" {
+        return refused("Error creating IV", "one key only goes with stored IVs here".into());
+    }
+    Ok(())
 }
 
 fn assemble_all(
@@ -95,6 +140,20 @@ pub fn key_sizes(spec: &CipherSpec) -> Result<&'static [usize]> {
         return Ok(&[0, 16, 24, 32, 48, 64]);
     }
     Ok(Plan::new(spec)?.key_sizes())
+}
+
+/// What the specification keeps beside each sector, at its best.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not in this build.
+pub fn authentication(spec: &CipherSpec) -> Result<Authentication> {
+    let plan = Plan::new(spec)?;
+    let stored_iv = if plan.has_iv() && spec.iv() == "random" { plan.iv_width() } else { 0 };
+    let (tag, mac_key) = match &plan {
+        Plan::Authenticated(mode) => (mode.whole_tag(), mode.mac_key()),
+        _ => (0, 0),
+    };
+    Ok(Authentication { tag, stored_iv, mac_key })
 }
 
 /// What is weak about a key, in words for a warning.

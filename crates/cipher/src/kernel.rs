@@ -8,12 +8,19 @@
 //!        +-- xts, cbc, ecb            the algorithms, written once over `Vector`
 //!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, and what makes each sound
 //!        +-- schedule                 FIPS-197 key expansion, in place
+//!
+//!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
+//!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
 //! A library that is given one sector at a time pays the latency of its tweak and the filling and draining of the
 //! pipeline for each; here the tweaks of 32 sectors are encrypted together and sectors follow each other without a
 //! bubble.
 
+#[cfg(target_arch = "x86_64")]
+mod aegis;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/aegis_key.rs")]
+mod aegis_key;
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 #[cfg(target_arch = "x86_64")]
@@ -22,10 +29,12 @@ mod avx512;
 mod cbc;
 #[cfg(target_arch = "x86_64")]
 mod ecb;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/key.rs")]
 mod key;
 #[cfg(target_arch = "x86_64")]
 mod schedule;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sha256.rs")]
+mod sha256;
 #[cfg(target_arch = "x86_64")]
 mod table;
 #[cfg(target_arch = "x86_64")]
@@ -35,7 +44,9 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod xts;
 
+pub(crate) use aegis_key::AegisKey;
 pub(crate) use key::AesKey;
+pub(crate) use sha256::Sha256Lanes;
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,3 +62,18 @@ const LANES: usize = 32;
 /// Vectors in flight: the latency of an AES round times its throughput. Sixteen were slower.
 #[cfg(target_arch = "x86_64")]
 const IN_FLIGHT: usize = 8;
+
+/// Sectors of AEGIS-128, one by one.
+pub(crate) struct AegisRun<'a> {
+    pub(crate) ivs: &'a [[u8; 16]],
+    /// 24 bytes that are authenticated with each, and zeros.
+    pub(crate) heads: &'a [[u8; 32]],
+    /// Whole tags, to be written.
+    pub(crate) sums: &'a mut [[u8; 16]],
+}
+
+/// AEGIS's const0 and const1 (v1.1, 2.2): the Fibonacci numbers modulo 256.
+pub(crate) const AEGIS_CONSTANTS: [[u8; 16]; 2] = [
+    [0x00, 0x01, 0x01, 0x02, 0x03, 0x05, 0x08, 0x0d, 0x15, 0x22, 0x37, 0x59, 0x90, 0xe9, 0x79, 0x62],
+    [0xdb, 0x3d, 0x18, 0x55, 0x6d, 0xc2, 0x2f, 0xf1, 0x20, 0x11, 0x31, 0x42, 0x73, 0xb5, 0x28, 0xdd],
+];

@@ -17,23 +17,29 @@
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 
+mod aead;
 mod block;
 mod build;
 mod cpu;
 mod error;
+mod integrity;
 mod iv;
 mod kernel;
 mod key;
 mod locked;
+mod mac;
 mod mode;
 mod sector;
 mod spec;
 mod wipe;
 
-pub use build::{Blocks, BuildOptions, build, build_extents, build_with, key_sizes, weak_key};
+pub use build::{
+    Blocks, BuildOptions, authentication, build, build_extents, build_with, key_sizes, weak_key,
+};
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;
 pub use error::{Error, ErrorKind};
+pub use integrity::{Authentication, Integrity, IntegrityKind};
 pub use key::Key;
 pub use locked::{Locked, protect_process, when_not_locked};
 pub use sector::{BadSector, SectorCipher, SectorSize};

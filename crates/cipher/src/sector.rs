@@ -85,7 +85,8 @@ impl Run {
 /// whose tag size is not 0.
 ///
 /// # Panics
-/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors: the layer above has checked it.
+/// `encrypt` and `decrypt` panic when the data is not a whole number of sectors, or where tags are needed: the layer above has
+/// checked it.
 pub trait SectorCipher: Send + Sync {
     /// The size of one sector.
     fn sector_size(&self) -> SectorSize;
@@ -128,7 +129,8 @@ pub trait SectorCipher: Send + Sync {
         Ok(())
     }
 
-    /// Checks a run of sectors against their tags and decrypts them. Of sectors that fail nothing is decrypted.
+    /// Checks a run of sectors against their tags and decrypts them. Of a sector that fails nothing is decrypted; when one
+    /// fails, the others may be as they were, or decrypted, or wiped.
     ///
     /// # Errors
     /// The first sector that fails its check; also as [`SectorCipher::seal`].

@@ -62,8 +62,8 @@ impl CipherSpec {
         self.cipher() == "cipher_null"
     }
 
-    /// True for authenticated encryption, which needs room for a tag beside each sector. It is parsed and printed;
-    /// [`build`](crate::build) refuses it.
+    /// True for authenticated encryption, which needs room for a tag beside each sector:
+    /// [`BuildOptions::integrity`](crate::BuildOptions).
     pub fn is_authenticated(&self) -> bool {
         self.algorithm.is_authenticated()
     }
@@ -101,7 +101,21 @@ impl CipherSpec {
         add(matches!(iv, "lmk" | "tcw"), "lmk and tcw are for old loop-AES and TrueCrypt volumes");
         add(iv == "plain" && chain != "cbc", "plain repeats after 2 TiB");
         add(chain == "ctr" || chain.contains("chacha"), "writing a sector again uses its key stream again");
+        let nonces = ["gcm", "rfc4106", "rfc7539", "rfc7539esp", "rfc4309", "aegis128"];
+        add(
+            nonces.contains(&chain) && iv != "random",
+            "writing a sector again uses its nonce again: contents may show, and tags may be forged",
+        );
+        add(
+            matches!(chain, "gcm" | "rfc4106" | "rfc4309" | "rfc7539esp") && iv == "random",
+            "random nonces repeat after some 2^32 sectors written, sooner if they are short",
+        );
         weak
+    }
+
+    /// Whether it was written in the `capi:` form.
+    pub(crate) fn is_api_name(&self) -> bool {
+        self.capi
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {

@@ -88,8 +88,14 @@ fn cases() -> impl Strategy<Value = Case> {
             let key = Key::new(&random(key_bytes)).unwrap();
             let spec: CipherSpec = name.parse().unwrap();
             let build = |cpu| {
-                let options =
-                    BuildOptions { spec: &spec, key: &key, sector_size, iv_large_sectors, cpu: Some(cpu) };
+                let options = BuildOptions {
+                    spec: &spec,
+                    key: &key,
+                    sector_size,
+                    iv_large_sectors,
+                    integrity: None,
+                    cpu: Some(cpu),
+                };
                 (cpu, build_with(&options).unwrap())
             };
             let ciphers = CpuPath::ALL.into_iter().filter(|path| path.is_available()).map(build).collect();

@@ -67,7 +67,14 @@ impl Table<'_> {
         let bytes = usize::try_from(self.number("key_bytes")).unwrap();
         let key = Key::new(&stream("r3-golden-key", bytes)).unwrap();
         let spec: CipherSpec = self.text("cipher").parse()?;
-        build_with(&BuildOptions { spec: &spec, key: &key, sector_size, iv_large_sectors, cpu: Some(cpu) })
+        build_with(&BuildOptions {
+            spec: &spec,
+            key: &key,
+            sector_size,
+            iv_large_sectors,
+            integrity: None,
+            cpu: Some(cpu),
+        })
     }
 }
 
@@ -185,6 +192,7 @@ fn the_null_cipher_is_chained_as_the_kernel_chains_it() {
                 key: &key,
                 sector_size,
                 iv_large_sectors: false,
+                integrity: None,
                 cpu: None,
             })
         };
@@ -231,7 +239,14 @@ fn large_sectors_of_512_bytes_are_sectors_of_512_bytes() {
         let (parsed, key) = (spec.parse().unwrap(), Key::new(&stream("r3-golden-key", bytes)).unwrap());
         let [small, large] = [false, true].map(|iv_large_sectors| {
             let (spec, key, sector_size) = (&parsed, &key, SectorSize::S512);
-            let cipher = build_with(&BuildOptions { spec, key, sector_size, iv_large_sectors, cpu: None });
+            let cipher = build_with(&BuildOptions {
+                spec,
+                key,
+                sector_size,
+                iv_large_sectors,
+                integrity: None,
+                cpu: None,
+            });
             let mut data = plain.clone();
             cipher.unwrap().encrypt(77, (&mut data[..]).into());
             data

@@ -14,7 +14,7 @@ pub(crate) struct Layout {
     pub(crate) size: u64,
     /// Zeros below are zeros above everywhere.
     pub(crate) is_null: bool,
-    /// A cipher spreads each byte over all of its sector.
+    /// A cipher spreads each byte over all of its sector, or authenticates it as a whole.
     pub(crate) spreads: bool,
     /// By where each begins in the volume.
     pub(crate) lies: Vec<(u64, Lies)>,
@@ -23,7 +23,7 @@ pub(crate) struct Layout {
 /// Where a segment lies, and what its cipher allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lies {
-    Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool },
+    Stored { device: usize, lower: u64, sector: SectorSize, is_null: bool, is_local: bool, tags: usize },
     Zero,
     Error,
 }
@@ -37,6 +37,7 @@ impl Lies {
                 sector: cipher.sector_size(),
                 is_null: cipher.is_null(),
                 is_local: cipher.is_local(),
+                tags: cipher.tag_size(),
             },
             SegmentKind::Zero => Self::Zero,
             SegmentKind::Error => Self::Error,
@@ -49,8 +50,10 @@ impl Layout {
         let stored = || volume.segments().iter().filter_map(Segment::as_stored);
         Self {
             size: volume.size(),
-            is_null: stored().all(|s| s.cipher.is_null()),
-            spreads: stored().any(|s| !s.cipher.is_local()),
+            // Zeros below come with no tuples.
+            is_null: stored().all(|s| s.cipher.is_null() && s.cipher.tag_size() == 0),
+            // A sector of which a part is older does not fit its tuple.
+            spreads: stored().any(|s| !s.cipher.is_local() || s.cipher.tag_size() > 0),
             lies: volume.segments().iter().map(|s| (s.start, Lies::of(s))).collect(),
         }
     }
@@ -101,10 +104,7 @@ pub(crate) fn check<'d>(volume: &Volume, device: impl Fn(usize) -> Option<&'d dy
             return Err(Error::new(ErrorKind::Layout, context));
         };
         fits(stored.lower, len, device)?;
-        if stored.cipher.tag_size() > 0 {
-            let context = "the cipher keeps a tag for each sector, and there is no place for them";
-            return Err(Error::new(ErrorKind::Layout, context));
-        }
+        takes_tags(&*stored.cipher, device)?;
     }
     Ok(())
 }
@@ -126,4 +126,22 @@ fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// What a cipher keeps beside its sectors must be what the device keeps beside its blocks.
+fn takes_tags(cipher: &dyn SectorCipher, device: &dyn Device) -> Result<()> {
+    let (tags, sector, geometry) = (cipher.tag_size(), cipher.sector_size().bytes(), device.geometry());
+    let fits = geometry.tag_size as usize == tags && geometry.block as usize == sector;
+    if tags == 0 || fits {
+        return Ok(());
+    }
+    let there = match geometry.tag_size {
+        0 => "no place for it".into(),
+        bytes => format!("place for {bytes} bytes beside each block of {}", geometry.block),
+    };
+    let context = format!(
+        "the cipher keeps {tags} bytes beside each sector of {sector}, and {} has {there}",
+        device.name()
+    );
+    Err(Error::new(ErrorKind::Layout, context))
 }

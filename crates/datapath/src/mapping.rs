@@ -43,6 +43,8 @@ struct Shape {
     discards: bool,
     zoned: bool,
     memory_alignment: u32,
+    /// The most that is kept beside sectors: so many bytes beside so many.
+    tags: (u64, u64),
 }
 
 /// What a range of the volume is made of.
@@ -422,6 +424,17 @@ impl Mapping {
         offset.is_multiple_of(self.shape.memory_alignment.into())
     }
 
+    /// Room for what is kept beside so many bytes, whole sectors, wherever they are; 0 where nothing is.
+    pub(crate) fn tags_for(&self, len: u64) -> usize {
+        let (tags, sector) = self.shape.tags;
+        usize::try_from(len.saturating_mul(tags).div_ceil(sector)).unwrap_or(usize::MAX)
+    }
+
+    /// True when something is kept beside sectors, which are read and written with it.
+    pub fn has_tags(&self) -> bool {
+        self.shape.tags.0 > 0
+    }
+
     fn geometries(&self) -> impl Iterator<Item = Geometry> {
         self.devices.iter().map(|device| device.geometry())
     }
@@ -439,9 +452,13 @@ impl Shape {
             least: sector,
             preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
             read_only,
-            discards: volume.allow_discards() && geometries().all(|geometry| geometry.discard),
+            // What is discarded would not fit what is kept beside it.
+            discards: volume.allow_discards()
+                && geometries().all(|geometry| geometry.discard)
+                && most_tags(volume).0 == 0,
             zoned: geometries().any(|geometry| geometry.zones.is_some()),
             memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
+            tags: most_tags(volume),
         }
     }
 
@@ -450,6 +467,13 @@ impl Shape {
         let layout = Layout::of(volume);
         Layout { spreads: layout.spreads && !self.read_only, ..layout }
     }
+}
+
+/// The most bytes that a volume keeps beside its sectors, and beside how many: of the segment that has most to a byte.
+fn most_tags(volume: &Volume) -> (u64, u64) {
+    let stored = volume.segments().iter().filter_map(Segment::as_stored);
+    let each = stored.map(|s| (s.cipher.tag_size() as u64, s.cipher.sector_size().bytes() as u64));
+    each.max_by_key(|(tags, sector)| tags * 65536 / sector).filter(|(tags, _)| *tags > 0).unwrap_or((0, 1))
 }
 
 /// Where a volume ends whose last segment takes all of its device, as a block device would show it: whole sectors of 512 bytes.

@@ -31,8 +31,12 @@ impl Mover {
     ///
     /// # Errors
     /// `Busy` when requests that began before do not end within `limit`, while there is another mover, and while the volume is
-    /// suspended.
+    /// suspended. `Unsupported` for a volume that keeps something beside its sectors.
     pub fn new(mapping: Arc<Mapping>, limit: Duration) -> Result<Self> {
+        if mapping.has_tags() {
+            let context = "a volume that keeps tags beside its sectors is not rewritten in place";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
         mapping.control().mover_comes(limit)?;
         Ok(Self { mapping })
     }

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher};
+use underseal_device::{Channel, Now};
 use underseal_volume::{SegmentKind, Stored, Volume};
 
 use crate::slot::{Op, Slot, Stage};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind};
 
 /// Encrypted zeros are made and written in pieces of this many bytes.
 pub(crate) const ZEROS: u64 = 1 << 20;
@@ -36,16 +37,37 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
     /// Where it begins in the request's memory.
     from: usize,
+    /// How many bytes of tuples its sectors have beside them; 0: none.
+    pub(crate) tags: usize,
+}
+
+/// A sector that the cipher refuses: where it begins in the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) u64);
+
+impl From<Refused> for Error {
+    fn from(Refused(at): Refused) -> Self {
+        Self::new(ErrorKind::Integrity, format!("the sector at byte {at} is not as it was written"))
+    }
 }
 
 impl Piece {
     /// Before the first one.
-    pub(crate) const NONE: Self =
-        Self { place: Place::Zero, segment: 0, device: 0, lower: 0, sector: 0, at: 0, len: 0, from: 0 };
+    pub(crate) const NONE: Self = Self {
+        place: Place::Zero,
+        segment: 0,
+        device: 0,
+        lower: 0,
+        sector: 0,
+        at: 0,
+        len: 0,
+        from: 0,
+        tags: 0,
+    };
 
     /// The next piece of a request. None: the volume ends before it.
     pub(crate) fn next_of(slot: &Slot, volume: &Volume) -> Option<Self> {
-        match slot.op {
+        let piece = match slot.op {
             // The memory holds one piece at a time; there was less of it when others had the rest.
             Op::WriteZeros => {
                 let most = match &slot.stage {
@@ -55,7 +77,16 @@ impl Piece {
                 Self::find(volume, slot.at, slot.end.min(slot.at + most), slot.at)
             }
             _ => Self::find(volume, slot.at, slot.end.min(slot.at.saturating_add(slot.most)), slot.start),
-        }
+        };
+        piece.map(|piece| if slot.tags.is_some() { piece.with_tags(volume) } else { piece })
+    }
+
+    /// The same of a volume that may keep tuples there.
+    pub(crate) fn with_tags(self, volume: &Volume) -> Self {
+        let tags = |stored: &Stored| {
+            self.range().len() / stored.cipher.sector_size().bytes() * stored.cipher.tag_size()
+        };
+        Self { tags: volume.segments()[self.segment].as_stored().map_or(0, tags), ..self }
     }
 
     /// The piece from `at` to `end` or the segment's end; the memory's first byte is the volume's byte `base`.
@@ -95,31 +126,69 @@ impl Piece {
         self.sector.wrapping_add((place - self.from) as u64 >> 9)
     }
 
-    /// Encrypts a part of the request's memory that belongs to the piece.
-    pub(crate) fn encrypt(&self, volume: &Volume, memory: &mut [u8], range: Range<usize>) -> Result<()> {
-        let (cipher, first) = (self.cipher(volume)?, self.sector(range.start));
-        let sealed = cipher.seal(first, InOutBuf::from(&mut memory[range.clone()]), &mut []);
-        sealed.map_err(|bad| self.broken(volume, range.start, bad))
+    /// Reads it, with its tuples if it has some, as far as that goes at once.
+    pub(crate) fn read_now(&self, channel: &mut dyn Channel, memory: &mut [u8], tags: &mut [u8]) -> Now {
+        let bytes = &mut memory[self.range()];
+        match self.tags {
+            0 => channel.read_now(self.lower, bytes),
+            len => channel.read_tagged_now(self.lower, bytes, &mut tags[..len]),
+        }
     }
 
-    /// Decrypts a part of the request's memory that belongs to the piece.
-    pub(crate) fn decrypt(&self, volume: &Volume, memory: &mut [u8], range: Range<usize>) -> Result<()> {
-        let (cipher, first) = (self.cipher(volume)?, self.sector(range.start));
-        let opened = cipher.open(first, InOutBuf::from(&mut memory[range.clone()]), &[]);
-        opened.map_err(|bad| self.broken(volume, range.start, bad))
+    /// Writes it, as [`read_now`](Self::read_now).
+    pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Now {
+        let bytes = &memory[self.range()];
+        match self.tags {
+            0 => channel.write_now(self.lower, bytes),
+            len => channel.write_tagged_now(self.lower, bytes, &tags[..len]),
+        }
     }
 
-    /// Only what is stored has one.
-    fn cipher<'v>(&self, volume: &'v Volume) -> Result<&'v dyn SectorCipher> {
-        volume.segments()[self.segment].as_stored().map(|stored| &*stored.cipher).ok_or_else(|| self.error())
+    /// Encrypts it in the request's memory, and makes its tuples.
+    pub(crate) fn encrypt(&self, volume: &Volume, memory: &mut [u8], tags: &mut [u8]) -> Result<(), Refused> {
+        self.seal(volume, memory, self.range(), &mut tags[..self.tags])
+    }
+
+    /// Decrypts it in the request's memory, if its tuples fit.
+    pub(crate) fn decrypt(&self, volume: &Volume, memory: &mut [u8], tags: &[u8]) -> Result<(), Refused> {
+        self.open(volume, memory, self.range(), &tags[..self.tags])
+    }
+
+    /// Encrypts a part of a piece without tuples, or with those of that part.
+    pub(crate) fn seal(
+        &self,
+        volume: &Volume,
+        memory: &mut [u8],
+        range: Range<usize>,
+        tags: &mut [u8],
+    ) -> Result<(), Refused> {
+        let Some(cipher) = self.cipher(volume) else { return Err(Refused(self.at)) };
+        let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
+        cipher.seal(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
+    }
+
+    /// Decrypts one, as [`seal`](Self::seal).
+    pub(crate) fn open(
+        &self,
+        volume: &Volume,
+        memory: &mut [u8],
+        range: Range<usize>,
+        tags: &[u8],
+    ) -> Result<(), Refused> {
+        let Some(cipher) = self.cipher(volume) else { return Err(Refused(self.at)) };
+        let (first, data) = (self.sector(range.start), InOutBuf::from(&mut memory[range.clone()]));
+        cipher.open(first, data, tags).map_err(|bad| self.refused(volume, range.start, bad))
+    }
+
+    /// Only what is stored has one, and nothing else is encrypted.
+    fn cipher<'v>(&self, volume: &'v Volume) -> Option<&'v dyn SectorCipher> {
+        volume.segments()[self.segment].as_stored().map(|stored| &*stored.cipher)
     }
 
     /// The cipher refuses a sector of those from `place` in the request's memory on.
-    fn broken(&self, volume: &Volume, place: usize, bad: BadSector) -> Error {
+    fn refused(&self, volume: &Volume, place: usize, bad: BadSector) -> Refused {
         let size = volume.segments()[self.segment].sector_size().bytes();
-        let at = self.at + (place - self.from + bad.0 * size) as u64;
-        let context = format!("the sector at byte {at} is not as it was written");
-        Error::new(ErrorKind::Integrity, context)
+        Refused(self.at + (place - self.from + bad.0 * size) as u64)
     }
 
     /// Whether its bytes are stored as they are.

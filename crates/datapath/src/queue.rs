@@ -137,7 +137,8 @@ impl Queue {
         // whole sectors need room too, however short requests are.
         let edges = if mapping.modifies() { 2 * mapping.sector() as usize } else { 0 };
         let longest = options.max_request.max(ZEROS.try_into().unwrap_or(usize::MAX)).saturating_add(edges);
-        let arena = || Arena::new(longest.saturating_mul(2)).map_err(lower);
+        let tags = mapping.tags_for(longest as u64);
+        let arena = || Arena::new(longest.saturating_add(tags).saturating_mul(2)).map_err(lower);
         let for_jobs = mapping.engine().map(|_| arena()).transpose()?;
         let arena = arena()?;
         let no_bell =
@@ -228,15 +229,21 @@ impl Queue {
         let range = offset..offset + data.len() as u64;
         let straight = !durable && self.writes_straight(&range);
         if let Some(lock) = straight.then(|| self.lock_now(&range, false)).flatten() {
-            let (at, result) = self.write_now(range.clone(), data);
-            if at == range.end || result.is_err() {
+            let Ok(mut tags) = self.tags(data.len() as u64) else {
                 self.unlock_now(range, false, lock);
                 self.arena.free(buffer);
+                return Err(Full);
+            };
+            let tuples = tags.as_deref_mut().unwrap_or_default();
+            let (at, result) = self.write_now(range.clone(), data, tuples);
+            if at == range.end || result.is_err() {
+                self.unlock_now(range, false, lock);
+                tags.into_iter().chain([buffer]).for_each(|memory| self.arena.free(memory));
                 self.ready.push_back(Completion { tag, result, buffer: None });
                 return Ok(());
             }
             buffer.copy_from_slice(data);
-            self.write_rest(tag, range, at, buffer, lock);
+            self.write_rest(tag, range, at, (buffer, tags), lock);
         } else {
             buffer.copy_from_slice(data);
             match self.slot(tag, Request::Write { offset, data: buffer, durable }) {
@@ -272,7 +279,12 @@ impl Queue {
             && self.reads_straight(&range)
             && let Some(lock) = self.lock_now(&range, true)
         {
-            let read = self.read_now(range.clone(), data);
+            let tags = self.tags(len as u64);
+            let read = tags.ok().and_then(|mut tags| {
+                let read = self.read_now(range.clone(), data, tags.as_deref_mut().unwrap_or_default());
+                tags.into_iter().for_each(|memory| self.arena.free(memory));
+                read
+            });
             self.unlock_now(range, true, lock);
             if let Some(result) = read {
                 self.ready.push_back(Completion { tag, result, buffer: None });

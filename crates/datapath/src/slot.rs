@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use underseal_device::Buffer;
 
-use crate::piece::Piece;
+use crate::piece::{Piece, Refused};
 use crate::{Dispatch, Error, WriteOrder};
 
 /// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
@@ -32,6 +32,8 @@ pub(crate) struct Slot {
     pub(crate) device: usize,
     /// Memory for the sectors that it covers in part: the first and the last. In a part: the caller's bytes.
     pub(crate) spare: [Option<Buffer>; 2],
+    /// Memory for tuples, where the volume keeps some: those of its piece are at the front. Whoever has the piece has it.
+    pub(crate) tags: Option<Buffer>,
     /// Who does its crypto.
     pub(crate) dispatch: Dispatch,
     pub(crate) order: WriteOrder,
@@ -61,7 +63,7 @@ pub(crate) enum Stage {
     /// A worker has it.
     Worker,
     /// The accelerator has copies: the next one begins at `next`, and so many are out.
-    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<Error> },
+    Engine { buffer: Buffer, next: usize, out: u32, failed: Option<Refused> },
     /// Ciphertext waits for its turn to go down.
     Encrypted(Buffer),
     /// Zeros wait for their turn to be made and go down.
@@ -125,6 +127,7 @@ impl Slot {
             piece: Piece::NONE,
             device: 0,
             spare: [None, None],
+            tags: None,
             dispatch: Dispatch::Inline,
             order: WriteOrder::AsReady,
             lock: Lock::None,

@@ -10,6 +10,7 @@ pub(crate) use histogram::nanos;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use histogram::add;
@@ -35,7 +36,14 @@ pub struct Stats {
     pub stages: Stages,
     /// Where the crypto was done, in requests or pieces of them.
     pub dispatched: Dispatched,
+    /// Reads, or pieces of them, that found a sector not as it was written.
+    pub mismatches: u64,
+    /// Where the first of those sectors begin, in bytes of the volume: up to [`MISMATCHES`].
+    pub mismatched: Vec<u64>,
 }
+
+/// So many sectors that were not as they were written are kept in mind.
+pub const MISMATCHES: usize = 16;
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,6 +115,7 @@ pub(crate) struct QueueStats {
     pub(crate) lower: LiveHistogram,
     pub(crate) reply: LiveHistogram,
     pub(crate) total: LiveHistogram,
+    pub(crate) mismatches: Mismatches,
     inline: AtomicU64,
     workers: AtomicU64,
     taken_back: AtomicU64,
@@ -129,6 +138,31 @@ pub(crate) struct Counters {
     requests: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
+}
+
+/// Sectors that were not as they were written.
+#[derive(Default)]
+pub(crate) struct Mismatches {
+    count: AtomicU64,
+    first: Mutex<Vec<u64>>,
+}
+
+impl Mismatches {
+    /// One more, which begins there.
+    pub(crate) fn add(&self, at: u64) {
+        add(&self.count, 1);
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.len() < MISMATCHES && !first.contains(&at) {
+            first.push(at);
+        }
+    }
+
+    fn add_to(&self, sum: &mut Stats) {
+        sum.mismatches += self.count.load(Relaxed);
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = first.iter().filter(|at| !sum.mismatched.contains(at)).copied().collect::<Vec<_>>();
+        sum.mismatched.extend(new.into_iter().take(MISMATCHES.saturating_sub(sum.mismatched.len())));
+    }
 }
 
 impl Counters {
@@ -167,6 +201,7 @@ impl QueueStats {
             lower: LiveHistogram::new(),
             reply: LiveHistogram::new(),
             total: LiveHistogram::new(),
+            mismatches: Mismatches::default(),
             inline: zero(),
             workers: zero(),
             taken_back: zero(),
@@ -198,6 +233,7 @@ impl QueueStats {
         self.lower.add_to(lower);
         self.reply.add_to(reply);
         self.total.add_to(total);
+        self.mismatches.add_to(sum);
         let to = &mut sum.dispatched;
         to.inline += self.inline.load(Relaxed);
         to.workers += self.workers.load(Relaxed);

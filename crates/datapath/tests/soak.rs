@@ -29,6 +29,11 @@ fn volumes_are_disks_whatever_changes_and_fails() {
 }
 
 #[test]
+fn volumes_with_tags_are_disks() {
+    play(12, |setup| setup.tags > 0);
+}
+
+#[test]
 fn volumes_are_disks_while_they_are_reencrypted() {
     play(12, |setup| setup.rewrites);
 }

@@ -7,6 +7,7 @@
 //!     zoned      fails what is not written in sequence
 //!     fault/     fails as rules say; forgets what was not flushed when its power is cut
 //!     recorder   writes down requests and their order
+//!     tagged     keeps a tuple beside each block
 //!
 //!   an accelerator of the data path:
 //!     dma        takes the time of a DMA engine; fails, stalls and loses jobs as it is told to
@@ -17,6 +18,7 @@ mod fault;
 mod model;
 mod recorder;
 mod stripe;
+mod tagged;
 mod zoned;
 
 pub use dma::{DmaFaults, DmaModel, DmaSpec};
@@ -24,4 +26,5 @@ pub use fault::{Fault, FaultControl, FaultDevice, Rule};
 pub use model::{Counters, Flash, Medium, ModelDevice, Profile, Rotating, Scheduler};
 pub use recorder::{Record, RecorderDevice};
 pub use stripe::StripeDevice;
+pub use tagged::TaggedDevice;
 pub use zoned::ZonedDevice;

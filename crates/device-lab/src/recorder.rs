@@ -170,8 +170,18 @@ impl Channel for RecorderChannel {
         self.now(Kind::Write, offset, data.len(), answer)
     }
 
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+        let answer = self.inner.read_tagged_now(offset, data, tags);
+        self.now(Kind::Read, offset, data.len(), answer)
+    }
+
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+        let answer = self.inner.write_tagged_now(offset, data, tags);
+        self.now(Kind::Write, offset, data.len(), answer)
+    }
+
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let durable = matches!(io, Io::Write { durable: true, .. });
+        let durable = io.is_durable();
         self.places[slot as usize] = self.shared.begin(self.number, io.kind(), io.extent(), durable);
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.
         let started = self.inner.start(ring, slot, io);

@@ -61,6 +61,7 @@ impl StripeDevice {
             read_only: geometries.iter().any(|g| g.read_only),
             discard: geometries.iter().all(|g| g.discard),
             zones: None,
+            tag_size: 0,
         };
         let names: Vec<_> = members.iter().map(|m| m.name()).collect();
         let name = format!("stripe({})", names.join(", "));
@@ -220,8 +221,12 @@ impl Flight {
         self.pieces.clear();
         (self.next, self.error) = (0, None);
         let (job, memory) = match io {
-            Io::Read { buffer, range, .. } => (Job::Read, Some((buffer, range))),
-            Io::Write { buffer, range, durable, .. } => (Job::Write { durable }, Some((buffer, range))),
+            Io::Read { buffer, range, .. } | Io::ReadTagged { buffer, range, .. } => {
+                (Job::Read, Some((buffer, range)))
+            }
+            Io::Write { buffer, range, durable, .. } | Io::WriteTagged { buffer, range, durable, .. } => {
+                (Job::Write { durable }, Some((buffer, range)))
+            }
             Io::Flush => (Job::Flush, None),
             Io::Discard { .. } => (Job::Discard, None),
             Io::Zero { punch, .. } => (Job::Zero { punch }, None),
@@ -261,7 +266,7 @@ impl Flight {
             }
         }
         let result = self.error.take().map_or(Ok(()), Err);
-        Finished { slot, buffer, result }
+        Finished { slot, buffer, tags: None, result }
     }
 
     fn piece_over(&mut self, piece: usize, done: Finished) {
@@ -340,6 +345,10 @@ impl Channel for StripeChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let io = match io.without_tags(slot) {
+            Ok(io) => io,
+            Err(refused) => return Started::Finished(refused),
+        };
         self.flights[slot as usize].begin(self.layout, io);
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)
     }

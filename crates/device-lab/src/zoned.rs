@@ -236,11 +236,11 @@ impl Channel for ZonedChannel {
             && self.state.whole(offset, len).is_none()
         {
             // A part of a zone stays written.
-            return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
+            return Started::Finished(Finished::bare(slot, Ok(())));
         }
         let Ok(change) = self.admit(&mut io) else {
             let result = Err(violation(kind, offset));
-            return Started::Finished(Finished { slot, buffer: io.into_buffer(), result });
+            return Started::Finished(Finished::of(slot, io, result));
         };
         self.changes[slot as usize] = change;
         // Nothing is added to what the channel below has in flight, so its tokens pass as they are.

@@ -13,6 +13,8 @@ pub struct Blocking {
     ring: Ring,
     arena: Arena,
     over: Vec<Finished>,
+    /// The device's block.
+    block: usize,
 }
 
 impl Blocking {
@@ -26,6 +28,7 @@ impl Blocking {
             ring: Ring::new(8)?,
             arena: Arena::new(MOST)?,
             over: Vec::new(),
+            block: device.geometry().block as usize,
         })
     }
 
@@ -63,6 +66,55 @@ impl Blocking {
         Ok(())
     }
 
+    /// Reads blocks and their tuples, as many as fit together into a request's memory at a time.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Result<()> {
+        let (run, of_run) = self.tagged_run(data.len(), tuples.len());
+        let parts = data.chunks_mut(run).zip(tuples.chunks_mut(of_run));
+        for (at, (part, of_part)) in (offset..).step_by(run).zip(parts) {
+            let (buffer, tags) = (self.buffer(part.len())?, self.buffer(of_part.len())?);
+            let io = Io::ReadTagged { offset: at, buffer, range: 0..part.len(), tags };
+            let Finished { buffer, tags, result, .. } = self.run_to_end(io)?;
+            for (buffer, to) in [(buffer, part), (tags, of_part)] {
+                let Some(buffer) = buffer else { continue };
+                to.copy_from_slice(&buffer[..to.len()]);
+                self.arena.free(buffer);
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks with their tuples; `durable`: they are on stable storage when this returns.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8], durable: bool) -> Result<()> {
+        let (run, of_run) = self.tagged_run(data.len(), tuples.len());
+        for (at, (part, of_part)) in (offset..).step_by(run).zip(data.chunks(run).zip(tuples.chunks(of_run)))
+        {
+            let (mut buffer, mut tags) = (self.buffer(part.len())?, self.buffer(of_part.len())?);
+            buffer.copy_from_slice(part);
+            tags.copy_from_slice(of_part);
+            let io = Io::WriteTagged { offset: at, buffer, range: 0..part.len(), tags, durable };
+            let Finished { buffer, tags, result, .. } = self.run_to_end(io)?;
+            [buffer, tags].into_iter().flatten().for_each(|buffer| self.arena.free(buffer));
+            result?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes go together, and how many of tuples with them: whole blocks.
+    fn tagged_run(&self, len: usize, tuples: usize) -> (usize, usize) {
+        const RUN: usize = MOST / 4;
+        let blocks = (len / self.block).max(1);
+        let (tuple, most) = ((tuples / blocks).max(1), (RUN / self.block).max(1));
+        let n = most.min((RUN / tuple).max(1));
+        (n * self.block, n * tuple)
+    }
+
     /// Everything written before is on stable storage when this returns.
     ///
     /// # Errors
@@ -95,14 +147,21 @@ impl Blocking {
     }
 
     fn run(&mut self, io: Io) -> (Option<crate::Buffer>, Result<()>) {
+        match self.run_to_end(io) {
+            Ok(Finished { buffer, result, .. }) => (buffer, result),
+            Err(e) => (None, Err(e)),
+        }
+    }
+
+    /// The request when it is over. An error: it cannot be waited for, and its memory stays with the channel.
+    fn run_to_end(&mut self, io: Io) -> Result<Finished> {
         let mut started = self.channel.start(&mut self.ring, 0, io);
         loop {
-            if let Started::Finished(Finished { buffer, result, .. }) = started {
-                return (buffer, result);
+            if let Started::Finished(done) = started {
+                return Ok(done);
             }
             if let Err(e) = self.ring.wait() {
-                // The request's memory stays with the channel.
-                return (None, Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e)));
+                return Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e));
             }
             while let Some(Completion { token, result }) = self.ring.next_completion() {
                 if token.as_channel().is_some() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Buffer, Error, Geometry, Result, Ring, Token, Zone, ZoneAction, ZoneLimits};
+use crate::{Buffer, Error, Geometry, Kind, Result, Ring, Token, Zone, ZoneAction, ZoneLimits};
 
 /// A lower device: opened once, gives every queue a channel of its own.
 pub trait Device: Send + Sync {
@@ -94,6 +94,10 @@ pub enum Io {
     Read { offset: u64, buffer: Buffer, range: Range<usize> },
     /// Write `range` of the buffer to `offset`; `durable`: it is on stable storage when it finishes.
     Write { offset: u64, buffer: Buffer, range: Range<usize>, durable: bool },
+    /// As `Read`, and fill the front of `tags` with the tuples of these blocks, one after the other.
+    ReadTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer },
+    /// As `Write`, with the tuples of these blocks at the front of `tags`.
+    WriteTagged { offset: u64, buffer: Buffer, range: Range<usize>, tags: Buffer, durable: bool },
     /// Everything written before is on stable storage when this finishes.
     Flush,
     /// The bytes need not be kept.
@@ -111,8 +115,23 @@ pub struct Finished {
     pub slot: u32,
     /// Its memory, when it had any.
     pub buffer: Option<Buffer>,
+    /// Its memory for tuples, when it had any.
+    pub tags: Option<Buffer>,
     /// How it ended.
     pub result: Result<()>,
+}
+
+impl Finished {
+    /// A request without memory.
+    pub fn bare(slot: u32, result: Result<()>) -> Self {
+        Self { slot, buffer: None, tags: None, result }
+    }
+
+    /// A request that is over as it was given, with what it has.
+    pub fn of(slot: u32, io: Io, result: Result<()>) -> Self {
+        let (buffer, tags) = io.into_memory();
+        Self { slot, buffer, tags, result }
+    }
 }
 
 /// What became of a request that was started.
@@ -130,12 +149,28 @@ pub enum Started {
 /// Offsets and lengths are multiples of the geometry's block and lie within the device. `slot` is below the channel's
 /// depth and no other request in flight has it. Completions that the ring gives for [`Token::lower`] go to `finish`, those for
 /// [`Token::channel`] to `woken`.
+///
+/// Requests with tuples go to devices that keep some ([`Geometry::tag_size`]). They move as a whole: what could not be moved at
+/// once ([`Now::Blocked`], of no bytes) is started anew. No two of them are under way for one block if one of them writes: whoever
+/// asks sees to that.
 pub trait Channel: Send {
     /// Reads without waiting. Memory need not be aligned.
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now;
 
     /// Writes without waiting. Memory need not be aligned. What is done is not yet durable.
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Now;
+
+    /// Reads blocks and their tuples without waiting: all of them, or none. `tags` has as many bytes as they have.
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+        let _ = (data, tags);
+        Now::Failed(Kind::Read.untagged(offset))
+    }
+
+    /// Writes blocks and their tuples without waiting, as [`read_tagged_now`](Channel::read_tagged_now).
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+        let _ = (data, tags);
+        Now::Failed(Kind::Write.untagged(offset))
+    }
 
     /// Starts a request that may wait.
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started;

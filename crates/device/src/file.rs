@@ -104,6 +104,7 @@ impl FileDevice {
             read_only: options.read_only,
             discard: !kind.is_block_device() || discards(&file),
             zones,
+            tag_size: 0,
         };
         let discard_unit = match kind.is_block_device() {
             true => Some(ioctl_blksszget(&file).map_err(|e| cannot(e.into()))?.max(512)),

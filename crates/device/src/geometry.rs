@@ -18,6 +18,15 @@ pub struct Geometry {
     pub discard: bool,
     /// Zones that must be written in sequence, if it has them and tells.
     pub zones: Option<Zones>,
+    /// It keeps so many bytes beside each block, which come and go with it: its tuple. 0: it keeps none.
+    pub tag_size: u32,
+}
+
+impl Geometry {
+    /// How many bytes of tuples belong to so many bytes, whole blocks.
+    pub fn tags_of(&self, len: usize) -> usize {
+        (len / (self.block as usize).max(1)).saturating_mul(self.tag_size as usize)
+    }
 }
 
 /// The zones of a device that does not allow writing everywhere (host-managed SMR, ZNS).

@@ -146,11 +146,19 @@ impl<C: Channel> Channel for Sticky<C> {
         self.inner.write_now(offset, data)
     }
 
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+        self.inner.read_tagged_now(offset, data, tags)
+    }
+
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+        self.inner.write_tagged_now(offset, data, tags)
+    }
+
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
         if let Io::Flush = io {
             let result = self.losses.check();
             if result.is_err() {
-                return Started::Finished(Finished { slot, buffer: None, result });
+                return Started::Finished(Finished::bare(slot, result));
             }
             self.flushes.push(slot);
         }
@@ -216,7 +224,7 @@ mod tests {
         }
 
         fn woken(&mut self, _: &mut Ring, _: Token, _: i32, over: &mut Vec<Finished>) {
-            over.extend(self.1.drain(..).map(|slot| Finished { slot, buffer: None, result: Ok(()) }));
+            over.extend(self.1.drain(..).map(|slot| Finished::bare(slot, Ok(()))));
         }
     }
 

@@ -150,6 +150,7 @@ impl NbdDevice {
             read_only,
             discard: has(TransmissionFlags::SEND_TRIM),
             zones: None,
+            tag_size: 0,
         };
         let several = has(TransmissionFlags::CAN_MULTI_CONN);
         let spare = Mutex::new(Some(Connected::new(socket, &export)));

@@ -33,6 +33,7 @@ impl Device for RamDevice {
             read_only: false,
             discard: true,
             zones: None,
+            tag_size: 0,
         }
     }
 
@@ -114,6 +115,10 @@ impl Channel for RamChannel {
     }
 
     fn start(&mut self, _ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let io = match io.without_tags(slot) {
+            Ok(io) => io,
+            Err(refused) => return Started::Finished(refused),
+        };
         let buffer = match io {
             Io::Read { offset, mut buffer, range } => {
                 self.read_now(offset, &mut buffer[range]);
@@ -127,9 +132,9 @@ impl Channel for RamChannel {
                 self.clear(offset, len);
                 None
             }
-            Io::Flush | Io::Prefetch { .. } => None,
+            io => io.into_buffer(),
         };
-        Started::Finished(Finished { slot, buffer, result: Ok(()) })
+        Started::Finished(Finished { slot, buffer, tags: None, result: Ok(()) })
     }
 
     fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::{Buffer, Error, ErrorKind, Io};
+use crate::{Buffer, Error, ErrorKind, Finished, Io};
 
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,14 +34,19 @@ impl Kind {
         };
         Error::new(kind, format!("{what} at byte {offset}: {why}")).with_source(errno)
     }
+
+    /// The error of one with tuples where none are kept.
+    pub(crate) fn untagged(self, offset: u64) -> Error {
+        self.failed(offset, "the device keeps no tags beside its blocks", Errno::OPNOTSUPP)
+    }
 }
 
 impl Io {
     /// What it does.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Read { .. } => Kind::Read,
-            Self::Write { .. } => Kind::Write,
+            Self::Read { .. } | Self::ReadTagged { .. } => Kind::Read,
+            Self::Write { .. } | Self::WriteTagged { .. } => Kind::Write,
             Self::Flush => Kind::Flush,
             Self::Discard { .. } => Kind::Discard,
             Self::Zero { .. } => Kind::Zero,
@@ -52,9 +57,10 @@ impl Io {
     /// The offset and the length of what it does it to; nothing for a flush.
     pub fn extent(&self) -> (u64, u64) {
         match self {
-            Self::Read { offset, range, .. } | Self::Write { offset, range, .. } => {
-                (*offset, range.len() as u64)
-            }
+            Self::Read { offset, range, .. }
+            | Self::Write { offset, range, .. }
+            | Self::ReadTagged { offset, range, .. }
+            | Self::WriteTagged { offset, range, .. } => (*offset, range.len() as u64),
             Self::Flush => (0, 0),
             Self::Discard { offset, len }
             | Self::Zero { offset, len, .. }
@@ -62,19 +68,49 @@ impl Io {
         }
     }
 
+    /// It has to be on stable storage when it is over.
+    pub fn is_durable(&self) -> bool {
+        matches!(self, Self::Write { durable: true, .. } | Self::WriteTagged { durable: true, .. })
+    }
+
     /// How many bytes a read or write moves.
     pub(crate) fn moves(&self) -> Option<usize> {
         match self {
-            Self::Read { range, .. } | Self::Write { range, .. } => Some(range.len()),
+            Self::Read { range, .. }
+            | Self::Write { range, .. }
+            | Self::ReadTagged { range, .. }
+            | Self::WriteTagged { range, .. } => Some(range.len()),
             _ => None,
+        }
+    }
+
+    /// The request, for a device that keeps no tuples.
+    ///
+    /// # Errors
+    /// One with tuples is over.
+    pub fn without_tags(self, slot: u32) -> Result<Self, Finished> {
+        match self {
+            Self::ReadTagged { offset, .. } | Self::WriteTagged { offset, .. } => {
+                let error = self.kind().untagged(offset);
+                Err(Finished::of(slot, self, Err(error)))
+            }
+            io => Ok(io),
         }
     }
 
     /// Its memory, when it has any.
     pub fn into_buffer(self) -> Option<Buffer> {
+        self.into_memory().0
+    }
+
+    /// Its memory for bytes, and that for tuples.
+    pub fn into_memory(self) -> (Option<Buffer>, Option<Buffer>) {
         match self {
-            Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
-            _ => None,
+            Self::Read { buffer, .. } | Self::Write { buffer, .. } => (Some(buffer), None),
+            Self::ReadTagged { buffer, tags, .. } | Self::WriteTagged { buffer, tags, .. } => {
+                (Some(buffer), Some(tags))
+            }
+            _ => (None, None),
         }
     }
 }

@@ -115,7 +115,7 @@ impl Bare {
     }
 
     fn start(&mut self, tag: u32, io: Io) {
-        if let Started::Finished(Finished { slot, buffer, result }) =
+        if let Started::Finished(Finished { slot, buffer, result, .. }) =
             self.channel.start(&mut self.ring, tag, io)
         {
             self.done(slot, result, buffer);
@@ -130,7 +130,7 @@ impl Bare {
                 self.over.extend(self.channel.finish(&mut self.ring, token, result));
             }
         }
-        while let Some(Finished { slot, buffer, result }) = self.over.pop() {
+        while let Some(Finished { slot, buffer, result, .. }) = self.over.pop() {
             self.done(slot, result, buffer);
         }
     }

@@ -49,9 +49,9 @@ pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
 };
-pub(crate) use transfer::{ReadArgs, WriteArgs};
+pub(crate) use transfer::{CheckArgs, OnError, ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{HeaderPathArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderPathArgs, IntegrityArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 
@@ -78,6 +78,7 @@ pub(crate) enum Command {
     Header(HeaderArgs),
     Keyslot(KeyslotArgs),
     Reencrypt(Box<ReencryptArgs>),
+    Check(CheckArgs),
     Read(ReadArgs),
     Write(WriteArgs),
     Table(TableArgs),

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod check;
 mod completions;
 mod control;
 mod ecryptfs;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Header(args) => header::run(&args, quiet),
         Command::Keyslot(args) => keyslot::run(&args.what, quiet),
         Command::Reencrypt(args) => reencrypt::run(&args, quiet),
+        Command::Check(args) => check::run(&args, quiet),
         Command::Read(args) => read::run(&args, quiet),
         Command::Write(args) => write::run(&args, quiet),
         Command::Table(args) => table::run(&args, quiet),

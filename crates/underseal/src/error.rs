@@ -12,6 +12,7 @@ use underseal_device as device;
 use underseal_ecryptfs as ecryptfs;
 use underseal_error::with_causes;
 use underseal_export as export;
+use underseal_integrity as integrity;
 use underseal_tokens as tokens;
 use underseal_volume as volume;
 
@@ -211,6 +212,27 @@ impl From<datapath::Error> for Error {
             Kind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
             Kind::NoKey => (Exit::NoKey, ""),
             Kind::Layout => (Exit::BadHeader, "compare the image's size with the original's"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
+
+impl From<integrity::Error> for Error {
+    fn from(error: integrity::Error) -> Self {
+        use integrity::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NoSuperblock | Kind::BadSuperblock | Kind::TooSmall => (
+                Exit::BadHeader,
+                "compare the image with the original: is its integrity layer damaged, or cut short?",
+            ),
+            Kind::BadJournal | Kind::Integrity => {
+                (Exit::BadHeader, "--integrity-recovery-mode reads what is in its place, without the journal")
+            }
+            Kind::BadOption => (Exit::Usage, ""),
+            Kind::BadKey => (Exit::NoKey, ""),
+            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };
         Self::of(exit, &error, remedy)

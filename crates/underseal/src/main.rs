@@ -6,6 +6,7 @@
 //!   commands/    format  open  info  read  write  table  token
 //!     |             |      |           |               control/  list  status  policy  suspend  message  close  top
 //!     |          passphrase/  from a file, a descriptor, a key file or the terminal, straight into locked memory
+//!     |          integrity    what lies between an authenticated volume and its image
 //!     |          tokens       what hardware, servers and the kernel keep: asked before anybody is
 //!     |          volume       image and key -> a mapping that is ready for requests
 //!     |          daemon, pid_file, logging      what runs in the background
@@ -21,6 +22,7 @@ mod daemon;
 mod error;
 mod exit;
 mod front;
+mod integrity;
 mod logging;
 mod lower;
 mod manner;

@@ -5,12 +5,12 @@ mod write;
 
 use std::sync::Arc;
 
-use underseal_datapath::{Buffer, Mapping, Queue, QueueOptions, Request};
+use underseal_datapath::{Buffer, Completion, Mapping, Queue, QueueOptions, Request};
 
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-pub(crate) use read::read;
+pub(crate) use read::{read, salvage};
 pub(crate) use write::write;
 
 /// Bytes a request. Requests begin at its multiples, but for the first.
@@ -35,12 +35,18 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("no chunk is longer than memory")
 }
 
-/// Waits for a completion and takes it.
+/// Waits for a request that ends well.
 fn wait(queue: &mut Queue) -> Result<(u64, Option<Buffer>)> {
+    let completion = wait_for_any(queue)?;
+    completion.result?;
+    Ok((completion.tag, completion.buffer))
+}
+
+/// Waits for a completion and takes it.
+fn wait_for_any(queue: &mut Queue) -> Result<Completion> {
     loop {
         if let Some(completion) = queue.next_completion() {
-            completion.result?;
-            return Ok((completion.tag, completion.buffer));
+            return Ok(completion);
         }
         queue.wait().map_err(|e| Error::new(Exit::Failed, "cannot wait for the disk").because(&e))?;
     }

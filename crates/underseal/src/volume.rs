@@ -2,17 +2,21 @@
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_datapath::Mapping;
+use underseal_device::Device;
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
+use underseal_integrity::IntegrityDevice;
 use underseal_volume::plain::{self, PassphraseHash, PlainOptions};
 use underseal_volume::{ActivateOptions, Header, ReencryptionLock, Target, UnlockOptions, Volume};
 
 use crate::cli::{PlainArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::integrity;
 use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
@@ -39,6 +43,8 @@ pub(crate) struct Opened {
     pub(crate) inside: Option<Inside>,
     /// Where it cannot, and is in the middle of it: nobody else goes on with that as long as this is there.
     pub(crate) lock: Option<ReencryptionLock>,
+    /// What lies between it and its image: to be closed at the end.
+    pub(crate) layer: Option<Arc<IntegrityDevice>>,
 }
 
 /// What is kept of a volume for its reencryption.
@@ -54,6 +60,7 @@ struct Unlocked {
     format: Format,
     known: Known,
     stood: Option<(Stood, Keys)>,
+    layer: Option<Arc<IntegrityDevice>>,
 }
 
 /// Locks the image, gets the secret and unlocks the volume.
@@ -62,26 +69,27 @@ struct Unlocked {
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let options = args.lower.options(access.read_only);
-    let device = Lower::open(&args.image, options)?;
+    let lower = Lower::open(&args.image, options)?;
     let secret = Secret::new(args.secret.source(), &args.image);
-    let size = device.geometry().size;
+    let size = lower.geometry().size;
     let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let new = if access.read_only { Place::only_read } else { Place::new };
-    let place = new(device.again(&args.image, options)?, kept);
-    let Unlocked { volume, format, known, stood } = match args.kind {
+    let place = new(lower.again(&args.image, options)?, kept);
+    let device = lower.into_device();
+    let Unlocked { volume, format, known, stood, layer } = match args.kind {
         VolumeType::Plain => {
             marker::refuse(&args.image)?;
             let volume = plain_volume(args, access, size, &secret)?;
-            Unlocked { volume, format: Format::Plain, known: Known::default(), stood: None }
+            Unlocked { volume, format: Format::Plain, known: Known::default(), stood: None, layer: None }
         }
-        _ => luks_volume(args, access, size, &place, &secret)?,
+        _ => luks_volume(args, access, &device, &place, &secret)?,
     };
     // Only LUKS2 keeps how far it is.
     let sectors = stood.as_ref().map_or(SectorSize::S512, |(stood, _)| stood.sectors());
     // Pages of a block device that were read before direct writes end may stay as they were: nobody reads beside those.
     let is_direct = options.direct && is_block_device(&args.image);
-    let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct;
+    let can_reencrypt = format == Format::Luks2 && !access.read_only && !is_direct && layer.is_none();
     let (inside, lock) = match can_reencrypt {
         true => (Some(Inside { place, stood }), None),
         false => (None, place.into_lock()),
@@ -97,8 +105,9 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         key_size: key_size(&volume),
         hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
     };
-    let mapping = Mapping::new(volume, device.into_device())?.with_sectors(sectors);
-    Ok(Opened { mapping, lower, opened, known, inside, lock })
+    let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
+    let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
+    Ok(Opened { mapping, lower, opened, known, inside, lock, layer })
 }
 
 fn is_block_device(path: &Path) -> bool {
@@ -119,10 +128,11 @@ pub(crate) fn key_len(header: &Header) -> usize {
 fn luks_volume(
     args: &VolumeArgs,
     access: Access,
-    data_size: u64,
+    device: &Arc<dyn Device>,
     place: &Place,
     secret: &Secret<'_>,
 ) -> Result<Unlocked> {
+    let data_size = device.geometry().size;
     let (on, data) = place.bytes()?;
     let on = &*on;
     let name = args.header.as_ref().unwrap_or(&args.image);
@@ -153,11 +163,6 @@ fn luks_volume(
             unlocked.key
         }
     };
-    let options = ActivateOptions {
-        detached: args.header.is_some(),
-        allow_discards: access.allow_discards,
-        allow_null: args.allow_null,
-    };
     // Making the key took time.
     header = reencryption::held(header, on, place).map_err(|e| e.within(name.display()))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
@@ -165,7 +170,17 @@ fn luks_volume(
         header =
             reencryption::mended(header, on, &key, (place, &data)).map_err(|e| e.within(name.display()))?;
     }
-    let volume = header.activate(&key, data_size, &options);
+    let layer = header.integrity_layer().map_err(|e| e.in_file(name))?;
+    let layer = layer.map(|layer| integrity::open(device, &layer, args.integrity, access.read_only));
+    let layer = layer.transpose().map_err(|e| e.within(args.image.display()))?;
+    let options = ActivateOptions {
+        detached: args.header.is_some(),
+        allow_discards: access.allow_discards,
+        allow_null: args.allow_null,
+        over_integrity: layer.is_some(),
+    };
+    let provided = layer.as_ref().map_or(data_size, |layer| layer.geometry().size);
+    let volume = header.activate(&key, provided, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     let check = header.key_check(&key).map_err(|e| e.in_file(name))?;
     let known = Known { check: Some(check), size: header.data_size() };
@@ -174,7 +189,7 @@ fn luks_volume(
     let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
     let stood =
         reencryption::stood(&header, on, &key, (place, data_size))?.map(|stood| (stood, Keys::Luks(key)));
-    Ok(Unlocked { volume, format, known, stood })
+    Ok(Unlocked { volume, format, known, stood, layer })
 }
 
 fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {

@@ -4,7 +4,7 @@ use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::{Error, ErrorKind, Hash, Header, Result, Target, VolumeKey, unlock};
+use crate::{Error, ErrorKind, Hash, Header, Recipe, Result, Target, VolumeKey, unlock};
 
 mod write;
 
@@ -58,6 +58,19 @@ pub struct FormatOptions {
     pub volume_key: Option<Key>,
     /// Accepts `cipher_null`, which encrypts nothing.
     pub allow_null: bool,
+    /// LUKS2: something is kept beside each sector.
+    pub integrity: Option<NewIntegrity>,
+}
+
+/// What a new volume keeps beside its sectors. Below it lies [a layer](Header::integrity_layer) that has to be made, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewIntegrity {
+    /// As LUKS2 names it: `aead`, `poly1305`, `hmac(sha256)`, .., or `none` for nothing but IVs.
+    pub kind: String,
+    /// Bytes of the key that are the MAC's; its digest's size when none is given.
+    pub key_size: Option<usize>,
+    /// Writes go through the layer's journal, unless whoever opens it says otherwise.
+    pub has_journal: bool,
 }
 
 impl FormatOptions {
@@ -81,6 +94,7 @@ impl FormatOptions {
             keyslot_cipher: None,
             volume_key: None,
             allow_null: false,
+            integrity: None,
         }
     }
 
@@ -91,19 +105,25 @@ impl FormatOptions {
 
     /// The volume key: the given one, or a new one of the chosen or best length.
     pub(crate) fn key(&mut self) -> Result<Key> {
-        unlock::allow_null(&self.cipher, self.allow_null)?;
-        let sizes = underseal_cipher::key_sizes(&self.cipher)
+        self.key_of(&self.cipher.clone(), 0)
+    }
+
+    /// The same of this cipher, with so many bytes behind it for a MAC.
+    pub(crate) fn key_of(&mut self, cipher: &CipherSpec, mac: usize) -> Result<Key> {
+        unlock::allow_null(cipher, self.allow_null)?;
+        let sizes = underseal_cipher::key_sizes(cipher)
             .map_err(|e| bad(format!("cannot use cipher {}", self.cipher)).with_source(e))?;
         // A volume key of no bytes could not be told from another by any digest.
         let best = sizes.iter().copied().rfind(|&size| size > 0);
         let given = self.volume_key.take();
-        let len = given.as_ref().map(Key::len).or(self.key_size).or(best).unwrap_or(0);
+        let own = given.as_ref().map(|key| key.len().saturating_sub(mac));
+        let len = own.or(self.key_size).or(best).unwrap_or(0);
         if !sizes.contains(&len) || len == 0 || self.key_size.is_some_and(|size| size != len) {
             let sizes = sizes.iter().filter(|&&size| size > 0).map(|size| (size * 8).to_string());
             let sizes = sizes.collect::<Vec<_>>().join(", ");
             return Err(bad(format!("a key of {} bits does not fit {}: {sizes}", len * 8, self.cipher)));
         }
-        given.map_or_else(|| crate::random::key(len), Ok)
+        given.map_or_else(|| crate::random::key(len + mac), Ok)
     }
 
     /// The UUID's text.
@@ -141,8 +161,18 @@ pub(crate) fn bad(why: impl Into<String>) -> Error {
 /// Makes a cipher as whoever opens the volume will, and tries it on one sector: what would be refused then, or read as
 /// noise, is refused now.
 pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) -> Result<()> {
+    try_recipe(&Recipe::new(spec, sector_size, key.len()), key)
+}
+
+/// The same of a cipher that may keep something beside its sectors.
+pub(crate) fn try_recipe(recipe: &Recipe, key: &Key) -> Result<()> {
+    let Recipe { cipher: spec, sector_size, .. } = recipe;
     let context = format!("cannot use cipher {spec} with sectors of {} bytes", sector_size.bytes());
-    let cipher = underseal_cipher::build(spec, key, sector_size).map_err(|e| {
+    let built = match recipe.integrity {
+        None => underseal_cipher::build(spec, key, *sector_size),
+        Some(_) => underseal_cipher::build_with(&recipe.options(key)),
+    };
+    let cipher = built.map_err(|e| {
         let kind = match e.kind() {
             underseal_cipher::ErrorKind::Memory => ErrorKind::Memory,
             _ => ErrorKind::BadOption,
@@ -150,11 +180,15 @@ pub(crate) fn try_cipher(spec: &CipherSpec, key: &Key, sector_size: SectorSize) 
         Error::new(kind, &context).with_source(e)
     })?;
     let plain: Vec<u8> = (0..=u8::MAX).cycle().take(sector_size.bytes()).collect();
-    let mut sector = plain.clone();
-    cipher.encrypt(1, InOutBuf::from(&mut sector[..]));
-    cipher.decrypt(1, InOutBuf::from(&mut sector[..]));
+    let (mut sector, mut tag) = (plain.clone(), vec![0; cipher.tag_size()]);
+    let tried = cipher
+        .seal(8, InOutBuf::from(&mut sector[..]), &mut tag)
+        .and_then(|()| cipher.open(8, InOutBuf::from(&mut sector[..]), &tag));
     // The kernel takes them, too: lmk in any mode but cbc, say.
-    if sector == plain { Ok(()) } else { Err(bad(format!("{context}: it does not read back what it wrote"))) }
+    if tried.is_ok() && sector == plain {
+        return Ok(());
+    }
+    Err(bad(format!("{context}: it does not read back what it wrote")))
 }
 
 /// Checks that the data begins before its device ends.

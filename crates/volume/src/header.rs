@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::lock::LockTo;
 use crate::{
-    ActivateOptions, Error, ErrorKind, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,
-    Volume, VolumeKey, luks1, luks2,
+    ActivateOptions, Error, ErrorKind, Info, IntegrityLayer, Key, KeyCheck, ReadAt, Result, Target,
+    UnlockOptions, Unlocked, Volume, VolumeKey, luks1, luks2,
 };
 
 /// A LUKS header as read from disk.
@@ -113,6 +113,18 @@ impl Header {
         match self {
             Self::Luks1(header) => header.activate(key, data_size, options),
             Self::Luks2(header) => header.activate(key, data_size, options),
+        }
+    }
+
+    /// What has to be opened below an authenticated volume; none for others. [`Header::activate`] then wants to be told that it is
+    /// there ([`ActivateOptions::over_integrity`]), and its size in place of the device's.
+    ///
+    /// # Errors
+    /// `Unsupported` for several segments.
+    pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
+        match self {
+            Self::Luks1(_) => Ok(None),
+            Self::Luks2(header) => header.integrity_layer(),
         }
     }
 

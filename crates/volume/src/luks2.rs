@@ -17,6 +17,7 @@ pub(crate) mod binary;
 mod check;
 mod describe;
 mod format;
+mod integrity;
 mod json;
 pub(crate) mod keyslot;
 pub(crate) mod metadata;
@@ -41,8 +42,8 @@ pub use tokens::{TokenChoice, TokenToTry};
 pub use update::tokens::{NewToken, token_from_json};
 
 use crate::{
-    ActivateOptions, HeaderDigest, Info, Key, KeyCheck, ReadAt, Result, Target, UnlockOptions, Unlocked,
-    Volume, VolumeKey,
+    ActivateOptions, HeaderDigest, Info, IntegrityLayer, Key, KeyCheck, ReadAt, Result, Target,
+    UnlockOptions, Unlocked, Volume, VolumeKey,
 };
 
 /// A LUKS2 header as read from disk.
@@ -123,6 +124,11 @@ impl Header {
     /// The volume; see [`crate::Header::activate`].
     pub fn activate(&self, key: &VolumeKey, data_size: u64, options: &ActivateOptions) -> Result<Volume> {
         activate::activate(&self.stored.metadata, key, data_size, options)
+    }
+
+    /// What has to lie below the volume; see [`crate::Header::integrity_layer`].
+    pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
+        activate::integrity_layer(&self.stored.metadata)
     }
 
     /// The bytes that both copies take with the room for keyslots.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use underseal_cipher::{BuildOptions, CipherSpec, Key, SectorCipher, SectorSize, build, build_with};
+use underseal_cipher::{
+    BuildOptions, CipherSpec, Integrity, Key, SectorCipher, SectorSize, build, build_with,
+};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -17,24 +19,31 @@ pub struct Recipe {
     pub iv_large_sectors: bool,
     /// The key's length in bytes.
     pub key_size: usize,
+    /// What is kept beside sectors.
+    pub integrity: Option<Integrity>,
 }
 
 impl Recipe {
     /// For a cipher whose IVs count sectors of 512 bytes, under a key of `key_size` bytes.
     pub(crate) fn new(cipher: &CipherSpec, sector_size: SectorSize, key_size: usize) -> Self {
-        Self { cipher: cipher.clone(), sector_size, iv_large_sectors: false, key_size }
+        Self { cipher: cipher.clone(), sector_size, iv_large_sectors: false, key_size, integrity: None }
     }
 
     /// Makes the cipher.
     pub(crate) fn build(&self, key: &Key) -> Result<Arc<dyn SectorCipher>> {
-        let Self { cipher: spec, sector_size, iv_large_sectors, .. } = self;
-        let built = if spec.is_null() {
-            build(spec, key, *sector_size)
-        } else {
-            let iv_large_sectors = *iv_large_sectors;
-            build_with(&BuildOptions { spec, key, sector_size: *sector_size, iv_large_sectors, cpu: None })
+        let spec = &self.cipher;
+        let built = match self.integrity {
+            None if spec.is_null() => build(spec, key, self.sector_size),
+            _ => build_with(&self.options(key)),
         };
         built.map_err(|e| cipher_error(spec, e))
+    }
+
+    /// What the cipher is built from.
+    pub(crate) fn options<'a>(&'a self, key: &'a Key) -> BuildOptions<'a> {
+        let Self { cipher: spec, sector_size, iv_large_sectors, integrity, .. } = self;
+        let (sector_size, iv_large_sectors, integrity) = (*sector_size, *iv_large_sectors, *integrity);
+        BuildOptions { spec, key, sector_size, iv_large_sectors, integrity, cpu: None }
     }
 }
 

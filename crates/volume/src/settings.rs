@@ -31,16 +31,18 @@ pub enum PersistentFlag {
     SubmitFromCryptCpus,
     NoReadWorkqueue,
     NoWriteWorkqueue,
+    NoJournal,
 }
 
 impl PersistentFlag {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::AllowDiscards,
         Self::SameCpuCrypt,
         Self::SubmitFromCryptCpus,
         Self::NoReadWorkqueue,
         Self::NoWriteWorkqueue,
+        Self::NoJournal,
     ];
 
     /// The name that goes on disk: `allow-discards`.
@@ -51,6 +53,7 @@ impl PersistentFlag {
             Self::SubmitFromCryptCpus => "submit-from-crypt-cpus",
             Self::NoReadWorkqueue => "no-read-workqueue",
             Self::NoWriteWorkqueue => "no-write-workqueue",
+            Self::NoJournal => "no-journal",
         }
     }
 }

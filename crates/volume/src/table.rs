@@ -3,8 +3,11 @@
 //! ```text
 //!   0 2048 crypt aes-xts-plain64 KEY 0 /dev/sda 0 1 allow_discards
 //!   |  |    |    \_______________________________________________/
-//!   |  |    target: Crypt | Linear | Zero | Error
+//!   |  |    target: Crypt | Linear | Integrity | Zero | Error
 //!   start, length in 512-byte sectors
+//!
+//!   below: 0 2000 integrity /dev/sda 0 28 J 0              as `dmsetup table` prints several devices: of those that others are
+//!   above: 0 2000 crypt .. /dev/mapper/below 0 ..          on, each has one integrity line
 //! ```
 //!
 //! Several lines make one device of several segments. Refusals begin with the kernel's words for the same table and add
@@ -13,11 +16,13 @@
 //! A table holds its keys: whoever read its text wipes the text.
 
 mod crypt;
+mod integrity;
 mod key;
 mod options;
 mod words;
 
 pub use crypt::Crypt;
+pub use integrity::IntegrityLine;
 pub use key::TableKey;
 pub use options::{CryptOptions, Integrity};
 
@@ -33,6 +38,8 @@ use crate::{DispatchFlags, Error, ErrorKind, Result, Segment, SegmentKind, Store
 #[derive(Debug)]
 pub struct Table {
     lines: Vec<Line>,
+    /// Devices that these lie on, and that are made by lines of their own.
+    below: Vec<(String, Line)>,
 }
 
 /// One line.
@@ -58,6 +65,8 @@ pub enum Target {
         /// Where the run begins on it, in 512-byte sectors.
         offset: u64,
     },
+    /// The data of dm-integrity's layout on a device.
+    Integrity(Box<IntegrityLine>),
     /// Zeros; writes are dropped.
     Zero,
     /// Every request fails.
@@ -76,28 +85,32 @@ impl Table {
     /// `BadOption`, in the kernel's words and with the line's number, for a line that is malformed or does not follow
     /// the one before it.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut lines: Vec<Line> = Vec::new();
+        let mut named: Vec<(&str, usize, Line)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let at = |e: Error| e.within(format_args!("table line {}", number + 1));
-            let parsed = Line::parse(line).map_err(at)?;
+            if named.len() == MAX_LINES {
+                return Err(bad(format!("a table has at most {MAX_LINES} lines")).within(Place(number)));
+            }
+            let (name, line) = name_of(line);
+            named.push((name, number, Line::parse(line).map_err(|e| e.within(Place(number)))?));
+        }
+        let below = below(&mut named)?;
+        let mut lines: Vec<Line> = Vec::with_capacity(named.len());
+        for (_, number, line) in named {
             let end = lines.last().map_or(0, |last| last.start + last.len);
-            if parsed.start != end {
-                let why = format!("Gap in table: it begins at sector {}, not at {end}", parsed.start);
-                return Err(at(bad(why)));
+            if line.start != end {
+                let why = format!("Gap in table: it begins at sector {}, not at {end}", line.start);
+                return Err(bad(why).within(Place(number)));
             }
-            if lines.len() == MAX_LINES {
-                return Err(at(bad(format!("a table has at most {MAX_LINES} lines"))));
-            }
-            lines.push(parsed);
+            lines.push(line);
         }
         if lines.is_empty() {
             return Err(bad("the table has no line"));
         }
-        Ok(Self { lines })
+        Ok(Self { lines, below })
     }
 
     /// The lines, in order.
@@ -125,15 +138,47 @@ impl Table {
         warnings
     }
 
-    /// The devices that lines are on, as they name them, each once: their order is their number in [`Table::volume`].
+    /// The devices that lines are on, as they name them, each once: their order is their number in [`Table::volume`]. Where a line
+    /// is on one of the table's own, it is that one's.
     pub fn devices(&self) -> Vec<&str> {
-        let mut devices = Vec::new();
-        for device in self.lines.iter().filter_map(|line| line.target.device()) {
-            if !devices.contains(&device) {
-                devices.push(device);
+        let device = |name| match self.below(name) {
+            Some(layer) => layer.device.as_str(),
+            None => name,
+        };
+        self.names().into_iter().map(device).collect()
+    }
+
+    /// The layer that lies on the device of this number, below the volume; its size is then what [`Table::volume`] wants.
+    pub fn layer(&self, number: usize) -> Option<&IntegrityLine> {
+        let name = *self.names().get(number)?;
+        let own = |line: &Line| match &line.target {
+            Target::Integrity(layer) if layer.device == name => Some(()),
+            _ => None,
+        };
+        let top = self.lines.iter().find(|line| own(line).is_some()).map(|line| &line.target);
+        match top {
+            Some(Target::Integrity(layer)) => Some(layer),
+            _ => self.below(name),
+        }
+    }
+
+    fn below(&self, name: &str) -> Option<&IntegrityLine> {
+        let (_, line) = self.below.iter().find(|(of, _)| is_named(name, of))?;
+        match &line.target {
+            Target::Integrity(layer) => Some(layer),
+            _ => None,
+        }
+    }
+
+    /// What lines name, each once.
+    fn names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for name in self.lines.iter().filter_map(|line| line.target.device()) {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
-        devices
+        names
     }
 
     /// Makes every line's cipher and drops it: whether the table's keys fit, whatever its devices are.
@@ -151,7 +196,7 @@ impl Table {
     /// `Unsupported` for authenticated modes; `BadOption` where the kernel refuses cipher, key or how lines follow each
     /// other; `TooSmall` when a line ends beyond its device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
-        let devices = self.devices();
+        let devices = self.names();
         let mut segments = Vec::with_capacity(self.lines.len());
         let (mut discards, mut dispatch) = (true, DispatchFlags::default());
         for line in &self.lines {
@@ -187,7 +232,10 @@ impl Table {
     /// The table's text, as `dmsetup table` has it; with zeros for keys unless they are asked for.
     pub fn print(&self, keys: bool) -> String {
         let lines = self.lines.iter().map(|line| line.print(keys));
-        lines.collect::<Vec<_>>().join("\n")
+        let below = self.below.iter().map(|(name, line)| format!("{name}: {}", line.print(keys)));
+        // Of a stack every line has a name.
+        let lines = lines.map(|line| if self.below.is_empty() { line } else { format!("volume: {line}") });
+        below.chain(lines).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -216,6 +264,7 @@ impl Line {
                 words.end().map_err(|_| bad(two))?;
                 Target::Linear { device: device.to_string(), offset }
             }
+            "integrity" => Target::Integrity(Box::new(IntegrityLine::parse(words)?)),
             "zero" => {
                 words.end().map_err(|_| bad("No arguments required: zero takes none"))?;
                 Target::Zero
@@ -242,6 +291,7 @@ impl Line {
             Target::Linear { offset, .. } => {
                 (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))
             }
+            Target::Integrity(_) => (0, stored(0, 0, recipe::null(SectorSize::S512)?, None)),
             Target::Zero => (0, SegmentKind::Zero),
             Target::Error => (0, SegmentKind::Error),
         };
@@ -261,6 +311,7 @@ impl Line {
         match &self.target {
             Target::Crypt(crypt) => format!("{head} {}", crypt.print(keys)),
             Target::Linear { device, offset } => format!("{head} {} {offset}", words::escape(device)),
+            Target::Integrity(layer) => format!("{head} {}", layer.print(keys)),
             Target::Zero | Target::Error => head,
         }
     }
@@ -272,6 +323,7 @@ impl Target {
         match self {
             Self::Crypt(crypt) => Some(&crypt.device),
             Self::Linear { device, .. } => Some(device),
+            Self::Integrity(layer) => Some(&layer.device),
             Self::Zero | Self::Error => None,
         }
     }
@@ -281,6 +333,7 @@ impl Target {
         match self {
             Self::Crypt(_) => "crypt",
             Self::Linear { .. } => "linear",
+            Self::Integrity(_) => "integrity",
             Self::Zero => "zero",
             Self::Error => "error",
         }
@@ -292,6 +345,57 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.print(false))
     }
+}
+
+/// Which line of the text, in messages.
+struct Place(usize);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table line {}", self.0 + 1)
+    }
+}
+
+/// The device's name before a line, if it has one, and the line.
+fn name_of(line: &str) -> (&str, &str) {
+    match line.split_once(": ") {
+        Some((name, rest)) if !name.contains(char::is_whitespace) => (name, rest.trim_start()),
+        _ => ("", line),
+    }
+}
+
+/// Whether a line's word for its device means the one of this name.
+fn is_named(word: &str, name: &str) -> bool {
+    word == name || word.strip_prefix("/dev/mapper/") == Some(name)
+}
+
+/// Takes out those devices that others are on.
+fn below(named: &mut Vec<(&str, usize, Line)>) -> Result<Vec<(String, Line)>> {
+    let is_used = |name: &str| {
+        let by = |line: &Line| line.target.device().is_some_and(|device| is_named(device, name));
+        !name.is_empty() && named.iter().any(|(of, _, line)| *of != name && by(line))
+    };
+    let used: Vec<bool> = named.iter().map(|(name, ..)| is_used(name)).collect();
+    let mut tops = named.iter().zip(&used).filter(|(_, used)| !**used).map(|((name, ..), _)| *name);
+    let top = tops.next();
+    if tops.any(|name| Some(name) != top) {
+        return Err(bad("several devices: want one, and those that it lies on"));
+    }
+    let mut below: Vec<(String, Line)> = Vec::new();
+    let mut uses = used.into_iter();
+    for (name, number, line) in std::mem::take(named) {
+        if !uses.next().unwrap_or(false) {
+            named.push((name, number, line));
+            continue;
+        }
+        let is_whole = line.start == 0 && below.iter().all(|(other, _)| other != name);
+        if !is_whole || !matches!(line.target, Target::Integrity(_)) {
+            let why = "what a device lies on can be another device, or one integrity line from sector 0 on";
+            return Err(bad(why).within(Place(number)));
+        }
+        below.push((name.into(), line));
+    }
+    Ok(below)
 }
 
 fn bad(why: impl Into<String>) -> Error {

@@ -29,6 +29,8 @@ pub struct ActivateOptions {
     pub allow_discards: bool,
     /// Accepts data that is not encrypted (`cipher_null`).
     pub allow_null: bool,
+    /// The device of the data is that of the header's [integrity layer](crate::Header::integrity_layer), and so is its size.
+    pub over_integrity: bool,
 }
 
 /// A volume key that its header's digest has confirmed. A volume in the middle of a reencryption has two, and needs both.

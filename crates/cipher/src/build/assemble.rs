@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::authenticated::{Authenticated, Keyed, keyed};
 use super::ciphers::{self, Make};
 use super::keys::Keys;
 use super::plan::{Chain, Plan, Stream};
 use super::{BuildOptions, hashes, refuse};
+use crate::aead::{AnyAead, Authenc, Places, Sealed, StoredIv};
 use crate::block::AnyCipher;
 use crate::iv::{
     Benbi, Eboiv, Elephant, Encrypted, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64, Plain64Be,
@@ -16,7 +18,7 @@ use crate::mode::{
     Adiantum, AesCbc, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw, Narrow, Null,
     NullBlock, Pcbc, Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
 };
-use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher};
+use crate::{CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
 
 /// Everything that one cipher is made from.
 struct Assembly<'a> {
@@ -26,6 +28,8 @@ struct Assembly<'a> {
     key: &'a [u8],
     keys: &'a Keys<'a>,
     layout: Layout,
+    /// The authenticated mode that it is all for, or part of.
+    sealed: Option<&'a Authenticated>,
 }
 
 /// What some IV generators need of a block cipher whose block is an IV.
@@ -45,9 +49,15 @@ pub(super) fn assemble(
     keys: &Keys<'_>,
 ) -> Result<Arc<dyn SectorCipher>> {
     let layout = Layout { size: options.sector_size, large: options.iv_large_sectors };
-    let assembly = Assembly { options, plan, path, key, keys, layout };
+    let (plan, sealed) = match plan {
+        Plan::Authenticated(mode @ Authenticated::Authenc { mode: of, .. }) => (&**of, Some(mode)),
+        Plan::Authenticated(mode) => (plan, Some(mode)),
+        plan => (plan, None),
+    };
+    let assembly = Assembly { options, plan, path, key, keys, layout, sealed };
     let aes = |key: &[u8]| ciphers::aes(key, path);
     match plan {
+        Plan::Authenticated(mode) => assembly.whole(mode),
         Plan::Null => Ok(Arc::new(Null { sector_size: options.sector_size })),
         Plan::NullChain { chain } => {
             assembly.with_iv::<8>(Box::new(Narrow(chained::<1>(*chain, Box::new(NullBlock)))), None)
@@ -111,13 +121,13 @@ impl Assembly<'_> {
             _ => None,
         };
         Ok(Some(match (chain, iv, by) {
-            (Chain::Xts, "plain64", Some(by)) => Kernel::Whole(Arc::new(Sectors {
+            (Chain::Xts, "plain64", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(Sectors {
                 mode: AesXts { data },
                 iv: EncryptedNumbers { by },
                 layout,
             })),
             (Chain::Xts, _, Some(by)) => Kernel::Mode(Box::new(Tweaked { mode: AesXts { data }, by })),
-            (_, "essiv", Some(by)) => Kernel::Whole(Arc::new(Sectors {
+            (Chain::Cbc, "essiv", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(Sectors {
                 mode: AesCbc { data },
                 iv: EncryptedNumbers { by },
                 layout,
@@ -128,7 +138,7 @@ impl Assembly<'_> {
 
     /// Adds the IV generator to a mode over blocks of 16 bytes.
     fn with_block(&self, mode: AnyMode<16>, block: Block<'_, 16>) -> Result<Arc<dyn SectorCipher>> {
-        if self.options.spec.iv() != "elephant" || !self.plan.has_iv() {
+        if self.options.spec.iv() != "elephant" || !self.plan.has_iv() || self.sealed.is_some() {
             return self.with_iv(mode, Some(block));
         }
         let extra = self.keys.extra;
@@ -146,13 +156,46 @@ impl Assembly<'_> {
         mode: AnyMode<W>,
         block: Option<Block<'_, W>>,
     ) -> Result<Arc<dyn SectorCipher>> {
-        let iv: Box<dyn IvGenerator<W>> = match self.options.spec.iv() {
+        if self.plan.has_iv() && self.sealed.is_none() {
+            match self.options.spec.iv() {
+                "lmk" => {
+                    self.only_512()?;
+                    let seed = Some(self.keys.extra).filter(|extra| !extra.is_empty());
+                    return Ok(self.treat(mode, Lmk::new(seed)?));
+                }
+                "tcw" => {
+                    self.only_512()?;
+                    return Ok(self.treat(mode, Tcw::new(self.keys.extra)?));
+                }
+                _ => {}
+            }
+        }
+        let iv = self.iv(block)?;
+        if let Some(Authenticated::Authenc { mac, .. }) = self.sealed {
+            let mac = mac.make(self.keys.extra, self.path).map_err(|e| {
+                refuse(e.kind(), "Error decoding and setting key", self.options.spec, &e).with_source(e)
+            })?;
+            return self.seal(Box::new(Authenc { mode, mac }), iv);
+        }
+        match iv {
+            Some(iv) => Ok(Arc::new(Sectors { mode, iv, layout: self.layout })),
+            None => self.seal(Box::new(StoredIv(mode)), None),
+        }
+    }
+
+    /// The IV generator that the specification names; none for random IVs.
+    fn iv<const W: usize>(&self, block: Option<Block<'_, W>>) -> Result<Option<Box<dyn IvGenerator<W>>>> {
+        Ok(Some(match self.options.spec.iv() {
             _ if !self.plan.has_iv() => Box::new(NullIv),
             "plain" => Box::new(Plain),
             "plain64" => Box::new(Plain64),
             "plain64be" => Box::new(Plain64Be),
             "null" => Box::new(NullIv),
             "benbi" => Box::new(Benbi { shift: 9 - self.plan.reported_block().trailing_zeros() }),
+            "random" => return Ok(None),
+            "eboiv" | "elephant" | "lmk" | "tcw" if self.sealed.is_some() => {
+                return Err(self.creating("the generator does not go with authenticated modes"));
+            }
             "essiv" => {
                 let (Some(block), Plan::Block { cipher, .. }) = (block, self.plan) else {
                     return Err(self.no_block());
@@ -163,23 +206,55 @@ impl Assembly<'_> {
                 })
             }
             "eboiv" => Box::new(self.eboiv(block)?),
-            "lmk" => {
-                self.only_512()?;
-                let seed = Some(self.keys.extra).filter(|extra| !extra.is_empty());
-                return Ok(self.treat(mode, Lmk::new(seed)?));
-            }
-            "tcw" => {
-                self.only_512()?;
-                return Ok(self.treat(mode, Tcw::new(self.keys.extra)?));
-            }
-            "random" => {
-                return Err(
-                    self.creating("random IVs are stored beside a tag: they need an authenticated mode")
-                );
-            }
             _ => return Err(self.no_block()),
+        }))
+    }
+
+    /// An authenticated mode in one piece.
+    fn whole(&self, mode: &Authenticated) -> Result<Arc<dyn SectorCipher>> {
+        let tag = self.places(mode.iv_width())?.tag;
+        match keyed(mode, self.path, self.key, tag)? {
+            Keyed::Wide(mode) => self.seal::<12>(Box::new(mode), self.iv(None)?),
+            Keyed::Narrow(mode) => self.seal::<8>(Box::new(mode), self.iv(None)?),
+            Keyed::Ccm(mode) => self.seal(Box::new(mode), self.iv(None)?),
+            Keyed::Aegis(mode) => self.seal(Box::new(mode), self.iv(None)?),
+        }
+    }
+
+    /// Gives a mode its place beside the sectors.
+    fn seal<const W: usize>(
+        &self,
+        mode: AnyAead<W>,
+        iv: Option<Box<dyn IvGenerator<W>>>,
+    ) -> Result<Arc<dyn SectorCipher>> {
+        let (places, layout) = (self.places(W)?, self.layout);
+        let iv_offset = self.options.integrity.map_or(0, |integrity| integrity.iv_offset);
+        Ok(Arc::new(Sealed { mode, iv, layout, places, iv_offset }))
+    }
+
+    /// How a tuple is divided, with IVs of so many bytes.
+    fn places(&self, iv: usize) -> Result<Places> {
+        let spec = self.options.spec;
+        let bad = |kernel: &str, why: String| refuse(ErrorKind::Unsupported, kernel, spec, why);
+        let Some(integrity) = self.options.integrity else {
+            return Err(self.creating("random IVs are stored beside the sectors: that is integrity:N:.."));
         };
-        Ok(Arc::new(Sectors { mode, iv, layout: self.layout }))
+        let stored = if spec.iv() == "random" { iv } else { 0 };
+        let (bytes, tuple) = (integrity.bytes, integrity.tuple);
+        if integrity.kind == IntegrityKind::None {
+            if stored > tuple {
+                let why = format!("an IV of {stored} bytes does not fit into {tuple}");
+                return Err(bad("Not enough space for integrity tag in the profile", why));
+            }
+            return Ok(Places { tag: 0, tuple });
+        }
+        match bytes.checked_sub(stored) {
+            Some(tag) if self.sealed.is_some_and(|mode| mode.takes_tag(tag)) => Ok(Places { tag, tuple }),
+            _ => {
+                let why = format!("it takes no tag of {bytes} bytes, {stored} of them the IV's");
+                Err(bad("Integrity AEAD auth tag size is not supported", why))
+            }
+        }
     }
 
     fn treat<const W: usize>(
@@ -195,7 +270,9 @@ impl Assembly<'_> {
         let spec = self.options.spec;
         let name = spec.iv_option().unwrap_or("");
         let hash = hashes::named(name).ok_or_else(|| self.creating("there is no such hash"))?;
-        let salt = hashes::digest(hash, self.key)?;
+        // Under a MAC, the MAC's key is hashed too.
+        let of = if self.sealed.is_some() { self.options.key.as_bytes() } else { self.key };
+        let salt = hashes::digest(hash, of)?;
         if !sizes.contains(&salt.len()) {
             let why = format!("{name}'s digest of {} bytes is no key of the cipher", salt.len());
             return Err(refuse(ErrorKind::KeySize, "Error decoding and setting key", spec, why));

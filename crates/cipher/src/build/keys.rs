@@ -1,35 +1,48 @@
 //! How a volume key is cut: one key for each cipher, and what belongs to the IV generator.
 
+use super::authenticated::Authenticated;
 use super::plan::{Chain, Plan};
 use super::{list, refuse};
-use crate::{CipherSpec, ErrorKind, Result};
+use crate::{CipherSpec, ErrorKind, Integrity, Result};
 
 /// A volume key, cut.
 pub(super) struct Keys<'a> {
     /// The ciphers' keys; a power of two of them.
     pub(super) each: Vec<&'a [u8]>,
-    /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector key.
+    /// The IV generator's part, at the end: TCW's seed and whitening, LMK's seed, Elephant's sector key;
+    /// or the MAC's key.
     pub(super) extra: &'a [u8],
 }
 
 impl<'a> Keys<'a> {
-    /// Subkey size = (key size - extra) / count.
+    /// Subkey size = (key size - extra) / count. A MAC's key has its digest's size, or what `integrity` says.
     ///
     /// # Errors
     /// `KeySize`, in the kernel's words.
-    pub(super) fn split(spec: &CipherSpec, plan: &Plan, key: &'a [u8]) -> Result<Self> {
+    pub(super) fn split(
+        spec: &CipherSpec,
+        plan: &Plan,
+        integrity: Option<Integrity>,
+        key: &'a [u8],
+    ) -> Result<Self> {
         let count = spec.key_count() as usize;
         let bad = |why: String| refuse(ErrorKind::KeySize, "Error decoding and setting key", spec, why);
-        let extra = match spec.iv() {
+        let asked = integrity.and_then(|integrity| integrity.key_size);
+        let extra = match (plan, spec.iv()) {
+            (Plan::Authenticated(mode), _) => match (mode.mac_key(), asked) {
+                (0, Some(_)) => return Err(bad("integrity_key_size is for the MAC of authenc".into())),
+                (usual, asked) => asked.unwrap_or(usual),
+            },
             _ if !plan.has_iv() => 0,
-            "tcw" => plan.iv_width() + 16,
+            (_, "tcw") => plan.iv_width() + 16,
             // Version 3 has one key more, the seed.
-            "lmk" if !key.len().is_multiple_of(count) => key.len() / (count + 1),
-            "elephant" => key.len() / 2,
+            (_, "lmk") if !key.len().is_multiple_of(count) => key.len() / (count + 1),
+            (_, "elephant") => key.len() / 2,
             _ => 0,
         };
         let Some(rest) = key.len().checked_sub(extra) else {
-            return Err(bad(format!("{} bytes of key are less than {}'s own {extra}", key.len(), spec.iv())));
+            let of = if spec.is_authenticated() { "the MAC" } else { spec.iv() };
+            return Err(bad(format!("{} bytes of key are less than {of}'s own {extra}", key.len())));
         };
         let (size, sizes) = (rest / count, plan.key_sizes());
         let fits = sizes.contains(&size) || matches!(plan, Plan::Arc4) && (1..=256).contains(&size);
@@ -40,7 +53,11 @@ impl<'a> Keys<'a> {
             };
             return Err(bad(format!("it takes a key of {} bytes{of}, not {size}", list(sizes))));
         }
-        if matches!(plan, Plan::Block { chain: Chain::Xts, .. }) && !size.is_multiple_of(2) {
+        let of = match plan {
+            Plan::Authenticated(Authenticated::Authenc { mode, .. }) => mode,
+            plan => plan,
+        };
+        if matches!(of, Plan::Block { chain: Chain::Xts, .. }) && !size.is_multiple_of(2) {
             return Err(bad(format!("an xts key is two keys, not {size} bytes")));
         }
         // The null cipher has a key of no bytes.

@@ -1,5 +1,6 @@
 //! Which mode and cipher a specification means: what the kernel's crypto API would find by its name.
 
+use super::authenticated::Authenticated;
 use super::ciphers::{BlockCipherKind, Make};
 use super::{hashes, refuse};
 use crate::spec::Algorithm;
@@ -24,6 +25,7 @@ pub(super) enum Plan {
     NullChain {
         chain: Chain,
     },
+    Authenticated(Authenticated),
 }
 
 /// A chain mode over a block cipher.
@@ -54,11 +56,7 @@ impl Plan {
     /// # Errors
     /// `Unsupported`, in the kernel's words.
     pub(super) fn new(spec: &CipherSpec) -> Result<Self> {
-        if spec.is_authenticated() {
-            let why =
-                "authenticated modes are not supported yet: their tags need dm-integrity's layout below";
-            return Err(refuse(ErrorKind::Unsupported, "Error allocating crypto tfm", spec, why));
-        }
+        let find = if spec.is_authenticated() { find_authenticated } else { find };
         let plan = find(spec.algorithm()).and_then(|plan| plan.with_essiv(spec));
         let plan =
             plan.map_err(|why| refuse(ErrorKind::Unsupported, "Error allocating crypto tfm", spec, why))?;
@@ -82,6 +80,7 @@ impl Plan {
             Self::Stream { stream: Stream::ChaCha20 } => 16,
             Self::Stream { .. } => 32,
             Self::Arc4 | Self::Null | Self::NullChain { .. } => 8,
+            Self::Authenticated(mode) => mode.iv_width(),
         }
     }
 
@@ -92,6 +91,7 @@ impl Plan {
             Self::Block { cipher, .. } => cipher.block(),
             Self::Adiantum { .. } | Self::Hctr2 => 16,
             Self::Null | Self::NullChain { .. } => 1,
+            Self::Authenticated(mode) => mode.reported_block(),
         }
     }
 
@@ -105,6 +105,7 @@ impl Plan {
             Self::Adiantum { .. } | Self::Stream { .. } => &[32],
             Self::Arc4 => &[5, 8, 32, 16],
             Self::Null | Self::NullChain { .. } => &[0],
+            Self::Authenticated(mode) => mode.key_sizes(),
         }
     }
 
@@ -115,7 +116,11 @@ impl Plan {
         }
         let name = spec.iv_option().unwrap_or("");
         let digest = hashes::named(name).ok_or_else(|| format!("there is no hash \"{name}\""))?.bytes;
-        match &self {
+        let of = match &self {
+            Self::Authenticated(Authenticated::Authenc { mode, .. }) => mode,
+            plan => plan,
+        };
+        match of {
             Self::Block { chain, cipher } if *chain != Chain::Ecb => {
                 let (low, high) = cipher.key_range();
                 if (low..=high).contains(&digest) {
@@ -129,6 +134,10 @@ impl Plan {
             _ => Err("essiv needs IVs of one cipher block".into()),
         }
     }
+}
+
+fn find_authenticated(algorithm: &Algorithm) -> std::result::Result<Plan, String> {
+    Authenticated::named(algorithm, find).map(Plan::Authenticated)
 }
 
 fn find(algorithm: &Algorithm) -> std::result::Result<Plan, String> {

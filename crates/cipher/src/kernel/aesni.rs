@@ -51,6 +51,11 @@ impl Vector for Blocks1 {
     }
 
     #[inline(always)]
+    unsafe fn and(self, other: Self) -> Self {
+        Self(_mm_and_si128(self.0, other.0))
+    }
+
+    #[inline(always)]
     unsafe fn xor3(self, b: Self, c: Self) -> Self {
         Self(_mm_xor_si128(_mm_xor_si128(self.0, b.0), c.0))
     }

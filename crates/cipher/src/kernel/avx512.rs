@@ -55,6 +55,11 @@ impl Vector for Blocks4 {
     }
 
     #[inline(always)]
+    unsafe fn and(self, other: Self) -> Self {
+        Self(_mm512_and_si512(self.0, other.0))
+    }
+
+    #[inline(always)]
     unsafe fn xor3(self, b: Self, c: Self) -> Self {
         Self(_mm512_ternarylogic_epi64::<0x96>(self.0, b.0, c.0))
     }

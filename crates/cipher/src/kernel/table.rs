@@ -9,6 +9,9 @@ pub(super) type Numbers = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
 /// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
 pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
 
+/// AEGIS-128 over a run of sectors.
+pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
+
 /// One algorithm of one CPU path for one number of rounds.
 pub(crate) struct Functions {
     /// Whether they may leave round keys on the stack.
@@ -31,11 +34,14 @@ macro_rules! entry_points {
         pub(super) static TABLE: super::table::Table =
             [entry::functions::<10>(), entry::functions::<12>(), entry::functions::<14>()];
 
+        /// Encryption and decryption.
+        pub(super) static AEGIS: [super::table::AegisFn; 2] = [entry::aegis::<true>, entry::aegis::<false>];
+
         /// Each function's contract is that of the algorithm it compiles; the features are its own.
         mod entry {
             use super::super::schedule::RoundKey;
             use super::super::table::Functions;
-            use super::super::{cbc, ecb, xts};
+            use super::super::{aegis, cbc, ecb, xts};
             type V = $vector;
 
             pub(super) const fn functions<const R: usize>() -> Functions {
@@ -49,6 +55,12 @@ macro_rules! entry_points {
                     cbc_encrypt: cbc_encrypt::<R>,
                     cbc_decrypt: cbc_decrypt::<R>,
                 }
+            }
+
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn aegis<const ENCRYPT: bool>(raw: &aegis::Raw) {
+                // SAFETY: passed on.
+                unsafe { aegis::aegis::<V, ENCRYPT>(raw) }
             }
 
             #[target_feature(enable = $features)]

@@ -52,6 +52,11 @@ impl Vector for Blocks2 {
     }
 
     #[inline(always)]
+    unsafe fn and(self, other: Self) -> Self {
+        Self(_mm256_and_si256(self.0, other.0))
+    }
+
+    #[inline(always)]
     unsafe fn xor3(self, b: Self, c: Self) -> Self {
         Self(_mm256_xor_si256(_mm256_xor_si256(self.0, b.0), c.0))
     }

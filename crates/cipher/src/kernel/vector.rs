@@ -29,6 +29,7 @@ pub(super) trait Vector: Copy {
     /// le64(first + (i << shift)), zero-padded, in block i. The sum wraps.
     unsafe fn numbers(first: u64, shift: u32) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn and(self, other: Self) -> Self;
     unsafe fn xor3(self, b: Self, c: Self) -> Self;
 
     unsafe fn encrypt_round(self, key: Self) -> Self;

@@ -29,6 +29,7 @@ impl Case {
             key: &key,
             sector_size: self.size,
             iv_large_sectors: self.large,
+            integrity: None,
             cpu: Some(path),
         })
         .unwrap()

@@ -5,7 +5,7 @@ use std::ops::Range;
 use underseal_device::Buffer;
 use underseal_volume::Volume;
 
-use super::Queue;
+use super::{Full, Queue};
 use crate::piece::ZEROS;
 use crate::slot::{Class, Op, Slot};
 use crate::{Completion, Dispatch, Error, ErrorKind, Request, Result};
@@ -53,6 +53,17 @@ impl Queue {
         self.ready.push_back(Completion { tag, result: Err(error), buffer });
     }
 
+    /// Memory for the tuples of so many bytes; none where the volume keeps none.
+    ///
+    /// # Errors
+    /// `Full`.
+    pub(super) fn tags(&mut self, len: u64) -> std::result::Result<Option<Buffer>, Full> {
+        match self.mapping.tags_for(len) {
+            0 => Ok(None),
+            bytes => self.arena.alloc(bytes).map(Some).ok_or(Full),
+        }
+    }
+
     /// Encrypted zeros' memory.
     pub(super) fn zeros(&mut self, len: u64) -> Option<Buffer> {
         self.arena.alloc(usize::try_from(len.min(ZEROS)).ok()?)
@@ -78,12 +89,27 @@ impl Queue {
                 return Err(request);
             }
         }
+        let moves = match &request {
+            Request::Read { .. } | Request::Write { .. } => wide.end - wide.start,
+            // Those of the sectors at its ends beside those of its memory.
+            Request::WriteZeroes { .. } => {
+                len.min(ZEROS) + if partial { 2 * u64::from(self.mapping.sector()) } else { 0 }
+            }
+            Request::Flush | Request::Discard { .. } | Request::Prefetch { .. } => 0,
+        };
+        let Ok(tags) = self.tags(moves) else {
+            spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
+            return Err(request);
+        };
         let (op, then_flush, buffer, class) = match request {
             Request::Read { len, .. } => {
                 #[expect(clippy::cast_possible_truncation, reason = "reads are no longer than the memory")]
                 let (head, whole) = ((start - wide.start) as usize, (wide.end - wide.start) as usize);
                 range = wide;
-                let Some(buffer) = self.arena.alloc(whole) else { return Err(request) };
+                let Some(buffer) = self.arena.alloc(whole) else {
+                    tags.into_iter().for_each(|memory| self.arena.free(memory));
+                    return Err(request);
+                };
                 let view = (whole != len).then_some((head, len));
                 (Op::Read { view }, false, Some(buffer), Class::Read)
             }
@@ -106,12 +132,13 @@ impl Queue {
             Request::WriteZeroes { durable, .. } => match self.zeros(len) {
                 Some(buffer) => (Op::WriteZeros, durable, Some(buffer), Class::Other),
                 None => {
-                    spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
+                    let memory = spare.into_iter().chain([tags]).flatten();
+                    memory.for_each(|memory| self.arena.free(memory));
                     return Err(request);
                 }
             },
         };
-        Ok(Slot { tag, then_flush, spare, ..Slot::new(op, range, buffer, class, self.now) })
+        Ok(Slot { tag, then_flush, spare, tags, ..Slot::new(op, range, buffer, class, self.now) })
     }
 
     /// Memory to read what a request covers in part: so many pieces of so many bytes.

@@ -8,7 +8,7 @@ mod straight;
 
 use underseal_device::{Buffer, Finished, Io, Now, Started};
 
-use super::Queue;
+use super::{Full, Queue};
 use crate::piece::{Piece, Place};
 use crate::slot::{Class, Op, Slot, Stage};
 use crate::stats::nanos;
@@ -97,9 +97,10 @@ impl Queue {
             (Op::WriteZeros, None) => self.write_zeros_instead(index, false),
             (Op::WriteZeros, Some(mut buffer)) => {
                 buffer[piece.range()].fill(0);
-                match piece.encrypt(volume, &mut buffer, piece.range()) {
+                let tags = slot.tags.as_deref_mut().unwrap_or_default();
+                match piece.encrypt(volume, &mut buffer, tags) {
                     Ok(()) => self.write(index, buffer),
-                    Err(e) => self.fail(index, buffer, e),
+                    Err(refused) => self.fail(index, buffer, refused.into()),
                 }
             }
             (op, Some(buffer)) if op.reads() => self.read(index, buffer),
@@ -112,7 +113,8 @@ impl Queue {
         let slot = self.slots.get(index);
         slot.since = self.now;
         let piece = slot.piece;
-        let now = self.channels[piece.device].read_now(piece.lower, &mut buffer[piece.range()]);
+        let tags = slot.tags.as_deref_mut().unwrap_or_default();
+        let now = piece.read_now(&mut *self.channels[piece.device], &mut buffer, tags);
         self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
         match now {
             Now::Done => {
@@ -135,7 +137,8 @@ impl Queue {
         if slot.op.is_durable() {
             return self.start_rest(index, buffer, 0);
         }
-        match self.channels[piece.device].write_now(piece.lower, &buffer[piece.range()]) {
+        let tags = slot.tags.as_deref().unwrap_or_default();
+        match piece.write_now(&mut *self.channels[piece.device], &buffer, tags) {
             Now::Done => {
                 self.slots.get(index).stage = Stage::Ready(Some(buffer));
                 self.lower_over(index);
@@ -153,12 +156,22 @@ impl Queue {
     fn start_rest(&mut self, index: u32, buffer: Buffer, done: usize) -> Step {
         let slot = self.slots.get(index);
         let piece = slot.piece;
-        let (offset, mut range) = (piece.lower + done as u64, piece.range());
-        range.start += done;
-        let io = if slot.op.reads() {
-            Io::Read { offset, buffer, range }
+        let durable = slot.op.is_durable();
+        let io = if piece.tags > 0 {
+            // They go as a whole.
+            let (offset, range) = (piece.lower, piece.range());
+            let Some(tags) = slot.tags.take() else { return self.fail(index, buffer, kept()) };
+            match slot.op.reads() {
+                true => Io::ReadTagged { offset, buffer, range, tags },
+                false => Io::WriteTagged { offset, buffer, range, tags, durable },
+            }
         } else {
-            Io::Write { offset, buffer, range, durable: slot.op.is_durable() }
+            let (offset, mut range) = (piece.lower + done as u64, piece.range());
+            range.start += done;
+            match slot.op.reads() {
+                true => Io::Read { offset, buffer, range },
+                false => Io::Write { offset, buffer, range, durable },
+            }
         };
         self.start(index, piece.device, io)
     }
@@ -186,8 +199,9 @@ impl Queue {
     }
 
     fn piece_over(&mut self, index: u32, done: Finished) -> Step {
-        let Finished { buffer, result, .. } = done;
+        let Finished { buffer, tags, result, .. } = done;
         let slot = self.slots.get(index);
+        slot.tags = slot.tags.take().or(tags);
         slot.stage = Stage::Ready(slot.stage.take().or(buffer));
         if let Err(e) = result {
             if let (Op::ZeroBelow { fast, .. }, true) = (slot.op, unsupported(&e)) {
@@ -220,13 +234,27 @@ impl Queue {
         let len = slot.end - slot.at;
         // It came without: nothing was to be written then.
         let Some(buffer) = self.zeros(len).or_else(|| self.zeros(self.mapping.sector().into())) else {
-            self.slots.get(index).op = Op::WriteZeros;
-            self.starved.push_back(index);
-            return Step::Pending;
+            return self.starves(index);
         };
+        if self.slots.get(index).tags.is_none() {
+            match self.tags(buffer.len() as u64) {
+                Ok(tags) => self.slots.get(index).tags = tags,
+                Err(Full) => {
+                    self.arena.free(buffer);
+                    return self.starves(index);
+                }
+            }
+        }
         let slot = self.slots.get(index);
         (slot.op, slot.stage) = (Op::WriteZeros, Stage::Ready(Some(buffer)));
         Step::Done
+    }
+
+    /// There is no memory for its zeros now.
+    fn starves(&mut self, index: u32) -> Step {
+        self.slots.get(index).op = Op::WriteZeros;
+        self.starved.push_back(index);
+        Step::Pending
     }
 
     /// Writes what may go down now. False when there was nothing. This is the one place from which writes are submitted
@@ -310,14 +338,14 @@ impl Queue {
             return self.part_over(part.parent, result);
         }
         self.unlock(index);
-        let Slot { tag, op, epoch, mut stage, spare, start, end, class, arrived, .. } =
+        let Slot { tag, op, epoch, mut stage, spare, tags, start, end, class, arrived, .. } =
             self.slots.take(index);
         self.epochs.unpin(epoch);
         let mut buffer = stage.take();
         if class != Class::Read && class != Class::Flush {
             self.writes.leave(&index, |next| self.runnable.push_back(*next));
         }
-        spare.into_iter().flatten().for_each(|scratch| self.arena.free(scratch));
+        spare.into_iter().chain([tags]).flatten().for_each(|scratch| self.arena.free(scratch));
         let bytes = match (op, &mut buffer) {
             (Op::Read { view: Some((from, len)) }, Some(buffer)) => {
                 buffer.copy_within(from..from + len, 0);

@@ -6,8 +6,7 @@ use std::time::Instant;
 use underseal_device::{Buffer, Channel, Now};
 use underseal_volume::Volume;
 
-use crate::Error;
-use crate::piece::Piece;
+use crate::piece::{Piece, Refused};
 use crate::post::{Letter, Post};
 
 /// One call of the cipher, perhaps with the I/O before or after it.
@@ -22,6 +21,8 @@ pub(crate) struct Task {
     pub(crate) piece: Piece,
     /// The request's memory.
     pub(crate) buffer: Buffer,
+    /// Its memory for tuples.
+    pub(crate) tags: Option<Buffer>,
     /// Whose it is.
     pub(crate) home: Arc<Post>,
     pub(crate) given: Instant,
@@ -48,7 +49,7 @@ pub(crate) enum Outcome {
     Blocked(usize),
     Failed(underseal_device::Error),
     /// The cipher refused a sector.
-    Broken(Error),
+    Broken(Refused),
     /// The worker panicked.
     Died,
 }
@@ -57,22 +58,22 @@ impl Task {
     /// Does it, in the calling thread.
     pub(crate) fn run(&mut self, channels: &mut [Box<dyn Channel>]) {
         self.started = Instant::now();
-        let Self { work, volume, piece, buffer, .. } = self;
-        let (range, lower) = (piece.range(), piece.lower);
+        let Self { work, volume, piece, buffer, tags, .. } = self;
+        let tags = tags.as_deref_mut().unwrap_or_default();
         let channel = channels.get_mut(piece.device);
         // A worker without channels does the crypto only.
         let moved = match (&work, channel) {
             (Work::Decrypt, _) => Ok(Now::Done),
             (Work::ReadAndDecrypt, None) => Ok(Now::Blocked(0)),
-            (Work::ReadAndDecrypt, Some(channel)) => Ok(channel.read_now(lower, &mut buffer[range.clone()])),
-            (Work::Encrypt, _) => piece.encrypt(volume, buffer, range.clone()).map(|()| Now::Done),
-            (Work::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, range.clone()).map(|()| {
-                channel.map_or(Now::Blocked(0), |channel| channel.write_now(lower, &buffer[range.clone()]))
+            (Work::ReadAndDecrypt, Some(channel)) => Ok(piece.read_now(&mut **channel, buffer, tags)),
+            (Work::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Now::Done),
+            (Work::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, tags).map(|()| {
+                channel.map_or(Now::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
             }),
         };
         let done = match (moved, work) {
             (Ok(Now::Done), Work::Decrypt | Work::ReadAndDecrypt) => {
-                piece.decrypt(volume, buffer, range).map(|()| Now::Done)
+                piece.decrypt(volume, buffer, tags).map(|()| Now::Done)
             }
             (moved, _) => moved,
         };

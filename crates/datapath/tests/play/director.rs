@@ -46,14 +46,14 @@ pub(crate) fn direct(
                 changes += 1;
             }
             60..75 => suspend(setup, shared, mapping, &mut dice),
-            75..85 if setup.faults => {
-                devices.controls.iter().for_each(|control| inject(control, &mut dice));
+            75..85 if setup.faults || setup.tags > 0 => {
+                devices.controls.iter().for_each(|control| inject(setup, control, &mut dice));
             }
             85..90 if setup.cache || setup.rewrites => {
                 cut_power(setup, shared, devices, rewriter.as_mut(), &mut dice);
                 cuts += 1;
             }
-            90..95 if !setup.rewrites => claim(setup, mapping, &mut dice),
+            90..95 if !setup.rewrites && setup.tags == 0 => claim(setup, mapping, &mut dice),
             _ => {
                 let stats = mapping.stats();
                 assert!(
@@ -141,7 +141,7 @@ fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
     }
 }
 
-fn inject(control: &FaultControl, dice: &mut Dice) {
+fn inject(setup: &Setup, control: &FaultControl, dice: &mut Dice) {
     control.clear();
     let some = |dice: &mut Dice| dice.pick(&[0.0, 0.01, 0.1]);
     let delay = Fault::Delay(Duration::from_micros(dice.length(2000)));
@@ -149,7 +149,8 @@ fn inject(control: &FaultControl, dice: &mut Dice) {
     let faults = [(delay, 0.1), (Fault::EIO, 0.0), (FULL, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)];
     for (fault, chance) in faults {
         let chance = if chance > 0.0 { chance } else { some(dice) };
-        if dice.one_in(2) && chance > 0.0 {
+        let fails = !matches!(fault, Fault::Delay(_) | Fault::Short);
+        if dice.one_in(2) && chance > 0.0 && (setup.faults || !fails) {
             control.add(Rule::new(fault).on(dice.pick(&writes)).chance(chance));
         }
     }

@@ -56,7 +56,13 @@ impl Form {
         let spec = self.cipher.map_or("cipher_null-ecb", |(spec, _)| spec).parse().unwrap();
         let key = self.key().unwrap_or_else(|| Key::zeroed(0).unwrap());
         let cipher = build(&spec, &key, sector_size).unwrap();
-        let recipe = Recipe { cipher: spec, sector_size, iv_large_sectors: false, key_size: key.len() };
+        let recipe = Recipe {
+            cipher: spec,
+            sector_size,
+            iv_large_sectors: false,
+            key_size: key.len(),
+            integrity: None,
+        };
         let recipe = self.cipher.map(|_| Arc::new(recipe));
         let iv_offset = if recipe.is_some() { 128 * (self.key % 8) } else { 0 };
         Stored { device: 0, lower: self.lower, iv_offset, cipher, recipe }

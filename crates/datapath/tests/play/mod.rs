@@ -29,5 +29,7 @@ pub(crate) mod round;
 #[path = "../../../device/tests/server/mod.rs"]
 mod server;
 mod site;
+#[path = "../toy/mod.rs"]
+mod toy;
 mod way;
 mod zones;

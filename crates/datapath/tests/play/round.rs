@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::{Accelerator, SoftwarePool};
-use underseal_datapath::{Mapping, QueueOptions};
+use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::Device;
 use underseal_device_lab::{DmaFaults, DmaModel, DmaSpec};
-use underseal_device_lab::{FaultControl, FaultDevice};
+use underseal_device_lab::{FaultControl, FaultDevice, TaggedDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;
@@ -22,6 +22,7 @@ use super::lower::{Lower, Place, ZONE};
 use super::player::Player;
 use super::rewriter::Rewriter;
 use super::site::{Site, Sums};
+use super::toy::Toy;
 use super::zones;
 
 /// After so long without any progress the process ends.
@@ -61,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) faults: bool,
     /// The device has a volatile cache, and its power is cut.
     pub(crate) cache: bool,
+    /// Its ciphers keep so many bytes beside each sector.
+    pub(crate) tags: u32,
     /// It is reencrypted, again and again, and then it is one segment; its state lies on the other device.
     pub(crate) rewrites: bool,
     /// How far that is, a LUKS2 header says.
@@ -93,7 +96,13 @@ impl Devices {
         };
         let devices: Vec<FaultDevice> = places.iter().map(faulty).collect();
         let controls = devices.iter().map(FaultDevice::control).collect();
-        let all = devices.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect();
+        let tagged = |device: FaultDevice| -> Arc<dyn Device> {
+            match setup.tags {
+                0 => Arc::new(device),
+                tags => Arc::new(TaggedDevice::new(Arc::new(device), setup.sector, tags)),
+            }
+        };
+        let all = devices.into_iter().map(tagged).collect();
         Self { all, controls }
     }
 
@@ -171,11 +180,15 @@ impl Setup {
         let block = if dice.one_in(2) || zoned { sector } else { least.max(512).min(sector) };
         let threads = dice.pick(&[1, 2, 3, 4]);
         let (faults, cache) = (!zoned && dice.one_in(2), !zoned && dice.one_in(3));
+        // A sector that is torn does not fit its tag; nor do blocks of a file that are larger than sectors.
+        let tagged = !zoned && (sector >= 4096 || device != Lower::Direct) && Dice::of(seed, 30).one_in(4);
+        let tags = if tagged { 20 } else { 0 };
+        let (faults, cache) = (!tagged && faults, !tagged && cache);
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
         // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
-        let rewrites = !zoned && dice.clone().one_in(2);
-        let spreads = second != CIPHERS[0] && !rewrites;
+        let rewrites = !zoned && dice.clone().one_in(2) && !tagged;
+        let spreads = (second != CIPHERS[0] || tagged) && !rewrites;
         let keeps_apart = !zoned && !faults && !cache && (spreads || block < sector);
         let hot = if keeps_apart { 8 * u64::from(sector) } else { 0 };
         Self {
@@ -207,6 +220,7 @@ impl Setup {
             discards: zoned || dice.one_in(2),
             faults,
             cache,
+            tags,
             rewrites,
             luks: rewrites && Dice::of(seed, 21).one_in(2),
         }
@@ -260,11 +274,18 @@ impl Setup {
     pub(crate) fn volume(&self, key: u8) -> Volume {
         let cipher = |spec: &str, length: u8| {
             let key = Key::new(&(0..length).map(|i| key ^ i).collect::<Vec<u8>>()).unwrap();
-            build(&spec.parse().unwrap(), &key, SectorSize::new(self.sector).unwrap()).unwrap()
+            let cipher = build(&spec.parse().unwrap(), &key, SectorSize::new(self.sector).unwrap()).unwrap();
+            match self.tags {
+                0 => cipher,
+                tags => Arc::new(Toy { inner: cipher, tag_size: tags as usize, key: 0 }),
+            }
         };
         let [first, second] = [CIPHERS[0], self.second].map(|(spec, length)| cipher(spec, length));
         let half = (self.size / 2).next_multiple_of(if self.is_zoned() { ZONE } else { 65536 });
-        let lower = if self.is_zoned() { [ZONE, 2 * ZONE] } else { [65536, 4096] };
+        let lower = match () {
+            () if self.is_zoned() => [ZONE, 2 * ZONE],
+            () => [65536, if self.tags > 0 { 131_072 } else { 4096 }],
+        };
         let segments = vec![
             Segment::stored(0, half, lower[0], 0, first),
             Segment::stored(half, self.size - half, lower[1], 8, second).on_device(1),
@@ -312,6 +333,9 @@ impl Setup {
         };
         let shared = Shared::default();
         shared.set_mapping(self.open(volume, &devices));
+        if self.tags > 0 {
+            wipe(&shared.mapping());
+        }
         let mut played = Played::default();
         let result = thread::scope(|scope| {
             scope.spawn(|| watch(self, &shared));
@@ -366,6 +390,20 @@ impl Setup {
 impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--round {}: {self:?}", self.seed)
+    }
+}
+
+/// What was never written has no tags that fit.
+fn wipe(mapping: &Arc<Mapping>) {
+    let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 65536 }).unwrap();
+    let (offset, len) = (0, mapping.size());
+    let zeroes = Request::WriteZeroes { offset, len, durable: false, punch: false, fast: false };
+    queue.submit(0, zeroes).expect("there is room");
+    loop {
+        if let Some(over) = queue.next_completion() {
+            return over.result.unwrap();
+        }
+        queue.wait().unwrap();
     }
 }
 

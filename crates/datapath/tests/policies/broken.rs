@@ -17,7 +17,6 @@ struct Refuses {
     sector: u64,
     encrypts: AtomicBool,
     decrypts: AtomicBool,
-    tags: usize,
 }
 
 impl Refuses {
@@ -44,10 +43,6 @@ impl SectorCipher for Refuses {
         panic!("who cannot fail is not asked");
     }
 
-    fn tag_size(&self) -> usize {
-        self.tags
-    }
-
     fn is_local(&self) -> bool {
         true
     }
@@ -63,15 +58,9 @@ impl SectorCipher for Refuses {
     }
 }
 
-fn refuses(sector: u64, tags: usize) -> Arc<Refuses> {
+fn refuses(sector: u64) -> Arc<Refuses> {
     let inner = xts(SectorSize::S4096);
-    Arc::new(Refuses {
-        inner,
-        sector,
-        encrypts: AtomicBool::new(false),
-        decrypts: AtomicBool::new(false),
-        tags,
-    })
+    Arc::new(Refuses { inner, sector, encrypts: AtomicBool::new(false), decrypts: AtomicBool::new(false) })
 }
 
 #[test]
@@ -79,7 +68,7 @@ fn a_sector_that_the_cipher_refuses_fails_its_request_and_is_named() {
     // The third of the fourth request.
     const BAD: u64 = 3 * 16 + 2;
     for text in POLICIES {
-        let cipher = refuses(BAD, 0);
+        let cipher = refuses(BAD);
         let mapping = Mapping::new(volume(cipher.clone()), Arc::new(RamDevice::new(SIZE))).unwrap();
         let mapping =
             mapping.with_block(512).unwrap().with_accelerator(Arc::new(SoftwarePool::new(2, 4).unwrap()));
@@ -127,10 +116,4 @@ fn a_sector_that_the_cipher_refuses_fails_its_request_and_is_named() {
         let whole = queue.alloc(16 << 20).expect("all memory has come back");
         queue.free(whole);
     }
-}
-
-#[test]
-fn a_cipher_whose_tags_have_no_place_is_refused() {
-    let refused = Mapping::new(volume(refuses(0, 16)), Arc::new(RamDevice::new(SIZE))).err();
-    assert_eq!(refused.map(|e| e.kind()), Some(ErrorKind::Layout));
 }

@@ -168,7 +168,7 @@ impl Channel for HalvesChannel {
         }
         let Flight { kind, offset, mut buffer, range, .. } = flight;
         self.transfer(kind, offset, &mut buffer[range]);
-        Some(Finished { slot, buffer: Some(buffer), result: Ok(()) })
+        Some(Finished { slot, buffer: Some(buffer), tags: None, result: Ok(()) })
     }
 
     fn woken(&mut self, _ring: &mut Ring, _token: Token, _result: i32, _over: &mut Vec<Finished>) {}

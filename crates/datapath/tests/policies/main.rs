@@ -11,6 +11,9 @@ mod races;
 mod reencrypt;
 mod resize;
 mod suspend;
+mod tags;
+#[path = "../toy/mod.rs"]
+mod toy;
 
 use std::sync::Arc;
 

@@ -200,7 +200,7 @@ impl FaultChannel {
 
     fn over(&mut self, slot: u32, mut result: Result<()>) -> Finished {
         let Some(flight) = self.flights[slot as usize].take() else {
-            return Finished { slot, buffer: None, result };
+            return Finished::bare(slot, result);
         };
         let mut state = self.control.state();
         if flight.power != state.power && result.is_ok() {
@@ -214,7 +214,7 @@ impl FaultChannel {
                 cache.flushed(covered);
             }
         }
-        Finished { slot, buffer: flight.buffer, result }
+        Finished { slot, buffer: flight.buffer, tags: None, result }
     }
 
     /// What happens to a request that may not wait, unless it fails.
@@ -264,12 +264,16 @@ impl Channel for FaultChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let io = match io.without_tags(slot) {
+            Ok(io) => io,
+            Err(refused) => return Started::Finished(refused),
+        };
         let (power, decision) = {
             let mut state = self.control.state();
             let (offset, len) = io.extent();
             if state.is_off() {
                 let error = io.kind().failed(offset, "the power is off", Errno::IO);
-                return Started::Finished(Finished { slot, buffer: io.into_buffer(), result: Err(error) });
+                return Started::Finished(Finished::of(slot, io, Err(error)));
             }
             (state.power, state.decide(io.kind(), offset, len, self.unit))
         };

@@ -37,7 +37,7 @@ impl ModelChannel {
             let (io, _) = self.waiting[slot as usize].take()?;
             let errno = Errno::from_io_error(&e).unwrap_or(Errno::BUSY);
             let error = io.kind().failed(io.extent().0, "the ring takes no timeout", errno);
-            return Some(Finished { slot, buffer: io.into_buffer(), result: Err(error) });
+            return Some(Finished::of(slot, io, Err(error)));
         }
         let (io, _) = self.waiting[slot as usize].take()?;
         match ring.nested(Below::ONLY, |ring| self.inner.start(ring, slot, io)) {
@@ -54,6 +54,14 @@ impl Channel for ModelChannel {
     }
 
     fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn read_tagged_now(&mut self, _offset: u64, _data: &mut [u8], _tags: &mut [u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn write_tagged_now(&mut self, _offset: u64, _data: &[u8], _tags: &[u8]) -> Now {
         Now::Blocked(0)
     }
 

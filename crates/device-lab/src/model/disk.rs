@@ -18,7 +18,7 @@ pub(super) struct Request {
 impl From<&Io> for Request {
     fn from(io: &Io) -> Self {
         let (offset, len) = io.extent();
-        Self { kind: io.kind(), offset, len, durable: matches!(io, Io::Write { durable: true, .. }) }
+        Self { kind: io.kind(), offset, len, durable: io.is_durable() }
     }
 }
 

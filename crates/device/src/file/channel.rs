@@ -129,14 +129,17 @@ impl Channel for FileChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let io = self.in_blocks(io);
+        let io = match io.without_tags(slot) {
+            Ok(io) => self.in_blocks(io),
+            Err(refused) => return Started::Finished(refused),
+        };
         let is_done = match io {
             Io::Flush => self.shared.way == Way::Memory,
             Io::Discard { len, .. } => len == 0,
             _ => false,
         };
         if is_done {
-            return Started::Finished(Finished { slot, buffer: None, result: Ok(()) });
+            return Started::Finished(Finished::bare(slot, Ok(())));
         }
         self.in_flight[slot as usize] = Some(Flight { io, done: 0, retries: 0, unsynced: None, order: None });
         match self.push(ring, slot) {
@@ -218,11 +221,10 @@ impl FileChannel {
     }
 
     fn over_with(&mut self, slot: u32, result: crate::Result<()>) -> Finished {
-        let buffer = self.in_flight[slot as usize].take().and_then(|flight| match flight.io {
-            Io::Read { buffer, .. } | Io::Write { buffer, .. } => Some(buffer),
-            _ => None,
-        });
-        Finished { slot, buffer, result }
+        match self.in_flight[slot as usize].take() {
+            Some(flight) => Finished::of(slot, flight.io, result),
+            None => Finished::bare(slot, result),
+        }
     }
 }
 
@@ -248,11 +250,11 @@ impl Flight {
         };
         let done = self.done as u64;
         match &self.io {
-            Io::Read { offset, buffer, range } => {
+            Io::Read { offset, buffer, range } | Io::ReadTagged { offset, buffer, range, .. } => {
                 let (pointer, len) = at(buffer, range);
                 opcode::Read::new(fd, pointer, len).offset(offset + done).build()
             }
-            Io::Write { offset, buffer, range, .. } => {
+            Io::Write { offset, buffer, range, .. } | Io::WriteTagged { offset, buffer, range, .. } => {
                 let (pointer, len) = at(buffer, range);
                 let flags = if self.is_durable() { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(fd, pointer, len).offset(offset + done).rw_flags(flags).build()
@@ -284,8 +286,12 @@ impl Flight {
     fn error(&self, e: Errno) -> Error {
         let done = self.done as u64;
         match self.io {
-            Io::Read { offset, .. } => failed(ErrorKind::Read, "read", offset + done, e),
-            Io::Write { offset, .. } => failed(ErrorKind::Write, "write", offset + done, e),
+            Io::Read { offset, .. } | Io::ReadTagged { offset, .. } => {
+                failed(ErrorKind::Read, "read", offset + done, e)
+            }
+            Io::Write { offset, .. } | Io::WriteTagged { offset, .. } => {
+                failed(ErrorKind::Write, "write", offset + done, e)
+            }
             Io::Flush => unflushed(e),
             Io::Discard { offset, .. } => failed(ErrorKind::Other, "discard", offset, e),
             Io::Zero { offset, .. } => failed(ErrorKind::Other, "zeroing", offset, e),

@@ -121,6 +121,10 @@ impl Channel for NbdChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let io = match io.without_tags(slot) {
+            Ok(io) => io,
+            Err(refused) => return Started::Finished(refused),
+        };
         let link = self.link.clone();
         let mut state = link.lock();
         state.begin(self.number, slot, io);

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use underseal_nbd_protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
 
 use super::handshake::Export;
-use crate::{Buffer, Finished, Io};
+use crate::{Finished, Io};
 
 /// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.
 const MOST: u64 = 1 << 30;
@@ -120,8 +120,8 @@ impl Flight {
         let mut flags = CommandFlags::empty();
         let command = match self.io {
             _ if self.flushes => Command::Flush,
-            Io::Read { .. } => Command::Read,
-            Io::Write { durable, .. } => {
+            Io::Read { .. } | Io::ReadTagged { .. } => Command::Read,
+            Io::Write { durable, .. } | Io::WriteTagged { durable, .. } => {
                 flags.set(CommandFlags::FUA, durable && has(TransmissionFlags::SEND_FUA));
                 Command::Write
             }
@@ -168,8 +168,7 @@ impl Flight {
         let kind = self.io.kind();
         let offset = self.io.extent().0 + self.done;
         let result = result.map_err(|(errno, why)| kind.failed(offset, why, errno));
-        let buffer: Option<Buffer> = self.io.into_buffer();
-        (self.member, Finished { slot: self.slot, buffer, result })
+        (self.member, Finished::of(self.slot, self.io, result))
     }
 }
 

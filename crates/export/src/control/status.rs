@@ -57,6 +57,18 @@ pub struct Status {
     pub dispatched: Dispatched,
     /// Latency by stage.
     pub latency: Latencies,
+    /// What was read and is not as it was written; nothing of a volume that keeps no tags beside its sectors.
+    #[serde(default)]
+    pub mismatches: Option<Mismatches>,
+}
+
+/// Sectors that are not as they were written, by their tags.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatches {
+    /// Reads, or parts of them, that found one.
+    pub count: u64,
+    /// Where the first of them begin, in bytes.
+    pub first: Vec<u64>,
 }
 
 /// How a volume was opened: what there is to know of its key without having it.

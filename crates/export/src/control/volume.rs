@@ -12,7 +12,7 @@ use super::Name;
 use super::keys::Keys;
 use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
 use super::reencryption::Reencrypter;
-use super::status::{KeyState, Opened, Sandbox, Status, nanos};
+use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
 
 /// What a volume tells of itself besides what it does.
@@ -132,6 +132,9 @@ impl Controlled {
             backlog: stats.backlog.into(),
             dispatched: stats.dispatched.into(),
             latency: (&stats.stages).into(),
+            mismatches: mapping
+                .has_tags()
+                .then_some(Mismatches { count: stats.mismatches, first: stats.mismatched }),
         }
     }
 

@@ -51,6 +51,10 @@ pub fn text(status: &Status) -> String {
     text.gauge("key_set", "0 when the key was wiped.", u8::from(status.key == KeyState::Set));
     text.gauge("size_bytes", "The volume's size.", status.size);
     text.gauge("uptime_seconds", "Since the volume was opened.", Seconds(status.uptime_ns));
+    if let Some(of) = &status.mismatches {
+        let help = "Reads, or parts of them, that found a sector not as it was written, by its tag.";
+        text.family("mismatches_total", "counter", help, [(String::new(), of.count)]);
+    }
     if let Some(of) = &status.reencryption {
         let running = u8::from(of.state == Going::Running);
         text.gauge("reencryption_running", "1 while the reencryption goes on.", running);

@@ -32,7 +32,7 @@ pub(crate) struct FormatArgs {
     pub(crate) force: bool,
 
     /// The cipher of the data
-    #[arg(long, value_name = "CIPHER", default_value = "aes-xts-plain64", help_heading = CIPHER)]
+    #[arg(long, value_name = "CIPHER", default_value = "aes-xts-plain64", value_parser = cipher, help_heading = CIPHER)]
     pub(crate) cipher: CipherSpec,
     /// The volume key's length; the cipher's largest by default
     #[arg(long, value_name = "BITS", help_heading = CIPHER)]
@@ -43,6 +43,22 @@ pub(crate) struct FormatArgs {
     /// Accept cipher_null, which encrypts nothing
     #[arg(long, help_heading = CIPHER)]
     pub(crate) allow_null: bool,
+
+    /// LUKS2: keep a tag beside each sector, so that a changed one is noticed: hmac-sha256, hmac-sha512, hmac-sha1 or cmac-aes with
+    /// a usual cipher; "aead" with aes-gcm-random, aegis128-random or aes-ccm-random; poly1305 with chacha20-random; "none" for random
+    /// IVs alone
+    #[arg(long, value_name = "TYPE", value_parser = integrity, help_heading = AUTHENTICATED)]
+    pub(crate) integrity: Option<String>,
+    /// The MAC's part of the key; its digest's length by default
+    #[arg(long, value_name = "BITS", requires = "integrity", help_heading = AUTHENTICATED)]
+    pub(crate) integrity_key_size: Option<usize>,
+    /// Whoever opens it writes in place, without the journal: faster, and what is being written when the power goes cannot be read
+    /// afterwards
+    #[arg(long, requires = "integrity", help_heading = AUTHENTICATED)]
+    pub(crate) integrity_no_journal: bool,
+    /// Do not fill it with zeros: what was never written cannot be read then, and a file system must not expect it to
+    #[arg(long, requires = "integrity", help_heading = AUTHENTICATED)]
+    pub(crate) integrity_no_wipe: bool,
 
     #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
@@ -90,6 +106,26 @@ pub(crate) enum NewType {
     Plain,
 }
 
+/// A cipher as LUKS2 writes it. Those that have no mode are taken by the kernel's name alone.
+fn cipher(text: &str) -> Result<CipherSpec, underseal_cipher::Error> {
+    text.parse().or_else(|e| match text.split_once('-') {
+        Some((_, iv)) if !iv.contains('-') && !text.starts_with("capi:") => {
+            format!("capi:{text}").parse().map_err(|_| e)
+        }
+        _ => Err(e),
+    })
+}
+
+/// A type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
+fn integrity(text: &str) -> Result<String, String> {
+    match text.split_once('-') {
+        Some((mac @ ("hmac" | "cmac" | "phmac"), of)) => Ok(format!("{mac}({of})")),
+        None if ["aead", "poly1305", "none"].contains(&text) => Ok(text.into()),
+        _ => Err("want hmac-HASH, cmac-aes, aead, poly1305 or none".into()),
+    }
+}
+
+const AUTHENTICATED: &str = "Authenticated volumes";
 const CIPHER: &str = "Cipher";
 const NAMES: &str = "Names";
 const LAYOUT: &str = "Layout";
@@ -100,4 +136,5 @@ Examples:
   underseal format disk.img --size 10G --passphrase-file pass.txt --label backup
   underseal format /dev/sdx1 --iter-time 5000
   underseal format disk.img --size 10G --header disk.header
+  underseal format disk.img --size 10G --cipher aes-gcm-random --integrity aead
   underseal format disk.img --size 10G --type luks1 --cipher aes-cbc-essiv:sha256";

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LowerArgs, PlainArgs, RateArg, SecretArgs, ServeArgs};
+use super::{LowerArgs, OnError, PlainArgs, RateArg, SecretArgs, ServeArgs};
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
-/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear, zero and error
-/// lines; several make one device. What the kernel refuses is refused in its words. Keys come in the file or through
+/// Lines are START LENGTH crypt CIPHER KEY IV-OFFSET DEVICE OFFSET [#OPTIONS OPTION..], or linear, integrity, zero and error
+/// lines; several make one device. With a name before each ("NAME: ", as dmsetup prints several devices) one lies on the others:
+/// on integrity lines, by /dev/mapper/NAME. What the kernel refuses is refused in its words. Keys come in the file or through
 /// the kernel's keyring (:SIZE:user:NAME), never as arguments.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -80,6 +81,9 @@ pub(crate) struct TableDecryptArgs {
     /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// At what is not as it was written, by its tag, stop, or give zeros for it and list it on stderr
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
+    pub(crate) on_error: OnError,
     #[command(flatten)]
     pub(crate) lower: LowerArgs,
 }

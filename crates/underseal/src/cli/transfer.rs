@@ -1,8 +1,8 @@
-//! `underseal read` and `underseal write`.
+//! `underseal read`, `underseal write` and `underseal check`.
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::VolumeArgs;
 use crate::size;
@@ -20,8 +20,20 @@ pub(crate) struct ReadArgs {
     /// The file to write, created for you alone; stdout by default, "-" for stdout even on a terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Authenticated volumes: at what is not as it was written stop, or give zeros for it and list it on stderr
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = OnError::Stop)]
+    pub(crate) on_error: OnError,
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
+}
+
+/// What becomes of what is not as it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnError {
+    /// Nothing behind it is read
+    Stop,
+    /// Zeros are given for it
+    Zero,
 }
 
 /// Copies plain bytes into a volume, without a server, and flushes it.
@@ -37,6 +49,19 @@ pub(crate) struct WriteArgs {
     #[command(flatten)]
     pub(crate) volume: VolumeArgs,
 }
+
+/// Reads all of an authenticated volume, and lists what is not as it was written.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  underseal check disk.img
+  underseal check disk.img --passphrase-file pass.txt > damaged.txt";
 
 const READ_EXAMPLES: &str = "\
 Examples:

@@ -37,6 +37,8 @@ pub(crate) struct VolumeArgs {
     #[arg(long)]
     pub(crate) allow_null: bool,
     #[command(flatten)]
+    pub(crate) integrity: IntegrityArgs,
+    #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
@@ -78,6 +80,18 @@ impl LowerArgs {
     pub(crate) fn options(self, read_only: bool) -> OpenOptions {
         OpenOptions { read_only, direct: self.direct, unlocked: self.no_lock }
     }
+}
+
+/// How the layer below an authenticated volume is opened.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Authenticated volumes")]
+pub(crate) struct IntegrityArgs {
+    /// Write in place, without the journal: faster, and what is being written when the power goes cannot be read afterwards
+    #[arg(long)]
+    pub(crate) integrity_no_journal: bool,
+    /// Read what is in its place, whatever the journal holds; nothing is written
+    #[arg(long, conflicts_with = "integrity_no_journal")]
+    pub(crate) integrity_recovery_mode: bool,
 }
 
 /// What an image may hold.

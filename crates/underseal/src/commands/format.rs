@@ -4,16 +4,21 @@ mod contents;
 mod destination;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::{ErrorKind, FormatOptions, NewHeader};
+use underseal_datapath::Mapping;
+use underseal_device::Device;
+use underseal_volume::{ActivateOptions, ErrorKind, FormatOptions, NewHeader, NewIntegrity};
 
 use self::destination::Destination;
 use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
-use crate::lower::is_remote;
+use crate::integrity;
+use crate::lower::{DeviceBytes, is_remote};
 use crate::output::print;
 use crate::passphrase::{Secret, confirm, volume_key_file};
+use crate::progress::Progress;
 use crate::size;
 
 pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
@@ -41,7 +46,26 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
             image.write(&new)?
         }
     };
-    let data = image.size().saturating_sub(made.data_offset());
+    let mut data = image.size().saturating_sub(made.data_offset());
+    if let Some(layer) = made.integrity_layer().map_err(|e| e.in_file(&args.image))? {
+        let device = image.device()?;
+        integrity::make(&DeviceBytes::new(&*device)?, &layer)?;
+        let over = integrity::open_directly(&device, &layer)?;
+        data = over.geometry().size;
+        if !args.integrity_no_wipe {
+            let options = ActivateOptions {
+                detached: header.is_some(),
+                allow_null: args.allow_null,
+                over_integrity: true,
+                ..ActivateOptions::default()
+            };
+            let volume =
+                made.activate(&new.into_key(), data, &options).map_err(|e| e.in_file(&args.image))?;
+            let mapping = Arc::new(Mapping::new(volume, over.clone())?);
+            integrity::wipe(&mapping, &mut Progress::new("filling with zeros", Some(data), quiet))?;
+        }
+        over.close()?;
+    }
     image.keep();
     if let Some(header) = header {
         header.keep();
@@ -50,10 +74,11 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let with_header =
         args.header.as_ref().map(|path| format!(" --header {}", shown(path))).unwrap_or_default();
     let sector = info.segments.first().and_then(|s| s.sector_size).unwrap_or(512);
+    let beside = args.integrity.as_ref().map(|kind| format!(" with integrity {kind}")).unwrap_or_default();
     say(
         quiet,
         &format!(
-            "{}: {} volume of {}, {} in {sector}-byte sectors, UUID {}\ntry: underseal open {}{with_header} --nbd unix:disk.sock\n",
+            "{}: {} volume of {}, {}{beside} in {sector}-byte sectors, UUID {}\ntry: underseal open {}{with_header} --nbd unix:disk.sock\n",
             args.image.display(),
             info.format.to_uppercase(),
             size::show(data),
@@ -117,8 +142,25 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         subsystem: args.subsystem.clone(),
         detached: args.header.is_some(),
         allow_null: args.allow_null,
+        integrity: integrity(args)?,
         ..defaults
     })
+}
+
+/// What is to be kept beside sectors.
+fn integrity(args: &FormatArgs) -> Result<Option<NewIntegrity>> {
+    let Some(kind) = &args.integrity else { return Ok(None) };
+    if args.kind != NewType::Luks2 {
+        return Err(Error::usage("only LUKS2 keeps tags beside sectors").with_remedy("--type luks2"));
+    }
+    if args.integrity_key_size.is_some_and(|bits| !bits.is_multiple_of(8)) {
+        return Err(Error::usage("the MAC's key is no whole number of bytes"));
+    }
+    Ok(Some(NewIntegrity {
+        kind: kind.clone(),
+        key_size: args.integrity_key_size.map(|bits| bits / 8),
+        has_journal: !args.integrity_no_journal,
+    }))
 }
 
 /// The length of the volume key in bytes.

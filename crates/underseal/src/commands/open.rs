@@ -63,7 +63,7 @@ pub(super) fn serve(
     }
     sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, known, inside, lock } = open()?;
+    let Opened { mapping, lower, opened, known, inside, lock, layer } = open()?;
     let locks = inside.is_some() || lock.is_some();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
@@ -123,7 +123,10 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    until_stopped(ways, &mapping, &stoppers, sides, reencrypter.as_deref(), &watch)
+    let ended = until_stopped(ways, &mapping, &stoppers, sides, reencrypter.as_deref(), &watch);
+    // Nobody asks for anything any more. What is not closed cleanly is put in order by whoever opens it next.
+    let closed = layer.map_or(Ok(()), |layer| Ok(layer.close()?));
+    ended.and(closed)
 }
 
 /// With which keys a reencryption goes on, and how fast.

@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use underseal_datapath::Mapping;
 
+use super::check::Lost;
 use super::same_file;
-use crate::cli::ReadArgs;
+use crate::cli::{OnError, ReadArgs};
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
@@ -33,7 +35,7 @@ pub(super) fn run(args: &ReadArgs, quiet: bool) -> Result<()> {
         return Err(Error::usage(format!("{}: the range goes beyond the volume", volume.image.display()))
             .with_remedy(format!("a range within its {} ({size} bytes)", size::show(size))));
     };
-    output.take(&mapping, args.offset..end, quiet)
+    output.take(&mapping, args.offset..end, args.on_error, quiet)
 }
 
 /// Where plain bytes go: the file, or none for stdout.
@@ -66,10 +68,34 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// Those of the volume and the file.
-    pub(super) fn take(self, mapping: &Arc<Mapping>, range: Range<u64>, quiet: bool) -> Result<()> {
+    pub(super) fn take(
+        self,
+        mapping: &Arc<Mapping>,
+        range: Range<u64>,
+        on_error: OnError,
+        quiet: bool,
+    ) -> Result<()> {
         let mut output = open_output(self.0)?;
         let mut progress = Progress::new("reading", Some(range.end - range.start), quiet);
-        transfer::read(mapping, range, &mut output, &mut progress)
+        if on_error == OnError::Stop {
+            return transfer::read(mapping, range, &mut output, &mut progress);
+        }
+        // The output may be stdout.
+        let mut lost = Lost::new(|run| {
+            eprintln!("underseal: bytes {} to {}: not as written: zeros", run.start, run.end);
+            Ok(())
+        });
+        let read = transfer::salvage(mapping, range, &mut output, &mut progress, &mut |run| lost.add(run));
+        drop(progress);
+        let bytes = lost.end()?;
+        read?;
+        match bytes {
+            0 => Ok(()),
+            bytes => Err(Error::new(
+                Exit::Failed,
+                format!("{bytes} bytes are not as they were written: zeros stand for them"),
+            )),
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::cli::{
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::integrity;
 use crate::lower::{Lower, is_remote, open_header};
 use crate::output::print;
 use crate::passphrase::{Secret, secret_file};
@@ -43,7 +44,8 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let mapping = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
-                Ok(Opened { mapping, lower, opened, known: Known::default(), inside: None, lock: None })
+                let (known, inside) = (Known::default(), None);
+                Ok(Opened { mapping, lower, opened, known, inside, lock: None, layer: None })
             })
         }
     }
@@ -53,7 +55,12 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
 fn check(args: &TableCheckArgs) -> Result<()> {
     let table = parse(&args.file)?;
     let mut sizes = Vec::new();
-    for device in devices(&table) {
+    for (number, device) in devices(&table).into_iter().enumerate() {
+        if table.layer(number).is_some() {
+            // What its superblock provides is known when it is opened.
+            sizes.push(u64::MAX);
+            continue;
+        }
         let size = std::fs::File::open(&device).and_then(|file| ReadAt::size(&file));
         sizes.push(size.unwrap_or_else(|e| {
             log::warn!("{}: its size is not checked: Device lookup failed: {e}", device.display());
@@ -121,7 +128,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
     let mapping = Arc::new(activate(&table, args.lower.options(true))?);
-    output.take(&mapping, 0..mapping.size(), quiet)
+    output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
 }
 
 /// Reads the table into locked memory, parses it, and tells of weak choices.
@@ -168,6 +175,11 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
             None => Arc::new(FileDevice::open(path, options).map_err(lookup_failed)?),
         };
         opened.push(device);
+    }
+    for (number, device) in opened.iter_mut().enumerate() {
+        if let Some(line) = table.layer(number) {
+            *device = integrity::open_line(device.clone(), line, options.read_only)?;
+        }
     }
     let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
     let volume = table.volume(&sizes).map_err(refused)?;

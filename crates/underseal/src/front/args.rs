@@ -108,6 +108,10 @@ pub(super) struct Args {
     #[arg(long)]
     pub(super) integrity_no_journal: bool,
     #[arg(long)]
+    pub(super) integrity_recovery_mode: bool,
+    #[arg(long)]
+    pub(super) integrity_key_size: Option<usize>,
+    #[arg(long)]
     pub(super) integrity_no_wipe: bool,
     #[arg(long)]
     pub(super) integrity_legacy_padding: bool,
@@ -280,9 +284,6 @@ impl Args {
     /// An option of a format, or for a purpose, that this program does not know.
     pub(super) fn not_kept(&self) -> Option<&'static str> {
         let kept_not = [
-            (self.integrity.is_some(), "--integrity"),
-            (self.integrity_no_journal, "--integrity-no-journal"),
-            (self.integrity_no_wipe, "--integrity-no-wipe"),
             (self.integrity_legacy_padding, "--integrity-legacy-padding"),
             (self.tcrypt_backup || self.tcrypt_hidden || self.tcrypt_system, "a TCRYPT volume"),
             (

@@ -104,7 +104,7 @@ impl Args {
         self.words.first().is_some_and(|action| action == "plainOpen")
     }
 
-    fn keys(&self, action: &str) -> [(bool, &'static str); 7] {
+    fn keys(&self, action: &str) -> [(bool, &'static str); 8] {
         let known = |name: Option<&str>, names: &[&str]| name.is_none_or(|name| names.contains(&name));
         [
             (
@@ -131,6 +131,10 @@ impl Args {
             (
                 self.integrity_no_wipe && self.integrity.is_none(),
                 "Option --integrity-no-wipe can be used only with --integrity.",
+            ),
+            (
+                self.integrity_key_size.is_some() && self.integrity.is_none(),
+                "Option --integrity-key-size can be used only with --integrity.",
             ),
         ]
     }

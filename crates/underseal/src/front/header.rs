@@ -41,6 +41,10 @@ pub(super) fn format(args: &Args, words: &Words<'_>) -> Result<()> {
         .number("keyslots-size", args.luks2_keyslots_size)
         .number("data-offset", data_offset(args)?)
         .option("volume-key-file", args.volume_key_file.as_ref())
+        .option("integrity", args.integrity.as_ref())
+        .number("integrity-key-size", args.integrity_key_size)
+        .flag("integrity-no-journal", args.integrity_no_journal)
+        .flag("integrity-no-wipe", args.integrity_no_wipe)
         .number("key-slot", args.key_slot)
         .flag("force", true)
         .cost(args);

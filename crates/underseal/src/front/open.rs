@@ -70,6 +70,7 @@ fn persist(args: &Args, device: &Path) -> Result<()> {
         PersistentFlag::SubmitFromCryptCpus => args.submit_from_crypt_cpus,
         PersistentFlag::NoReadWorkqueue => args.no_read_workqueue,
         PersistentFlag::NoWriteWorkqueue => args.no_write_workqueue,
+        PersistentFlag::NoJournal => args.integrity_no_journal,
     };
     let set = Call::new(&["header", "set"]).word(device).option("header", args.header.as_ref());
     let option = |flag| if is_set(flag) { "flag" } else { "no-flag" };
@@ -81,6 +82,8 @@ fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
     let call = volume(Call::new(&["open"]).word(device), args)?
         .flag("read-only", args.readonly)
         .flag("allow-discards", args.allow_discards)
+        .flag("integrity-no-journal", args.integrity_no_journal)
+        .flag("integrity-recovery-mode", args.integrity_recovery_mode)
         .option("policy", policy(args))
         .option("name", Some(place.name.to_string()))
         .flag("daemon", true);

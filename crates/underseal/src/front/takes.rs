@@ -56,6 +56,7 @@ const PLAIN: &[&str] = &[
 ];
 const OPENED: &[&str] = &[
     "integrity-no-journal",
+    "integrity-recovery-mode",
     "key-slot",
     "link-vk-to-keyring",
     "persistent",
@@ -75,7 +76,9 @@ const FORMAT: &[&str] = &[
     "hw-opal",
     "hw-opal-only",
     "integrity",
+    "integrity-key-size",
     "integrity-legacy-padding",
+    "integrity-no-journal",
     "integrity-no-wipe",
     "key-size",
     "label",

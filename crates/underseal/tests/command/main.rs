@@ -5,6 +5,7 @@
 mod support;
 
 mod activation;
+mod authenticated;
 mod background;
 mod common;
 mod errors;

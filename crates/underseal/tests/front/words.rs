@@ -105,7 +105,7 @@ fn what_is_not_done_here_is_said_to_be() {
         &["open", "--type", "bitlk", "disk", "name"],
         &["tcryptDump", "disk"],
         &["reencrypt", "--type", "luks1", "disk"],
-        &["luksFormat", "-q", "--integrity", "hmac-sha256", "disk"],
+        &["luksFormat", "-q", "--integrity", "hmac-sha256", "--integrity-legacy-padding", "disk"],
         &["close", "--deferred", "name"],
     ] {
         let output = crate::pair::with_stdin(pair.ours().args(words), "secret\n");

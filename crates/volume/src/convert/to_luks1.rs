@@ -133,7 +133,10 @@ fn data(metadata: &Metadata) -> Result<(u64, &Crypt)> {
     };
     let crypt = segment.crypt.as_ref().map_err(lacks)?;
     if let Some(integrity) = &crypt.integrity {
-        return Err(lacks(format!("segments.0.integrity: LUKS1 has no {}", crate::printable(integrity))));
+        return Err(lacks(format!(
+            "segments.0.integrity: LUKS1 has no {}",
+            crate::printable(&integrity.name)
+        )));
     }
     if crypt.sector_size.bytes() != SECTOR {
         let size = crypt.sector_size.bytes();

@@ -1,13 +1,18 @@
 //! From metadata and volume key to segments of a volume.
 
+use super::integrity::Integrity;
 use super::metadata::{Crypt, Metadata, OPAL, Segment};
 use super::reencrypt;
 use crate::{
-    ActivateOptions, DispatchFlags, Error, ErrorKind, Key, Recipe, Result, Volume, VolumeKey, unlock, volume,
+    ActivateOptions, DispatchFlags, Error, ErrorKind, IntegrityLayer, Key, Result, Volume, VolumeKey, unlock,
+    volume,
 };
 
 /// Flags of a header that ask for discards to be passed down.
 const ALLOW_DISCARDS: &str = "allow-discards";
+
+/// The flag of a header whose integrity layer writes in place.
+pub(super) const NO_JOURNAL: &str = "no-journal";
 
 pub(super) fn activate(
     metadata: &Metadata,
@@ -16,6 +21,12 @@ pub(super) fn activate(
     options: &ActivateOptions,
 ) -> Result<Volume> {
     let discards = options.allow_discards || metadata.config.flags.iter().any(|flag| flag == ALLOW_DISCARDS);
+    let is_authenticated = integrity_layer(metadata)?.is_some();
+    if options.allow_discards && is_authenticated {
+        let context = "an authenticated volume takes no discards: what was discarded would not fit its tags";
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let discards = discards && !is_authenticated;
     let volume = match reencrypt::activate(metadata, key, data_size, options)? {
         Some(volume) => volume,
         None => regular(metadata, key, data_size, options)?,
@@ -61,20 +72,70 @@ fn one(
     options: &ActivateOptions,
 ) -> Result<crate::Segment> {
     if let Some(integrity) = &crypt.integrity {
-        let integrity = crate::printable(integrity);
-        let context = format!("authenticated encryption ({integrity}) is not supported by this build");
-        return Err(Error::new(ErrorKind::Unsupported, context));
+        return authenticated(segment, crypt, integrity, key, (start, data_size), options);
     }
     if segment.offset == 0 && !options.detached {
         let context = "the data begins at byte 0, so this header stands apart from it: name both files";
         return Err(Error::new(ErrorKind::BadLayout, context));
     }
     unlock::allow_null(&crypt.cipher, options.allow_null)?;
-    let recipe = Recipe::new(&crypt.cipher, crypt.sector_size, key.len());
+    let recipe = crypt.recipe(key.len());
     let cipher = recipe.build(key)?;
     let len = volume::data_length(data_size, segment.offset, segment.size, crypt.sector_size)?;
     let made = crate::Segment::stored(start, len, segment.offset, crypt.iv_tweak, cipher);
     Ok(made.with_recipe(recipe))
+}
+
+/// A segment over dm-integrity's layout, which begins where the segment says: it is all of what that provides.
+fn authenticated(
+    segment: &Segment,
+    crypt: &Crypt,
+    integrity: &Integrity,
+    key: &Key,
+    (start, provided): (u64, u64),
+    options: &ActivateOptions,
+) -> Result<crate::Segment> {
+    if !options.over_integrity {
+        let name = crate::printable(&integrity.name);
+        let context = format!(
+            "what is kept beside its sectors ({name}) lies in a layer of its own, to be opened before"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if segment.size.is_some_and(|size| size != provided) {
+        let context =
+            format!("the segment's size is not the {provided} bytes that its integrity layer provides");
+        return Err(Error::new(ErrorKind::BadLayout, context));
+    }
+    let recipe = crypt.recipe(key.len());
+    let cipher = recipe.build(key)?;
+    let len = volume::data_length(provided, 0, None, crypt.sector_size)?;
+    Ok(crate::Segment::stored(start, len, 0, crypt.iv_tweak, cipher).with_recipe(recipe))
+}
+
+/// What the volume's one segment keeps beside its sectors, and where.
+///
+/// # Errors
+/// `Unsupported` for a header that has it beside other segments.
+pub(super) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLayer>> {
+    let regular = || metadata.segments.values().filter(|segment| !segment.is_backup());
+    let layers = regular().filter_map(|segment| {
+        let crypt = segment.crypt.as_ref().ok()?;
+        Some((segment, crypt.sector_size, crypt.integrity.as_ref()?))
+    });
+    match (layers.last(), regular().count()) {
+        (None, _) => Ok(None),
+        (Some((segment, sector_size, integrity)), 1) => Ok(Some(IntegrityLayer {
+            offset: segment.offset,
+            tag_size: integrity.bytes,
+            sector_size,
+            has_journal: !metadata.config.flags.iter().any(|flag| flag == NO_JOURNAL),
+        })),
+        (Some(_), _) => {
+            let context = "an authenticated segment beside others is no volume that cryptsetup makes";
+            Err(Error::new(ErrorKind::Unsupported, context))
+        }
+    }
 }
 
 /// Two segments over the same bytes would let one overwrite the other.
@@ -107,6 +168,9 @@ pub(super) fn refused(requirement: &str) -> Error {
             .into()
     } else if requirement == "opal" || requirement.starts_with("opal-") {
         format!("config.requirements: {OPAL}")
+    } else if requirement == "inline-hw-tags" {
+        "its tags are kept by the disk itself beside each sector, which neither a file nor a usual disk does"
+            .into()
     } else {
         format!("the header requires {}, which this build does not know", crate::printable(requirement))
     };

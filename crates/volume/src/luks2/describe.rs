@@ -1,6 +1,6 @@
 //! A LUKS2 header as [`Info`].
 
-use super::metadata::{Digest, Keyslot, Metadata, Segment};
+use super::metadata::{Crypt, Digest, Keyslot, Metadata, Segment};
 use super::store::Stored;
 use crate::Info;
 use crate::af::STRIPES;
@@ -44,11 +44,11 @@ fn segment(metadata: &Metadata, number: u32, segment: &Segment) -> SegmentInfo {
         kind: segment.kind.clone(),
         offset: segment.offset,
         size: segment.size,
-        cipher: crypt.map(|c| c.cipher.to_string()),
+        cipher: crypt.map(Crypt::written),
         key_bits: crypt.and_then(|_| key_bytes()).map(|bytes| bytes * 8),
         sector_size: crypt.map(|c| c.sector_size.bytes()),
         iv_offset: crypt.map(|c| c.iv_tweak),
-        integrity: crypt.and_then(|c| c.integrity.clone()),
+        integrity: crypt.and_then(|c| Some(c.integrity.as_ref()?.name.clone())),
         flags: segment.flags.clone(),
         problem: segment.crypt.as_ref().err().cloned(),
     }

@@ -6,11 +6,13 @@ use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 use underseal_cipher::{Key, SectorSize};
 
+use super::activate::NO_JOURNAL;
 use super::binary::{self, Binary, SIZES};
+use super::integrity;
 use super::keyslot::new::{NewSlot, area_size};
-use super::metadata::MAX_OBJECTS;
+use super::metadata::{Crypt, MAX_OBJECTS};
 use super::store::Copies;
-use crate::format::{self, Parts, bad, leaves_data, try_cipher};
+use crate::format::{self, Parts, bad, leaves_data, try_cipher, try_recipe};
 use crate::text::FixedText;
 use crate::{FormatOptions, Hash, Result, kdf};
 
@@ -18,7 +20,12 @@ use crate::{FormatOptions, Hash, Result, kdf};
 const DATA_OFFSET: u64 = 16 << 20;
 
 pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOptions) -> Result<(Parts, Key)> {
-    let key = options.key()?;
+    let beside = options.integrity.as_ref().map(|wanted| integrity::new(&options.cipher, wanted));
+    let beside = beside.transpose()?;
+    let key = match &beside {
+        Some((_, integrity, spec)) => options.key_of(&spec.clone(), integrity.mac_key(spec))?,
+        None => options.key()?,
+    };
     let layout = Layout::new(&options, key.len())?;
     let binary = Binary {
         size: options.metadata_size,
@@ -30,7 +37,18 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     };
     leaves_data(data_size, layout.data_offset)?;
     let sector_size = sector_size(&options, &key, data_size - layout.data_offset)?;
-    try_cipher(&options.cipher, &key, sector_size)?;
+    let (encryption, beside) = match beside {
+        None => {
+            try_cipher(&options.cipher, &key, sector_size)?;
+            (options.cipher.to_string(), None)
+        }
+        Some((object, integrity, cipher)) => {
+            let encryption = integrity.encryption.clone();
+            let crypt = Crypt { cipher, sector_size, iv_tweak: 0, integrity: Some(integrity) };
+            try_recipe(&crypt.recipe(key.len()), &key)?;
+            (encryption, Some(object))
+        }
+    };
     let number = options.keyslot;
     if number >= MAX_OBJECTS {
         return Err(bad(format!("there is no keyslot {number}: the last is {}", MAX_OBJECTS - 1)));
@@ -40,7 +58,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
         None => NewSlot::settle_like_data(&options.cipher, options.hash, &options.pbkdf)?,
     };
     let digest_iterations = options.pbkdf.digest_iterations(options.hash, options.hash.output_len());
-    let document = object(json!({
+    let mut document = object(json!({
         "keyslots": { number.to_string(): slot.json(key.len(), layout.keyslots.start) },
         "tokens": {},
         "segments": { "0": {
@@ -48,7 +66,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
             "offset": layout.data_offset.to_string(),
             "size": "dynamic",
             "iv_tweak": "0",
-            "encryption": options.cipher.to_string(),
+            "encryption": encryption,
             "sector_size": sector_size.bytes(),
         } },
         "digests": { "0": digest(&key, number, options.hash, digest_iterations)? },
@@ -57,6 +75,12 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
             "keyslots_size": (layout.keyslots.end - layout.keyslots.start).to_string(),
         },
     }));
+    if let Some(beside) = beside {
+        document["segments"]["0"]["integrity"] = beside;
+    }
+    if options.integrity.as_ref().is_some_and(|integrity| !integrity.has_journal) {
+        document["config"]["flags"] = json!([NO_JOURNAL]);
+    }
     let copies = Copies::new(binary, &document)?;
     copies.metadata()?;
     let area = (layout.keyslots.start, slot.seal(passphrase, &key)?);
@@ -112,7 +136,11 @@ fn sector_size(options: &FormatOptions, key: &Key, data_len: u64) -> Result<Sect
         let built = underseal_cipher::build(&options.cipher, key, size);
         built.is_err_and(|e| e.kind() == underseal_cipher::ErrorKind::SectorSize)
     };
+    // Its layer provides whole blocks, and less than there are.
+    let is_authenticated = options.integrity.is_some();
     match options.sector_size {
+        None if is_authenticated => Ok(SectorSize::S4096),
+        Some(size) if is_authenticated && size <= SectorSize::S4096 => Ok(size),
         Some(size) if size > SectorSize::S4096 => {
             Err(bad(format!("sectors of {} bytes: LUKS has 512 to 4096", size.bytes())))
         }

@@ -92,8 +92,7 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     }
     // All keyslots were killed: the ciphers know.
     let ciphers = digest.segments.iter().filter_map(|number| metadata.segments[number].crypt.as_ref().ok());
-    let fits = |spec| underseal_cipher::key_sizes(spec).is_ok_and(|sizes| sizes.contains(&len));
-    len > 0 && ciphers.into_iter().all(|crypt| fits(&crypt.cipher))
+    len > 0 && ciphers.into_iter().all(|crypt| crypt.takes_key(len))
 }
 
 /// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them, are asked for. In the middle of a

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use underseal_cipher::{CipherSpec, SectorSize};
 
+use super::integrity::{self, Integrity};
 use super::node::Node;
 use crate::kdf::{Argon2Variant, Kdf};
-use crate::{Error, ErrorKind, Hash, PbkdfKind, Priority, Result};
+use crate::{Error, ErrorKind, Hash, PbkdfKind, Priority, Recipe, Result};
 
 /// The most keyslots, tokens, digests and segments.
 pub(crate) const MAX_OBJECTS: u32 = 32;
@@ -91,8 +92,38 @@ pub(crate) struct Crypt {
     pub(crate) sector_size: SectorSize,
     /// In 512-byte units.
     pub(crate) iv_tweak: u64,
-    /// The integrity algorithm, if it is authenticated.
-    pub(crate) integrity: Option<String>,
+    /// What is kept beside its sectors; then the cipher is the kernel's name of an authenticated one.
+    pub(crate) integrity: Option<Integrity>,
+}
+
+impl Crypt {
+    /// The cipher as the header has it.
+    pub(crate) fn written(&self) -> String {
+        match &self.integrity {
+            Some(integrity) => integrity.encryption.clone(),
+            None => self.cipher.to_string(),
+        }
+    }
+
+    /// What its cipher is made from, but for a key of so many bytes.
+    pub(crate) fn recipe(&self, key_size: usize) -> Recipe {
+        let beside = |integrity: &Integrity| underseal_cipher::Integrity {
+            bytes: integrity.bytes,
+            tuple: integrity.bytes,
+            kind: integrity.kind,
+            key_size: integrity.key_size,
+            iv_offset: self.iv_tweak,
+        };
+        let integrity = self.integrity.as_ref().map(beside);
+        Recipe { integrity, ..Recipe::new(&self.cipher, self.sector_size, key_size) }
+    }
+
+    /// Whether a key of so many bytes can be its own: the cipher's, and the MAC's behind it.
+    pub(crate) fn takes_key(&self, len: usize) -> bool {
+        let mac = self.integrity.as_ref().map_or(0, |integrity| integrity.mac_key(&self.cipher));
+        let sizes = underseal_cipher::key_sizes(&self.cipher);
+        sizes.is_ok_and(|sizes| sizes.iter().any(|size| size + mac == len))
+    }
 }
 
 impl Segment {
@@ -254,17 +285,18 @@ fn crypt(node: &Node<'_>) -> Result<Crypt> {
     }
     only(&kind, "crypt")?;
     let sector_size = node.field("sector_size")?;
-    let integrity = node.optional("integrity")?;
-    let integrity = integrity.map(|i| i.field("type")?.text().map(Into::into)).transpose()?;
+    let encryption = node.field("encryption")?;
+    let (integrity, cipher) = match node.optional("integrity")? {
+        Some(object) => {
+            let (integrity, cipher) = integrity::parse(&object, &encryption)?;
+            (Some(integrity), cipher)
+        }
+        None => (None, encryption.cipher()?),
+    };
     // The largest that LUKS takes is the smallest page of all machines.
     let sector_size = SectorSize::new(sector_size.number(512..=4096)?)
         .map_err(|e| sector_size.error(ErrorKind::BadHeader, "no sector size").with_source(e))?;
-    Ok(Crypt {
-        iv_tweak: node.field("iv_tweak")?.number_text()?,
-        cipher: node.field("encryption")?.cipher()?,
-        sector_size,
-        integrity,
-    })
+    Ok(Crypt { iv_tweak: node.field("iv_tweak")?.number_text()?, cipher, sector_size, integrity })
 }
 
 fn digest(node: &Node<'_>) -> Result<Digest> {

@@ -38,6 +38,12 @@ impl<'v> Node<'v> {
         Ok(object.get(name).map(|value| Self { path: format!("{}.{name}", self.path), value }))
     }
 
+    /// The names of all members.
+    pub(crate) fn members(&self) -> Result<impl Iterator<Item = &'v str>> {
+        let object = self.value.as_object().ok_or_else(|| self.bad("an object"))?;
+        Ok(object.keys().map(String::as_str))
+    }
+
     /// Members named by numbers below `limit`: keyslots, tokens, segments, digests.
     pub(crate) fn numbered(&self, limit: u32) -> Result<Vec<(u32, Self)>> {
         let object = self.value.as_object().ok_or_else(|| self.bad("an object"))?;

@@ -32,7 +32,13 @@ impl Form {
     fn recipe(self) -> Option<Recipe> {
         let cipher = self.cipher?.parse().unwrap();
         let sector_size = SectorSize::new(self.sector).unwrap();
-        Some(Recipe { cipher, sector_size, iv_large_sectors: self.sector > 4096, key_size: 32 })
+        Some(Recipe {
+            cipher,
+            sector_size,
+            iv_large_sectors: self.sector > 4096,
+            key_size: 32,
+            integrity: None,
+        })
     }
 
     fn key(self, filler: u8) -> Option<Key> {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use underseal_cipher::{BuildOptions, CipherSpec, SectorCipher, build_with, weak_key};
+use underseal_cipher::{CipherSpec, Integrity, IntegrityKind, SectorCipher, build_with, weak_key};
 
 use super::words::{Words, escape};
 use super::{CryptOptions, TableKey, bad, of_cipher};
-use crate::{Error, ErrorKind, Recipe, Result};
+use crate::{Recipe, Result};
 
 /// An encrypted run of a device.
 #[derive(Debug)]
@@ -75,30 +75,25 @@ impl Crypt {
     /// Makes the cipher.
     ///
     /// # Errors
-    /// `Unsupported` for authenticated modes; else the cipher's errors, which are in the kernel's words.
+    /// The cipher's errors, which are in the kernel's words.
     pub fn build(&self) -> Result<Arc<dyn SectorCipher>> {
-        if self.cipher.is_authenticated() || self.options.integrity.as_ref().is_some_and(|i| i.aead) {
-            let why =
-                format!("{}: authenticated modes are parsed but not opened yet", self.cipher.as_written());
-            return Err(Error::new(ErrorKind::Unsupported, why));
-        }
-        build_with(&BuildOptions {
-            spec: &self.cipher,
-            key: &self.key.bytes()?,
-            sector_size: self.options.sector_size,
-            iv_large_sectors: self.options.iv_large_sectors,
-            cpu: None,
-        })
-        .map_err(of_cipher)
+        build_with(&self.recipe().options(&self.key.bytes()?)).map_err(of_cipher)
     }
 
     /// What the cipher is made from, but for the key.
     pub(super) fn recipe(&self) -> Recipe {
+        let key_size = self.options.integrity_key_size.map(|size| size as usize);
+        let beside = |asked: &super::Integrity| {
+            let kind = if asked.aead { IntegrityKind::Aead } else { IntegrityKind::None };
+            let bytes = asked.tag_size as usize;
+            Integrity { bytes, tuple: bytes, kind, key_size, iv_offset: self.iv_offset }
+        };
         Recipe {
             cipher: self.cipher.clone(),
             sector_size: self.options.sector_size,
             iv_large_sectors: self.options.iv_large_sectors,
             key_size: self.key.len(),
+            integrity: self.options.integrity.as_ref().map(beside),
         }
     }
 

@@ -6,6 +6,7 @@ use underseal_device::Buffer;
 
 use super::super::Queue;
 use super::{Step, no_key};
+use crate::piece::Refused;
 use crate::slot::{Op, Stage};
 use crate::stats::{Did, nanos};
 use crate::workers::{Outcome, Task, Work};
@@ -28,15 +29,18 @@ impl Queue {
 
     /// The bytes of a piece are there.
     pub(super) fn decrypt(&mut self, index: u32, buffer: Buffer) -> Step {
-        match self.slots.get(index).dispatch {
+        let slot = self.slots.get(index);
+        match slot.dispatch {
             Dispatch::Inline => self.decrypt_here(index, buffer),
             Dispatch::Adaptive if self.adaptive.is_running(index) => self.decrypt_here(index, buffer),
             Dispatch::Adaptive => {
-                self.slots.get(index).stage = Stage::Came(buffer);
+                slot.stage = Stage::Came(buffer);
                 self.join_backlog(index);
                 Step::Pending
             }
             Dispatch::Workers { affinity } => self.give(index, buffer, Work::Decrypt, affinity, false),
+            // Engines know no tuples.
+            Dispatch::Engine if slot.piece.tags > 0 => self.decrypt_here(index, buffer),
             Dispatch::Engine => self.start_jobs(index, buffer),
         }
     }
@@ -44,12 +48,13 @@ impl Queue {
     pub(super) fn decrypt_here(&mut self, index: u32, mut buffer: Buffer) -> Step {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
-        let decrypted = slot.piece.decrypt(volume, &mut buffer, slot.piece.range());
+        let tags = slot.tags.as_deref().unwrap_or_default();
+        let decrypted = slot.piece.decrypt(volume, &mut buffer, tags);
         slot.stage = Stage::Ready(Some(buffer));
         self.crypto_over(index, Did::Inline);
         match decrypted {
             Ok(()) => self.advance(index),
-            Err(e) => Step::Failed(e),
+            Err(refused) => Step::Failed(self.broken(true, refused)),
         }
     }
 
@@ -65,6 +70,7 @@ impl Queue {
                 let work = if alone { Work::EncryptAndWrite } else { Work::Encrypt };
                 self.give(index, buffer, work, affinity, false)
             }
+            Dispatch::Engine if slot.piece.tags > 0 => self.encrypt_here(index, buffer),
             Dispatch::Engine => self.start_jobs(index, buffer),
         }
     }
@@ -72,8 +78,9 @@ impl Queue {
     fn encrypt_here(&mut self, index: u32, mut buffer: Buffer) -> Step {
         let slot = self.slots.get(index);
         let Some(volume) = self.epochs.volume(slot.epoch) else { return self.fail(index, buffer, no_key()) };
-        if let Err(e) = slot.piece.encrypt(volume, &mut buffer, slot.piece.range()) {
-            return self.fail(index, buffer, e);
+        let tags = slot.tags.as_deref_mut().unwrap_or_default();
+        if let Err(refused) = slot.piece.encrypt(volume, &mut buffer, tags) {
+            return self.fail(index, buffer, refused.into());
         }
         let in_line = slot.order == WriteOrder::Arrival;
         self.crypto_over(index, Did::Inline);
@@ -120,6 +127,7 @@ impl Queue {
             volume: volume.clone(),
             piece: slot.piece,
             buffer,
+            tags: slot.tags.take(),
             home: self.post.clone(),
             given,
             started: given,
@@ -151,7 +159,8 @@ impl Queue {
     }
 
     pub(super) fn task_result(&mut self, task: Task) -> Step {
-        let Task { slot: index, work, piece, buffer, outcome, .. } = task;
+        let Task { slot: index, work, piece, buffer, tags, outcome, .. } = task;
+        self.slots.get(index).tags = tags;
         self.tick();
         self.crypto_over(index, Did::Worker);
         match (outcome, work) {
@@ -165,12 +174,23 @@ impl Queue {
                 let error = self.lower(piece.device, e);
                 self.fail(index, buffer, error)
             }
-            (Outcome::Broken(e), _) => self.fail(index, buffer, e),
+            (Outcome::Broken(refused), _) => {
+                let error = self.broken(matches!(work, Work::Decrypt | Work::ReadAndDecrypt), refused);
+                self.fail(index, buffer, error)
+            }
             (Outcome::Untouched | Outcome::Died, _) => {
                 let context = "a worker failed amid the request; the log tells more";
                 self.fail(index, buffer, Error::new(ErrorKind::Worker, context))
             }
         }
+    }
+
+    /// The cipher refuses a sector: one that was read is counted.
+    pub(super) fn broken(&self, was_read: bool, refused: Refused) -> Error {
+        if was_read {
+            self.post.stats.mismatches.add(refused.0);
+        }
+        refused.into()
     }
 
     /// The crypto of a piece is done.

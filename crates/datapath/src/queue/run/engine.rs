@@ -108,9 +108,9 @@ impl Queue {
         let Some(volume) = self.epochs.volume(slot.epoch) else { return };
         if let Stage::Engine { buffer, failed, .. } = &mut slot.stage {
             let done = if reads {
-                piece.decrypt(volume, buffer, range)
+                piece.open(volume, buffer, range, &[])
             } else {
-                piece.encrypt(volume, buffer, range)
+                piece.seal(volume, buffer, range, &mut [])
             };
             *failed = failed.take().or(done.err());
         }
@@ -137,7 +137,10 @@ impl Queue {
         self.post.stats.crypto.record(nanos(slot.since.elapsed()), 1);
         let reads = slot.op.reads();
         let step = match failed {
-            Some(e) => self.fail(index, buffer, e),
+            Some(refused) => {
+                let error = self.broken(reads, refused);
+                self.fail(index, buffer, error)
+            }
             None if reads => {
                 slot.stage = Stage::Ready(Some(buffer));
                 self.advance(index)

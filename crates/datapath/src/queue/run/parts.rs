@@ -59,14 +59,17 @@ impl Queue {
         let slot = self.slots.get(index);
         let (op, dispatch) = (slot.op, slot.dispatch);
         let Some(mut rest) = slot.stage.take() else { return self.complete(index, Err(kept())) };
+        let mut tags = slot.tags.take();
         // The view is the parent's matter.
         let op = if op.reads() { Op::Read { view: None } } else { op };
         let mut made = [0; SHARED_PARTS as usize];
         for (n, (from, to)) in parts[..used].iter().enumerate() {
             let after = rest.split_off(usize::try_from(to - from).unwrap_or(usize::MAX).min(rest.len()));
             let buffer = std::mem::replace(&mut rest, after);
-            made[n] = self.part(index, op, *from..*to, Some(buffer), dispatch);
+            let tuples = self.tuples(&mut tags, to - from);
+            made[n] = self.part(index, op, *from..*to, (Some(buffer), tuples), dispatch);
         }
+        self.slots.get(index).tags = tags;
         self.spare_parts -= u32::try_from(used).unwrap_or(0);
         self.start_parts(index, &made[..used], true);
     }
@@ -77,6 +80,7 @@ impl Queue {
         let (op, start, end, dispatch) = (slot.op, slot.start, slot.end, slot.dispatch);
         let mut rest = slot.stage.take();
         let scratch = std::mem::take(&mut slot.spare);
+        let mut tags = slot.tags.take();
         let zeros = op == Op::WriteZeros;
         let durable = op.is_durable();
         let sector = u64::from(self.mapping.sector());
@@ -106,15 +110,19 @@ impl Queue {
                 let within = usize::try_from(from - floor).unwrap_or(0);
                 let modify = Op::Modify { reads: true, from: within, len, durable };
                 let ceiling = to.next_multiple_of(sector);
-                let part = self.part(index, modify, floor..ceiling, scratch.next(), dispatch);
+                let memory = (scratch.next(), self.tuples(&mut tags, ceiling - floor));
+                let part = self.part(index, modify, floor..ceiling, memory, dispatch);
                 self.slots.get(part).spare[0] = data;
                 part
             } else {
-                self.part(index, op, from..to, data, dispatch)
+                let len = data.as_ref().map_or(0, |data| data.len() as u64);
+                let memory = (data, self.tuples(&mut tags, len));
+                self.part(index, op, from..to, memory, dispatch)
             };
             used += 1;
             from = to;
         }
+        self.slots.get(index).tags = tags;
         // Zeros whose sectors are all covered in part need no memory of their own.
         if let Some(unused) = rest.filter(|_| zeros) {
             self.arena.free(unused);
@@ -123,19 +131,26 @@ impl Queue {
         self.start_parts(index, &parts[..used], false);
     }
 
+    /// Memory for the tuples of a part, which has so many bytes: from the front of the request's.
+    fn tuples(&self, rest: &mut Option<Buffer>, len: u64) -> Option<Buffer> {
+        let rest = rest.as_mut()?;
+        let after = rest.split_off(self.mapping.tags_for(len).min(rest.len()));
+        Some(std::mem::replace(rest, after))
+    }
+
     fn part(
         &mut self,
         parent: u32,
         op: Op,
         range: Range<u64>,
-        buffer: Option<Buffer>,
+        (buffer, tags): (Option<Buffer>, Option<Buffer>),
         dispatch: Dispatch,
     ) -> u32 {
         let slot = self.slots.get(parent);
         let (order, most, class, epoch) = (slot.order, slot.most, slot.class, slot.epoch);
         let part = Slot::new(op, range, None, class, self.now);
         let (part_of, stage) = (Some(Part { parent, next: None }), Stage::Ready(buffer));
-        self.slots.put(Slot { most, dispatch, order, epoch, part_of, stage, ..part })
+        self.slots.put(Slot { most, dispatch, order, epoch, part_of, stage, tags, ..part })
     }
 
     fn start_parts(&mut self, parent: u32, parts: &[u32], is_shared: bool) {
@@ -166,11 +181,14 @@ impl Queue {
         if parts.is_shared {
             self.spare_parts += parts.count;
         }
-        let (mut whole, mut is_lost): (Option<Buffer>, bool) = (None, false);
+        let mut whole = Joined::default();
         // Those of zeros have memory only where they are whole sectors.
         let all_have = self.slots.get(parent).class != Class::Other;
+        // What is left of the request's memory for tuples comes after that of its parts.
+        let rest = self.slots.get(parent).tags.take();
+        let (mut all_tags, is_tagged) = (Joined::default(), rest.is_some());
         while let Some(index) = next {
-            let Slot { part_of, op, mut stage, spare: [data, _], .. } = self.slots.take(index);
+            let Slot { part_of, op, mut stage, spare: [data, _], tags, .. } = self.slots.take(index);
             next = part_of.and_then(|part| part.next);
             let mut buffer = stage.take();
             if let Op::Modify { .. } = op {
@@ -179,17 +197,13 @@ impl Queue {
                     self.arena.free(scratch);
                 }
             }
-            // What the lower device has kept leaves a gap, which no buffer can have.
-            is_lost |= all_have && buffer.is_none();
-            match (&mut whole, buffer) {
-                _ if is_lost => whole = None,
-                (Some(whole), Some(buffer)) => whole.join(buffer),
-                (none @ None, buffer) => *none = buffer,
-                (Some(_), None) => {}
-            }
+            whole.add(buffer, all_have);
+            all_tags.add(tags, is_tagged);
         }
+        all_tags.add(rest, is_tagged);
         let slot = self.slots.get(parent);
-        slot.stage = Stage::Ready(whole);
+        slot.stage = Stage::Ready(whole.memory);
+        slot.tags = all_tags.memory;
         slot.at = slot.end;
         match failed {
             Some(e) => self.complete(parent, Err(e)),
@@ -222,5 +236,26 @@ impl Queue {
             Class::Other => &stats.others,
         };
         counters.ended(bytes, well);
+    }
+}
+
+/// A request's memory, put together again from that of its parts.
+#[derive(Default)]
+struct Joined {
+    memory: Option<Buffer>,
+    /// What a lower device has kept leaves a gap, which no buffer can have.
+    is_lost: bool,
+}
+
+impl Joined {
+    /// The next part's memory; `must`: it had some.
+    fn add(&mut self, part: Option<Buffer>, must: bool) {
+        self.is_lost |= must && part.is_none();
+        match (&mut self.memory, part) {
+            _ if self.is_lost => self.memory = None,
+            (Some(memory), Some(part)) => memory.join(part),
+            (none @ None, part) => *none = part,
+            (Some(_), None) => {}
+        }
     }
 }

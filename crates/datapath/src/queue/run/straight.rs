@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use underseal_device::{Buffer, Now};
+use underseal_volume::Volume;
 
 use super::super::Queue;
 use super::{beyond, no_key};
@@ -40,12 +41,17 @@ impl Queue {
     }
 
     /// Reads and decrypts, if that goes at once. None: the lower device would block.
-    pub(in super::super) fn read_now(&mut self, range: Range<u64>, data: &mut [u8]) -> Option<Result<()>> {
+    pub(in super::super) fn read_now(
+        &mut self,
+        range: Range<u64>,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> Option<Result<()>> {
         let mut at = range.start;
         let arrived = self.now;
         while at < range.end {
             let Some(volume) = self.epochs.current() else { return Some(Err(no_key())) };
-            let Some(piece) = Piece::find(volume, at, range.end, range.start) else {
+            let Some(piece) = find(volume, at, &range, !tags.is_empty()) else {
                 return Some(Err(beyond()));
             };
             at = piece.end();
@@ -58,7 +64,7 @@ impl Queue {
                 Place::Error => return Some(Err(piece.error())),
             }
             let began = self.now;
-            let now = self.channels[piece.device].read_now(piece.lower, &mut data[piece.range()]);
+            let now = piece.read_now(&mut *self.channels[piece.device], data, tags);
             self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
             match now {
                 Now::Done => {}
@@ -67,8 +73,8 @@ impl Queue {
             }
             let came = Instant::now();
             self.post.stats.lower.record(nanos(came.saturating_duration_since(began)), 1);
-            if let Err(e) = piece.decrypt(volume, data, piece.range()) {
-                return Some(Err(e));
+            if let Err(refused) = piece.decrypt(volume, data, tags) {
+                return Some(Err(self.broken(true, refused)));
             }
             let latency = self.tick().saturating_duration_since(came);
             self.post.stats.crypto.record(nanos(latency), 1);
@@ -79,13 +85,18 @@ impl Queue {
     }
 
     /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
-    /// stopped is encrypted whole.
-    pub(in super::super) fn write_now(&mut self, range: Range<u64>, data: &mut [u8]) -> (u64, Result<()>) {
+    /// stopped is encrypted whole, and its tuples are there.
+    pub(in super::super) fn write_now(
+        &mut self,
+        range: Range<u64>,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> (u64, Result<()>) {
         let mut at = range.start;
         let arrived = self.now;
         while at < range.end {
             let Some(volume) = self.epochs.current() else { return (at, Err(no_key())) };
-            let Some(piece) = Piece::find(volume, at, range.end, range.start) else {
+            let Some(piece) = find(volume, at, &range, !tags.is_empty()) else {
                 return (at, Err(beyond()));
             };
             match piece.place {
@@ -97,14 +108,14 @@ impl Queue {
                 Place::Error => return (at, Err(piece.error())),
             }
             let began = self.now;
-            if let Err(e) = piece.encrypt(volume, data, piece.range()) {
-                return (at, Err(e));
+            if let Err(refused) = piece.encrypt(volume, data, tags) {
+                return (at, Err(refused.into()));
             }
             self.now = Instant::now();
             let encrypted = self.now;
             self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
             self.post.stats.did(Did::Inline);
-            match self.channels[piece.device].write_now(piece.lower, &data[piece.range()]) {
+            match piece.write_now(&mut *self.channels[piece.device], data, tags) {
                 Now::Done => at = piece.end(),
                 Now::Blocked(_) => return (at, Ok(())),
                 Now::Failed(e) => return (at, Err(self.lower(piece.device, e))),
@@ -128,18 +139,24 @@ impl Queue {
         tag: u64,
         range: Range<u64>,
         at: u64,
-        buffer: Buffer,
+        (buffer, tags): (Buffer, Option<Buffer>),
         lock: Lock,
     ) {
-        let piece = self.epochs.current().and_then(|volume| Piece::find(volume, at, range.end, range.start));
+        let piece = self.epochs.current().and_then(|volume| find(volume, at, &range, tags.is_some()));
         let slot = Slot::new(Op::Write { durable: false }, range.clone(), None, Class::Write, self.now);
         let epoch = self.epochs.pin();
         let stage = Stage::Ready(None);
-        let index =
-            self.enter(Slot { tag, at, epoch, stage, piece: piece.unwrap_or(Piece::NONE), lock, ..slot });
+        let piece = piece.unwrap_or(Piece::NONE);
+        let index = self.enter(Slot { tag, at, epoch, stage, piece, lock, tags, ..slot });
         // Nothing overlaps: it was asked before.
         self.writes.enter(range, index);
         let step = self.write(index, buffer);
         self.went_on(index, step);
     }
+}
+
+/// The piece at `at` of a request in the caller's memory, in a volume that may keep tuples.
+fn find(volume: &Volume, at: u64, range: &Range<u64>, is_tagged: bool) -> Option<Piece> {
+    let piece = Piece::find(volume, at, range.end, range.start)?;
+    Some(if is_tagged { piece.with_tags(volume) } else { piece })
 }

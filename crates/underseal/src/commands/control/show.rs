@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use indicatif::BinaryBytes;
-use underseal_export::control::status::{Format, Going, KeyState, Mode, Opened, Reencryption, Sandbox};
+use underseal_export::control::status::{
+    Format, Going, KeyState, Mismatches, Mode, Opened, Reencryption, Sandbox,
+};
 use underseal_export::control::{Rate, Status};
 
 use crate::output::printable;
@@ -20,6 +22,15 @@ pub(super) fn list(volumes: &[Status]) -> String {
         [name.clone(), size::show(volume.size), policy.clone(), state(volume), pid.to_string(), image.clone()]
     }));
     table(&rows)
+}
+
+/// Reads that found sectors not as they were written.
+fn mismatches(of: &Mismatches) -> String {
+    let first = of.first.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    match of.count {
+        0 => "every sector that was read is as it was written".into(),
+        count => format!("{count} reads found a sector that is not as it was written; at bytes {first}"),
+    }
 }
 
 /// All that there is to know of one volume.
@@ -60,6 +71,9 @@ pub(super) fn status(of: &Status) -> String {
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  {what:<11}{}", printable(&value));
+    }
+    if let Some(of) = &of.mismatches {
+        let _ = writeln!(text, "  {:<11}{}", "tags", mismatches(of));
     }
     if let Some(of) = &of.reencryption {
         let _ = writeln!(text, "  {:<11}{}", verb(of.mode), printable(&reencryption(of)));

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
 use underseal_volume::{Header, NewHeader};
@@ -26,8 +27,8 @@ pub(super) struct Destination {
 enum Medium {
     /// Nothing is there yet.
     Absent,
-    File(FileDevice),
-    Remote(Box<DeviceBytes>),
+    File(Arc<FileDevice>),
+    Remote(Arc<dyn Device>, Box<DeviceBytes>),
 }
 
 impl Destination {
@@ -74,7 +75,8 @@ impl Destination {
     fn at(path: &Path) -> Result<Self> {
         let (place, size) = if is_remote(path) {
             let device = Lower::open(path, OpenOptions::default())?.into_device();
-            (Medium::Remote(Box::new(DeviceBytes::new(&*device)?)), device.geometry().size)
+            let (bytes, size) = (DeviceBytes::new(&*device)?, device.geometry().size);
+            (Medium::Remote(device, Box::new(bytes)), size)
         } else if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             // Now, and not when somebody has typed a passphrase twice.
@@ -84,7 +86,7 @@ impl Destination {
         } else {
             let device = FileDevice::open(path, OpenOptions::default())?;
             let size = device.geometry().size;
-            (Medium::File(device), size)
+            (Medium::File(Arc::new(device)), size)
         };
         Ok(Self { place, path: path.into(), size, new: false })
     }
@@ -99,7 +101,7 @@ impl Destination {
             let made = File::options().write(true).create_new(true).mode(0o600).open(&self.path);
             made.map_err(|e| Error::io(&self.path, "cannot create", e))?;
             self.new = true;
-            self.place = Medium::File(FileDevice::open(&self.path, OpenOptions::default())?);
+            self.place = Medium::File(Arc::new(FileDevice::open(&self.path, OpenOptions::default())?));
         }
         match &self.place {
             Medium::File(device) if device.geometry().size != self.size => {
@@ -119,9 +121,23 @@ impl Destination {
         let written = match &self.place {
             Medium::Absent => return Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
             Medium::File(device) => new.write(device.file()),
-            Medium::Remote(remote) => new.write(&**remote),
+            Medium::Remote(_, remote) => new.write(&**remote),
         };
         Ok(written.map_err(|e| e.in_file(&self.path))?)
+    }
+
+    /// The device that it is, as large as it is now.
+    ///
+    /// # Errors
+    /// `Failed`.
+    pub(super) fn device(&self) -> Result<Arc<dyn Device>> {
+        let device: Arc<dyn Device> = match &self.place {
+            Medium::Absent => return Err(Error::io(&self.path, "cannot open", io::ErrorKind::NotFound)),
+            Medium::File(device) => device.clone(),
+            Medium::Remote(device, _) => device.clone(),
+        };
+        device.refresh()?;
+        Ok(device)
     }
 
     /// What it holds; none where it begins with zeros.
@@ -129,7 +145,7 @@ impl Destination {
         match &self.place {
             Medium::Absent => Ok(None),
             Medium::File(device) => contents::of(device.file()),
-            Medium::Remote(remote) => contents::of(&**remote),
+            Medium::Remote(_, remote) => contents::of(&**remote),
         }
     }
 

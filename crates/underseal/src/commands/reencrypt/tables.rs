@@ -185,6 +185,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         lower: vec![old.device],
         opened: Described { format: Format::Table, header: None, key_size, hash: None },
         known: Known::default(),
+        layer: None,
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
         lock: None,
     })
@@ -236,6 +237,7 @@ fn form(path: &Path) -> Result<Form> {
     let key = match &line.target {
         Target::Crypt(crypt) => Some(crypt.key.bytes()?),
         Target::Linear { .. } => None,
+        Target::Integrity(_) => return Err(bad("what keeps tags is not rewritten in place")),
         Target::Zero | Target::Error => return Err(bad("nothing is stored there")),
     };
     // The devices are opened once, by whoever uses this.

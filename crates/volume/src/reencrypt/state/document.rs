@@ -315,6 +315,7 @@ impl Form {
             sector_size: SectorSize::new(crypt.sector_size).map_err(bad)?,
             iv_large_sectors: crypt.iv_large_sectors,
             key_size: key.len(),
+            integrity: None,
         };
         let cipher = recipe.build(key)?;
         Ok(Stored { device: 0, lower, iv_offset: crypt.iv_offset.0, cipher, recipe: Some(Arc::new(recipe)) })

@@ -19,8 +19,13 @@ fn key(filler: u8) -> Key {
 
 fn stored(key: &Key) -> Stored {
     let cipher = "aes-xts-plain64".parse().unwrap();
-    let recipe =
-        Recipe { cipher, sector_size: SectorSize::S512, iv_large_sectors: false, key_size: key.len() };
+    let recipe = Recipe {
+        cipher,
+        sector_size: SectorSize::S512,
+        iv_large_sectors: false,
+        key_size: key.len(),
+        integrity: None,
+    };
     let cipher = recipe.build(key).unwrap();
     Stored { device: 0, lower: 0, iv_offset: 7, cipher, recipe: Some(recipe.into()) }
 }

@@ -169,6 +169,7 @@ pub(super) mod tests {
             backlog: Default::default(),
             dispatched: Default::default(),
             latency: underseal_export::control::status::Latencies { total, ..Default::default() },
+            mismatches: None,
         }
     }
 

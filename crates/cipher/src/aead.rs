@@ -1,0 +1,145 @@
+//! Authenticated modes: sectors that cannot be changed unnoticed.
+//!
+//! ```text
+//!   sealed     requests: IVs made or stored, tuples laid out, runs of sectors to the mode
+//!     |
+//!     +-- each      a sector a call: gcm, chacha (from libraries or put together here), and their nonces
+//!     +-- ccm       CBC-MAC of many sectors side by side
+//!     +-- aegis     AEGIS-128: many sectors, one in each lane
+//!     +-- authenc   a chain mode, then a MAC over its ciphertext
+//!   stored     sectors that are not authenticated, of which something is kept beside all the same
+//! ```
+//!
+//! Authenticated with each sector: le64(cc - IV offset) || IV, in which cc counts 512 bytes whatever the sector's size.
+
+mod aegis;
+mod authenc;
+#[cfg(target_arch = "x86_64")]
+mod aws_lc;
+mod ccm;
+mod chacha;
+mod each;
+mod gcm;
+mod sealed;
+mod stored;
+
+pub(crate) use aegis::Aegis;
+pub(crate) use authenc::Authenc;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use aws_lc::AwsLc;
+pub(crate) use ccm::Ccm;
+pub(crate) use chacha::ChaChaPoly;
+pub(crate) use each::{Each, EachSector, Nonces};
+pub(crate) use gcm::Gcm;
+pub(crate) use sealed::{Places, Sealed};
+pub(crate) use stored::{Beside, StoredIv};
+
+use cipher::inout::InOutBuf;
+use subtle::ConstantTimeEq;
+
+use crate::BadSector;
+use crate::sector::Run;
+
+/// Sectors that a mode is given at most.
+pub(crate) const MANY: usize = 32;
+
+/// An authenticated mode with its keys; IVs are `W` bytes.
+///
+/// Sectors have one size and are as many as there are IVs: at least one, at most [`MANY`]. The run numbers them as they are
+/// authenticated. The IVs are the mode's to spoil.
+pub(crate) trait Aead<const W: usize>: Send + Sync {
+    /// Encrypts sectors and writes their tags.
+    fn seal(&self, run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>);
+
+    /// Checks sectors against their tags and decrypts them. Of those that fail nothing stays decrypted.
+    fn open(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; W]],
+        data: InOutBuf<'_, '_, u8>,
+        tags: Tags<'_>,
+    ) -> Result<(), BadSector>;
+}
+
+/// Any authenticated mode.
+pub(crate) type AnyAead<const W: usize> = Box<dyn Aead<W>>;
+
+/// The tags of a run, each at the start of its sector's tuple.
+#[derive(Clone, Copy)]
+pub(crate) struct Tags<'a> {
+    tuples: &'a [u8],
+    tuple: usize,
+    tag: usize,
+}
+
+impl<'a> Tags<'a> {
+    fn get(self, nth: usize) -> &'a [u8] {
+        &self.tuples[nth * self.tuple..][..self.tag]
+    }
+
+    /// Whether the sector's tag is the start of `sum`; takes the same time whatever they hold.
+    fn agrees(self, nth: usize, sum: &[u8]) -> bool {
+        self.get(nth).ct_eq(&sum[..self.tag]).into()
+    }
+}
+
+/// As [`Tags`], to be written.
+pub(crate) struct TagsMut<'a> {
+    tuples: &'a mut [u8],
+    tuple: usize,
+    tag: usize,
+}
+
+impl TagsMut<'_> {
+    fn get(&mut self, nth: usize) -> &mut [u8] {
+        &mut self.tuples[nth * self.tuple..][..self.tag]
+    }
+
+    fn set(&mut self, nth: usize, sum: &[u8]) {
+        let tag = self.tag;
+        self.get(nth).copy_from_slice(&sum[..tag]);
+    }
+}
+
+/// The longest that is authenticated with a sector: its number and the widest IV.
+pub(crate) const MOST_ASSOCIATED: usize = 8 + 32;
+
+/// What is authenticated with a sector.
+#[derive(Clone, Copy)]
+pub(crate) struct Associated([u8; MOST_ASSOCIATED]);
+
+impl Associated {
+    pub(crate) const EMPTY: Self = Self([0; MOST_ASSOCIATED]);
+
+    /// Of the run's sector `nth`.
+    #[inline]
+    fn of<const W: usize>(run: Run, nth: usize, iv: &[u8; W]) -> Self {
+        let mut bytes = [0; MOST_ASSOCIATED];
+        bytes[..8].copy_from_slice(&run.number(nth).to_le_bytes());
+        bytes[8..8 + W].copy_from_slice(iv);
+        Self(bytes)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        let mut all = Self::EMPTY;
+        all.0[..bytes.len()].copy_from_slice(bytes);
+        all
+    }
+
+    /// Its first `len` bytes; behind them it is zero.
+    pub(crate) fn first(&self, len: usize) -> &[u8] {
+        &self.0[..len]
+    }
+}
+
+/// The sectors of a run, one by one.
+fn sectors<'i, 'o>(data: InOutBuf<'i, 'o, u8>, count: usize) -> impl Iterator<Item = InOutBuf<'i, 'o, u8>> {
+    let bytes = data.len() / count;
+    let mut rest = Some(data);
+    (0..count).filter_map(move |_| {
+        let (sector, behind) = rest.take()?.split_at(bytes);
+        rest = Some(behind);
+        Some(sector)
+    })
+}

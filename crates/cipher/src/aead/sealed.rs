@@ -1,0 +1,134 @@
+//! A whole request: IVs, tuples, and runs of sectors to an authenticated mode.
+
+use cipher::inout::InOutBuf;
+
+use super::{AnyAead, MANY, Tags, TagsMut};
+use crate::iv::IvGenerator;
+use crate::mode::Layout;
+use crate::sector::Run;
+use crate::wipe::wipe_stack;
+use crate::{BadSector, SectorCipher, SectorSize};
+
+/// The most stack that modes use; keys and what comes of them may be left there.
+const SPILLED: usize = 8 << 10;
+
+/// What lies where in a tuple: the tag, the stored IV if there is one, zeros.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) tag: usize,
+    pub(crate) tuple: usize,
+}
+
+/// An authenticated mode, or one that stores its IVs.
+pub(crate) struct Sealed<const W: usize> {
+    pub(crate) mode: AnyAead<W>,
+    /// None: IVs are random, and stored.
+    pub(crate) iv: Option<Box<dyn IvGenerator<W>>>,
+    pub(crate) layout: Layout,
+    pub(crate) places: Places,
+    /// What a sector's number has too much to be authenticated.
+    pub(crate) iv_offset: u64,
+}
+
+impl<const W: usize> Sealed<W> {
+    /// The sectors of a request.
+    ///
+    /// # Errors
+    /// Where it is no whole number of them, or the tuples are not as many.
+    fn count(&self, data: usize, tuples: usize) -> Result<usize, BadSector> {
+        let (bytes, tuple) = (self.layout.size.bytes(), self.places.tuple);
+        let count = data / bytes;
+        let fits = data.is_multiple_of(bytes) && count.checked_mul(tuple) == Some(tuples);
+        if fits { Ok(count) } else { Err(BadSector(count.min(tuples / tuple))) }
+    }
+
+    /// Makes random IVs in one call of the system, and lays them into their places; all else becomes zero.
+    fn scatter_random(&self, tuples: &mut [u8], count: usize) -> Result<(), BadSector> {
+        let Places { tag, tuple } = self.places;
+        getrandom::fill(&mut tuples[..count * W]).map_err(|_| BadSector(0))?;
+        // From the last on: no IV that is still to be moved is written over, since tuples are no shorter than IVs.
+        for nth in (0..count).rev() {
+            let mut iv = [0; W];
+            iv.copy_from_slice(&tuples[nth * W..][..W]);
+            let place = &mut tuples[nth * tuple..][..tuple];
+            place.fill(0);
+            place[tag..tag + W].copy_from_slice(&iv);
+        }
+        Ok(())
+    }
+
+    fn fill_ivs(&self, run: Run, tuples: &[u8], ivs: &mut [[u8; W]]) {
+        match &self.iv {
+            Some(iv) => iv.fill(run, ivs),
+            None => {
+                for (iv, place) in ivs.iter_mut().zip(tuples.chunks_exact(self.places.tuple)) {
+                    iv.copy_from_slice(&place[self.places.tag..][..W]);
+                }
+            }
+        }
+    }
+
+    /// The request's first sector as IVs number it, and as it is authenticated.
+    fn runs(&self, first: u64) -> [Run; 2] {
+        let Layout { size, large } = self.layout;
+        [Run::new(first, size, large), Run::new(first.wrapping_sub(self.iv_offset), size, false)]
+    }
+}
+
+impl<const W: usize> SectorCipher for Sealed<W> {
+    fn sector_size(&self) -> SectorSize {
+        self.layout.size
+    }
+
+    fn encrypt(&self, _first: u64, _data: InOutBuf<'_, '_, u8>) {
+        panic!("a cipher with tags is for seal and open");
+    }
+
+    fn decrypt(&self, _first: u64, _data: InOutBuf<'_, '_, u8>) {
+        panic!("a cipher with tags is for seal and open");
+    }
+
+    fn tag_size(&self) -> usize {
+        self.places.tuple
+    }
+
+    fn seal(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &mut [u8]) -> Result<(), BadSector> {
+        let count = self.count(data.len(), tags.len())?;
+        match self.iv {
+            None => self.scatter_random(tags, count)?,
+            Some(_) => tags.fill(0),
+        }
+        let Places { tag, tuple } = self.places;
+        let ([numbers, authenticated], mut ivs) = (self.runs(first), [[0; W]; MANY]);
+        let mut rest = data;
+        for (nth, tuples) in (0..).step_by(MANY).zip(tags.chunks_mut(MANY * tuple)) {
+            let ivs = &mut ivs[..tuples.len() / tuple];
+            let run;
+            (run, rest) = rest.split_at(ivs.len() * self.layout.size.bytes());
+            self.fill_ivs(numbers.skip(nth), tuples, ivs);
+            self.mode.seal(authenticated.skip(nth), ivs, run, &mut TagsMut { tuples, tuple, tag });
+        }
+        wipe_stack::<SPILLED>();
+        Ok(())
+    }
+
+    fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> Result<(), BadSector> {
+        self.count(data.len(), tags.len())?;
+        let Places { tag, tuple } = self.places;
+        let ([numbers, authenticated], mut ivs) = (self.runs(first), [[0; W]; MANY]);
+        let (mut rest, mut opened) = (data, Ok(()));
+        for (nth, tuples) in (0..).step_by(MANY).zip(tags.chunks(MANY * tuple)) {
+            let ivs = &mut ivs[..tuples.len() / tuple];
+            let run;
+            (run, rest) = rest.split_at(ivs.len() * self.layout.size.bytes());
+            self.fill_ivs(numbers.skip(nth), tuples, ivs);
+            opened = self.mode.open(authenticated.skip(nth), ivs, run, Tags { tuples, tuple, tag });
+            if let Err(BadSector(bad)) = opened {
+                opened = Err(BadSector(nth + bad));
+                break;
+            }
+        }
+        wipe_stack::<SPILLED>();
+        opened
+    }
+}

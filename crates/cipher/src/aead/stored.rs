@@ -1,0 +1,84 @@
+//! `integrity:N:none`: nothing is authenticated. A random IV is stored; a derived one is not, and tuples are zero.
+
+use std::sync::Arc;
+
+use cipher::inout::InOutBuf;
+
+use super::{Aead, Tags, TagsMut};
+use crate::mode::AnyMode;
+use crate::sector::Run;
+use crate::{BadSector, SectorCipher, SectorSize};
+
+/// A chain mode whose IVs are stored.
+pub(crate) struct StoredIv<const W: usize>(pub(crate) AnyMode<W>);
+
+impl<const W: usize> Aead<W> for StoredIv<W> {
+    fn seal(&self, _run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, _tags: &mut TagsMut<'_>) {
+        self.0.encrypt(ivs, data);
+    }
+
+    fn open(
+        &self,
+        _run: Run,
+        ivs: &mut [[u8; W]],
+        data: InOutBuf<'_, '_, u8>,
+        _tags: Tags<'_>,
+    ) -> Result<(), BadSector> {
+        self.0.decrypt(ivs, data);
+        Ok(())
+    }
+}
+
+/// A cipher that uses nothing of the tuples beside its sectors.
+pub(crate) struct Beside {
+    pub(crate) cipher: Arc<dyn SectorCipher>,
+    pub(crate) tuple: usize,
+}
+
+impl Beside {
+    fn check(&self, data: usize, tuples: usize) -> Result<(), BadSector> {
+        let bytes = self.sector_size().bytes();
+        let count = data / bytes;
+        let fits = data.is_multiple_of(bytes) && count.checked_mul(self.tuple) == Some(tuples);
+        if fits { Ok(()) } else { Err(BadSector(count.min(tuples / self.tuple))) }
+    }
+}
+
+impl SectorCipher for Beside {
+    fn sector_size(&self) -> SectorSize {
+        self.cipher.sector_size()
+    }
+
+    fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
+        self.cipher.encrypt(first, data);
+    }
+
+    fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
+        self.cipher.decrypt(first, data);
+    }
+
+    fn is_null(&self) -> bool {
+        self.cipher.is_null()
+    }
+
+    fn is_local(&self) -> bool {
+        self.cipher.is_local()
+    }
+
+    fn tag_size(&self) -> usize {
+        self.tuple
+    }
+
+    fn seal(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &mut [u8]) -> Result<(), BadSector> {
+        self.check(data.len(), tags.len())?;
+        tags.fill(0);
+        self.cipher.encrypt(first, data);
+        Ok(())
+    }
+
+    fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> Result<(), BadSector> {
+        self.check(data.len(), tags.len())?;
+        self.cipher.decrypt(first, data);
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! The MACs of `authenc` by name.
+
+use super::ciphers::{BlockCipherKind, Make};
+use crate::mac::{AnyMac, Cmac, HmacSha256, library};
+use crate::spec::Algorithm;
+use crate::{CpuPath, Error, ErrorKind, Result};
+
+/// A MAC by name.
+pub(super) struct MacKind {
+    /// Of the whole MAC; also of its key, unless the table says otherwise.
+    pub(super) bytes: usize,
+    make: Of,
+}
+
+enum Of {
+    Hmac(fn(&[u8], CpuPath) -> Result<AnyMac>),
+    Cmac(&'static BlockCipherKind),
+}
+
+impl MacKind {
+    /// The MAC of this name; why not, if there is none.
+    pub(super) fn named(mac: &Algorithm) -> std::result::Result<Self, String> {
+        match (mac.chain(), mac.of()) {
+            ("hmac", [hash]) => {
+                let name = hash.leaf().unwrap_or("");
+                let (bytes, make) = hmac(name).ok_or_else(|| format!("there is no hmac of \"{name}\""))?;
+                Ok(Self { bytes, make: Of::Hmac(make) })
+            }
+            ("cmac", [cipher]) => {
+                let kind = BlockCipherKind::named(cipher.leaf().unwrap_or(""))?;
+                if kind.block() != 16 {
+                    return Err(format!(
+                        "cmac is made of ciphers with blocks of 16 bytes, not {}",
+                        kind.name
+                    ));
+                }
+                Ok(Self { bytes: 16, make: Of::Cmac(kind) })
+            }
+            (name, _) => Err(format!("there is no MAC \"{name}\": want hmac(HASH) or cmac(CIPHER)")),
+        }
+    }
+
+    /// Keys it.
+    ///
+    /// # Errors
+    /// `KeySize` for a key that the cipher below does not take; `Memory`.
+    pub(super) fn make(&self, key: &[u8], path: CpuPath) -> Result<AnyMac> {
+        match &self.make {
+            Of::Hmac(make) => make(key, path),
+            Of::Cmac(BlockCipherKind { make: Make::Of16(make), keys, .. }) if keys.contains(&key.len()) => {
+                Ok(Box::new(Cmac::new(make(key, path)?)?))
+            }
+            Of::Cmac(kind) => {
+                let why = format!("cmac({}) takes no key of {} bytes", kind.name, key.len());
+                Err(Error::new(ErrorKind::KeySize, why))
+            }
+        }
+    }
+}
+
+/// Bytes of the digest, and what keys it.
+type Hmac = (usize, fn(&[u8], CpuPath) -> Result<AnyMac>);
+
+fn hmac(hash: &str) -> Option<Hmac> {
+    Some(match hash {
+        "sha256" => (32, |key, path| Ok(Box::new(HmacSha256::new(path, key)?))),
+        "md5" => (16, |key, _| library::<md5::Md5>(key)),
+        "sha1" => (20, |key, _| library::<sha1::Sha1>(key)),
+        "sha224" => (28, |key, _| library::<sha2::Sha224>(key)),
+        "sha384" => (48, |key, _| library::<sha2::Sha384>(key)),
+        "sha512" => (64, |key, _| library::<sha2::Sha512>(key)),
+        "rmd160" => (20, |key, _| library::<ripemd::Ripemd160>(key)),
+        "sm3" => (32, |key, _| library::<sm3::Sm3>(key)),
+        "wp512" => (64, |key, _| library::<whirlpool::Whirlpool>(key)),
+        _ => return None,
+    })
+}

@@ -1,0 +1,58 @@
+//! An AEGIS-128 key made ready for one CPU path: the safe face of its kernel.
+
+use cipher::inout::InOutBuf;
+
+use super::aegis::Raw;
+use super::table::AegisFn;
+use super::{AegisRun, Direction, aesni, avx512, vaes256};
+use crate::{CpuPath, Key, Result};
+
+/// A key, and the functions that use it: those of a path that the processor has.
+pub(crate) struct AegisKey {
+    key: Key,
+    functions: &'static [AegisFn; 2],
+}
+
+impl AegisKey {
+    /// From a key of 16 bytes; none for a path that has no kernel or a processor that lacks it.
+    ///
+    /// # Errors
+    /// `Memory` when no page could be had.
+    pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
+        let functions = match path {
+            _ if !path.is_available() || key.len() != 16 => return Ok(None),
+            CpuPath::Portable => return Ok(None),
+            CpuPath::AesNi => &aesni::AEGIS,
+            CpuPath::Vaes256 => &vaes256::AEGIS,
+            CpuPath::Avx512 => &avx512::AEGIS,
+        };
+        Ok(Some(Self { key: Key::new(key)?, functions }))
+    }
+
+    /// Encrypts or decrypts sectors and writes their whole tags. What state it leaves on the stack is the caller's to wipe.
+    ///
+    /// # Panics
+    /// When there is not one head and one sum for each IV, and as much data of whole blocks.
+    pub(crate) fn apply(&self, direction: Direction, run: AegisRun<'_>, data: InOutBuf<'_, '_, u8>) {
+        let AegisRun { ivs, heads, sums } = run;
+        let count = ivs.len();
+        assert!(count > 0 && heads.len() == count && sums.len() == count);
+        let bytes = data.len() / count;
+        assert!(bytes * count == data.len() && bytes.is_multiple_of(16));
+        let (src, dst) = data.into_raw();
+        let raw = Raw {
+            key: self.key.as_bytes().as_ptr(),
+            ivs: ivs.as_ptr().cast(),
+            heads: heads.as_ptr().cast(),
+            sums: sums.as_mut_ptr().cast(),
+            count,
+            bytes,
+            src,
+            dst,
+        };
+        let [encrypt, decrypt] = self.functions;
+        let function = if direction == Direction::Encrypt { encrypt } else { decrypt };
+        // SAFETY: the processor has this path; the assertions give the shapes; `InOutBuf` is one buffer or two apart.
+        unsafe { function(&raw) }
+    }
+}

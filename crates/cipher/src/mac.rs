@@ -1,0 +1,65 @@
+//! Message authentication codes over many sectors in one call.
+//!
+//! ```text
+//!   hmac_sha256    the pads' states made once; sectors side by side in the lanes of vectors, else one by one
+//!   hmac           HMAC of any other hash, from its library
+//!   cmac           CBC chains of sectors side by side
+//! ```
+
+mod cmac;
+mod hmac;
+mod hmac_sha256;
+
+pub(crate) use cmac::Cmac;
+pub(crate) use hmac::library;
+pub(crate) use hmac_sha256::{HmacSha256, last_block};
+
+use crate::aead::Associated;
+use crate::block::{AnyCipher, BlockCipher, xor};
+
+/// A MAC; shorter ones leave the rest as it was.
+pub(crate) type Sum = [u8; 64];
+
+pub(crate) const NO_SUM: Sum = [0; 64];
+
+/// A message for each sector: a head, then the sector.
+pub(crate) struct Messages<'a> {
+    pub(crate) heads: &'a [Associated],
+    /// Bytes in each head.
+    pub(crate) head: usize,
+    /// As many sectors of one size as there are heads.
+    pub(crate) data: &'a [u8],
+}
+
+impl<'a> Messages<'a> {
+    fn count(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Bytes in each sector.
+    fn bytes(&self) -> usize {
+        self.data.len() / self.heads.len()
+    }
+
+    /// Head and sector.
+    fn get(&self, nth: usize) -> (&'a [u8], &'a [u8]) {
+        (self.heads[nth].first(self.head), &self.data[nth * self.bytes()..][..self.bytes()])
+    }
+}
+
+/// A keyed MAC.
+pub(crate) trait Mac: Send + Sync {
+    /// Overwrites the first bytes of `sums` with the MACs of the messages, as many.
+    fn sums(&self, messages: &Messages<'_>, sums: &mut [Sum]);
+}
+
+/// Any MAC.
+pub(crate) type AnyMac = Box<dyn Mac>;
+
+/// One step of CBC-MAC, of as many chains as there are states.
+pub(crate) fn chain(cipher: &AnyCipher<16>, states: &mut [[u8; 16]], block: impl Fn(usize) -> [u8; 16]) {
+    for (nth, state) in states.iter_mut().enumerate() {
+        *state = xor(state, &block(nth));
+    }
+    cipher.encrypt(states);
+}

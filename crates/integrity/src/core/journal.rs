@@ -1,0 +1,509 @@
+//! The journal of a running volume: a ring of sections, filled in memory, written whole, copied to their places later.
+//!
+//! ```text
+//!        oldest                                                    newest
+//!          |  copied back in runs  |   written   |  closed  | being filled |  free ..
+//!          ^ moved                                                         ^ numbers rise, places on disk go round
+//! ```
+//!
+//! Sections have numbers that never come back; number modulo the ring's length says where, and the round goes up where that is 0.
+//! What makes it safe:
+//! - A section is written when nobody fills it any more, and after all sections before it. A flush makes all of them durable. So
+//!   what replay finds, from the oldest on, ends where the power was cut and nowhere before a flush.
+//! - A block is copied to its place only from a durable section; sections are free when copies and tags are durable.
+//! - Where a block was written again meanwhile, the older entry is not copied. What takes its section's place is then not written before
+//!   all sections that were there when it was freed are durable (`after`).
+//! - A block that is in `newest` is read from there. It leaves when data and tag are in their places, unless it was written again.
+//!
+//! Locks, in the order in which they are taken: `moves` (who copies back), `commits` (who writes sections), `state` (short: no I/O and no
+//! copying), a section's image.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use super::lower::{Lower, Side, Step, may_wait};
+use super::open::as_device_error;
+use super::tag_cache::TagCache;
+use crate::{Geometry, Journal as Sections, Place, Round};
+
+/// Blocks whose places are looked up at a time while they are copied back.
+const BATCH: usize = 512;
+/// The most that is written to a place at a time, in bytes.
+const RUN: usize = 1 << 20;
+/// Images that are kept for the next sections.
+const SPARE: usize = 8;
+
+/// A volume's journal.
+pub(super) struct Journal {
+    geometry: Geometry,
+    sections: Sections,
+    /// What goes to the disk is another thing than what is in memory.
+    encrypted: bool,
+    /// Sections that may be in use at a time.
+    window: usize,
+    /// From so many on, they are copied back.
+    watermark: usize,
+    state: Mutex<State>,
+    /// Nobody fills a section any more that somebody waits for.
+    filled: Condvar,
+    /// Held by who writes sections: memory for an encrypted one.
+    commits: Mutex<Vec<u8>>,
+    /// Held by who copies back: memory for a run, and for its tags.
+    moves: Mutex<(Vec<u8>, Vec<u8>)>,
+}
+
+struct State {
+    /// In use, the oldest first.
+    slots: VecDeque<Slot>,
+    /// The number of the oldest.
+    first: u64,
+    /// The place and the round of the next one.
+    next: (u32, Round),
+    /// Numbers below are written.
+    written: u64,
+    /// Numbers below are durable.
+    durable: u64,
+    /// When sections were freed: those below the first number, and what must be durable before they are overwritten.
+    freed: VecDeque<(u64, u64)>,
+    /// Where each block's newest data are, unless in their place.
+    newest: BTreeMap<u64, Location>,
+    spare: Vec<Vec<u8>>,
+    /// Sections were taken since the ring was last empty on disk.
+    changed: bool,
+    /// When the first entry came that is in no closed section.
+    since: Option<Instant>,
+}
+
+struct Slot {
+    section: Arc<Section>,
+    entries: usize,
+    /// Threads that copy into it now.
+    filling: usize,
+    /// It takes no more.
+    closed: bool,
+}
+
+struct Section {
+    index: u32,
+    round: Round,
+    /// Numbers below are durable before it is written.
+    after: u64,
+    image: RwLock<Vec<u8>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Location {
+    section: u64,
+    entry: usize,
+}
+
+/// A block whose newest data are in the journal.
+pub(super) struct Found {
+    pub(super) block: u64,
+    section: Arc<Section>,
+    location: Location,
+}
+
+/// Entries that somebody copies into.
+struct Taken {
+    section: Arc<Section>,
+    number: u64,
+    entries: Range<usize>,
+}
+
+impl Journal {
+    /// A journal that goes on with section `next.0` in round `next.1`, and keeps up to `bytes` of sections in memory.
+    pub(super) fn new(
+        geometry: Geometry,
+        sections: Sections,
+        encrypted: bool,
+        next: (u32, Round),
+        (bytes, watermark): (usize, u8),
+    ) -> Self {
+        let most = usize::try_from(geometry.sections()).unwrap_or(usize::MAX);
+        let window = (bytes / geometry.section().bytes()).clamp(1, most);
+        let watermark = (window * usize::from(watermark.min(100)) / 100).max(1);
+        let state = State {
+            slots: VecDeque::new(),
+            first: 0,
+            next,
+            written: 0,
+            durable: 0,
+            freed: VecDeque::new(),
+            newest: BTreeMap::new(),
+            spare: Vec::new(),
+            changed: false,
+            since: None,
+        };
+        Self {
+            geometry,
+            sections,
+            encrypted,
+            window,
+            watermark,
+            state: state.into(),
+            filled: Condvar::new(),
+            commits: Mutex::default(),
+            moves: Mutex::default(),
+        }
+    }
+
+    /// Takes as many of the blocks from `block` on as there is room for, and says how many. Whoever calls has them alone.
+    pub(super) fn put(&self, block: u64, data: &[u8], tags: &[u8]) -> usize {
+        let size = self.geometry.block_size();
+        let Some(taken) = self.take(data.len() / size) else { return 0 };
+        let count = taken.entries.len();
+        {
+            let mut image = taken.section.image.write().unwrap_or_else(PoisonError::into_inner);
+            let blocks = data.chunks_exact(size).zip(tags.chunks_exact(self.geometry.tag_size()));
+            for ((entry, block), (data, tag)) in taken.entries.clone().zip(block..).zip(blocks) {
+                let sector = block * self.geometry.block_sectors();
+                self.geometry.section().fill(&mut image, entry, sector, data, tag);
+            }
+        }
+        let mut state = self.state();
+        for (entry, block) in taken.entries.zip(block..) {
+            state.newest.insert(block, Location { section: taken.number, entry });
+        }
+        let at = slot(&state, taken.number);
+        state.slots[at].filling -= 1;
+        if state.slots[at].filling == 0 && state.slots[at].closed {
+            self.filled.notify_all();
+        }
+        count
+    }
+
+    /// Up to `wanted` entries of one section.
+    fn take(&self, wanted: usize) -> Option<Taken> {
+        let room = self.geometry.section().entries();
+        let mut state = self.state();
+        if state.slots.back().is_none_or(|last| last.closed) {
+            if state.slots.len() == self.window {
+                return None;
+            }
+            state.open_section(&self.geometry);
+        }
+        state.since.get_or_insert_with(Instant::now);
+        let number = state.first + state.slots.len() as u64 - 1;
+        let last = state.slots.back_mut()?;
+        let entries = last.entries..(last.entries + wanted).min(room);
+        last.entries = entries.end;
+        last.filling += 1;
+        last.closed = last.entries == room;
+        let section = last.section.clone();
+        if last.closed {
+            state.since = None;
+        }
+        Some(Taken { section, number, entries })
+    }
+
+    /// The blocks of a range that are here, in their order. Whoever calls has a claim on them.
+    pub(super) fn find(&self, blocks: Range<u64>) -> Vec<Found> {
+        let state = self.state();
+        state.newest.range(blocks).map(|(&block, &location)| state.found(block, location)).collect()
+    }
+
+    /// Copies out what was found.
+    pub(super) fn get(&self, found: &Found, data: &mut [u8], tag: &mut [u8]) {
+        let image = found.section.image.read().unwrap_or_else(PoisonError::into_inner);
+        let (shape, entry) = (self.geometry.section(), found.location.entry);
+        shape.block(&image, entry, data);
+        tag.copy_from_slice(shape.tag(&image, entry, tag.len()));
+    }
+
+    /// True when somebody should write sections or copy them back before room is wanted.
+    pub(super) fn wants_tending(&self) -> bool {
+        let state = self.state();
+        let closed = state.slots.iter().filter(|slot| slot.closed).count();
+        closed >= self.watermark || state.first + closed as u64 > state.written + self.window as u64 / 8
+    }
+
+    /// Since when entries wait in a section that is not full.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.state().since
+    }
+
+    /// Sections in use, and how many there may be.
+    pub(super) fn in_use(&self) -> (usize, usize) {
+        (self.state().slots.len(), self.window)
+    }
+
+    /// Makes durable what was put before. One commit does for all who wait for it.
+    pub(super) fn flush(&self, lower: &mut dyn Lower) -> Step {
+        may_wait(lower)?;
+        let all = {
+            let state = self.state();
+            // A section that was opened has entries.
+            state.first + state.slots.len() as u64
+        };
+        let mut memory = lock(&self.commits);
+        if self.state().durable >= all {
+            return Ok(());
+        }
+        self.commit(lower, &mut memory, true, true)
+    }
+
+    /// Writes the sections that are full.
+    pub(super) fn write_full(&self, lower: &mut dyn Lower) -> Step {
+        let mut memory = lock(&self.commits);
+        self.commit(lower, &mut memory, false, false)
+    }
+
+    /// Writes the closed sections in their order; `close`: the one that is being filled, too; `durable`: all are on the disk then.
+    fn commit(&self, lower: &mut dyn Lower, memory: &mut Vec<u8>, close: bool, durable: bool) -> Step {
+        let (first, sections) = self.closed(close);
+        let end = first + sections.len() as u64;
+        // A single section after durable ones needs no flush of everything.
+        let alone = durable && sections.len() == 1 && self.state().durable == first;
+        for (section, number) in sections.iter().zip(first..) {
+            let at = self.geometry.section_offset(section.index);
+            if self.state().durable < section.after {
+                lower.flush(Side::Meta)?;
+                self.state().durable = number;
+            }
+            if self.encrypted {
+                memory.clear();
+                memory.extend_from_slice(&section.image.read().unwrap_or_else(PoisonError::into_inner));
+                self.sections.seal(section.index, section.round, memory).map_err(as_device_error)?;
+                lower.write(Side::Meta, at, memory, alone)?;
+            } else {
+                let mut image = section.image.write().unwrap_or_else(PoisonError::into_inner);
+                self.sections.seal(section.index, section.round, &mut image).map_err(as_device_error)?;
+                drop(image);
+                let image = section.image.read().unwrap_or_else(PoisonError::into_inner);
+                lower.write(Side::Meta, at, &image, alone)?;
+            }
+            self.state().written = number + 1;
+        }
+        if durable && !alone && self.state().durable < end {
+            lower.flush(Side::Meta)?;
+        }
+        if durable {
+            self.state().durable = end;
+        }
+        Ok(())
+    }
+
+    /// The closed sections that are not written, in which nobody writes any more, and the number of the first.
+    fn closed(&self, close: bool) -> (u64, Vec<Arc<Section>>) {
+        let mut state = self.state();
+        if close && let Some(last) = state.slots.back_mut() {
+            last.closed = true;
+            state.since = None;
+        }
+        let first = state.written;
+        let count = state.slots.iter().skip(slot(&state, first)).take_while(|slot| slot.closed).count();
+        loop {
+            // Older ones may go meanwhile, these stay: they are not written.
+            let from = slot(&state, first);
+            if state.slots.range(from..from + count).all(|slot| slot.filling == 0) {
+                let sections = state.slots.range(from..from + count).map(|slot| slot.section.clone());
+                return (first, sections.collect());
+            }
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Sees to it that there is room, by copying back what is there if need be.
+    pub(super) fn make_room(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+        may_wait(lower)?;
+        let mut memory = lock(&self.moves);
+        let is_full = {
+            let state = self.state();
+            state.slots.len() == self.window && state.slots.back().is_some_and(|last| last.closed)
+        };
+        if is_full { self.move_back(lower, tags, &mut memory, false) } else { Ok(()) }
+    }
+
+    /// Writes what is full, and copies back if it is time for that.
+    pub(super) fn tend(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+        self.write_full(lower)?;
+        let in_use = self.state().slots.iter().filter(|slot| slot.closed).count();
+        if in_use < self.watermark {
+            return Ok(());
+        }
+        let mut memory = lock(&self.moves);
+        self.move_back(lower, tags, &mut memory, false)
+    }
+
+    /// Copies everything to its place. Whoever calls sees to it that nothing is put meanwhile.
+    pub(super) fn empty(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
+        let mut memory = lock(&self.moves);
+        self.move_back(lower, tags, &mut memory, true)
+    }
+
+    /// Does something to places while nobody copies blocks there. `forget`: what the journal has for them is void.
+    pub(super) fn apart<T>(&self, forget: &[Range<u64>], act: impl FnOnce() -> T) -> T {
+        let _memory = lock(&self.moves);
+        for range in forget {
+            let mut state = self.state();
+            let blocks: Vec<u64> = state.newest.range(range.clone()).map(|(&block, _)| block).collect();
+            for block in blocks {
+                state.newest.remove(&block);
+            }
+        }
+        act()
+    }
+
+    /// Copies the durable sections' blocks to their places and frees the sections.
+    fn move_back(
+        &self,
+        lower: &mut dyn Lower,
+        tags: &TagCache,
+        memory: &mut (Vec<u8>, Vec<u8>),
+        close: bool,
+    ) -> Step {
+        self.commit(lower, &mut lock(&self.commits), close, true)?;
+        let end = self.state().durable;
+        if self.state().first == end {
+            return Ok(());
+        }
+        let mut from = 0;
+        loop {
+            let batch: Vec<Found> = {
+                let state = self.state();
+                let old = state.newest.range(from..).filter(|(_, location)| location.section < end);
+                old.take(BATCH).map(|(&block, &location)| state.found(block, location)).collect()
+            };
+            let Some(last) = batch.last() else { break };
+            from = last.block + 1;
+            for run in self.runs(&batch) {
+                self.move_run(lower, tags, memory, run)?;
+            }
+            let mut state = self.state();
+            for found in &batch {
+                if state.newest.get(&found.block) == Some(&found.location) {
+                    state.newest.remove(&found.block);
+                }
+            }
+        }
+        tags.write_back(lower)?;
+        lower.flush_all()?;
+        let mut state = self.state();
+        // Whatever was written again is in a section below this number.
+        let after = state.first + state.slots.len() as u64;
+        state.freed.push_back((end, after));
+        while state.first < end {
+            let Some(slot) = state.slots.pop_front() else { break };
+            state.first += 1;
+            // Somebody who reads from it has it for a moment longer.
+            if let Ok(section) = Arc::try_unwrap(slot.section)
+                && state.spare.len() < SPARE
+            {
+                state.spare.push(section.image.into_inner().unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that follow each other on the disk.
+    fn runs<'b>(&self, batch: &'b [Found]) -> impl Iterator<Item = &'b [Found]> {
+        let (size, spb, geometry) =
+            (self.geometry.block_size(), self.geometry.block_sectors(), self.geometry);
+        let mut rest = batch;
+        std::iter::from_fn(move || {
+            let first = rest.first()?.block;
+            let most = (geometry.place(first * spb).sectors / spb).min((RUN / size) as u64);
+            let n = rest
+                .iter()
+                .zip(first..first.saturating_add(most))
+                .take_while(|(found, at)| found.block == *at);
+            let (run, others) = rest.split_at(n.count().max(1));
+            rest = others;
+            Some(run)
+        })
+    }
+
+    fn move_run(
+        &self,
+        lower: &mut dyn Lower,
+        tags: &TagCache,
+        (data, made): &mut (Vec<u8>, Vec<u8>),
+        run: &[Found],
+    ) -> Step {
+        let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
+        data.resize(run.len() * size, 0);
+        made.resize(run.len() * tag_size, 0);
+        let blocks = data.chunks_exact_mut(size).zip(made.chunks_exact_mut(tag_size));
+        run.iter().zip(blocks).for_each(|(found, (data, tag))| self.get(found, data, tag));
+        let Some(first) = run.first() else { return Ok(()) };
+        let Place { data: at, tag, .. } = self.geometry.place(first.block * self.geometry.block_sectors());
+        lower.write(Side::Data, at, data, false)?;
+        tags.write(lower, tag, made)
+    }
+
+    /// Writes a ring of unused sections, so that nothing is replayed. All was copied back.
+    pub(super) fn clear(&self, lower: &mut dyn Lower) -> Step {
+        let mut memory = lock(&self.commits);
+        let (free, round) = {
+            let state = self.state();
+            if !state.changed {
+                return Ok(());
+            }
+            state.next
+        };
+        let later = (0..free).map(|index| (index, round.next()));
+        for (index, round) in (free..self.geometry.sections()).map(|index| (index, round)).chain(later) {
+            memory.resize(self.geometry.section().bytes(), 0);
+            self.geometry.section().clear(&mut memory);
+            self.sections.seal(index, round, &mut memory).map_err(as_device_error)?;
+            lower.write(Side::Meta, self.geometry.section_offset(index), &memory, false)?;
+        }
+        lower.flush(Side::Meta)?;
+        self.state().changed = false;
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    /// Takes the next section of the ring.
+    fn open_section(&mut self, geometry: &Geometry) {
+        let (index, round) = self.next;
+        self.next = match index + 1 {
+            end if end == geometry.sections() => (0, round.next()),
+            next => (next, round),
+        };
+        self.changed = true;
+        let shape = geometry.section();
+        let image = match self.spare.pop() {
+            // What others left in it is in no entry.
+            Some(mut image) => {
+                (0..shape.entries()).for_each(|entry| shape.set_unused(&mut image, entry));
+                image
+            }
+            None => {
+                let mut image = vec![0; shape.bytes()];
+                shape.clear(&mut image);
+                image
+            }
+        };
+        let number = self.first + self.slots.len() as u64;
+        let before = number.checked_sub(u64::from(geometry.sections()));
+        while self.freed.front().is_some_and(|(end, _)| before.is_some_and(|before| *end <= before)) {
+            self.freed.pop_front();
+        }
+        // Before the first time around, what is there was copied back by replay.
+        let after = self.freed.front().filter(|_| before.is_some()).map_or(0, |(_, after)| *after);
+        let section = Arc::new(Section { index, round, after, image: image.into() });
+        self.slots.push_back(Slot { section, entries: 0, filling: 0, closed: false });
+    }
+
+    fn found(&self, block: u64, location: Location) -> Found {
+        Found { block, section: self.slots[slot(self, location.section)].section.clone(), location }
+    }
+}
+
+/// Where a section is among those in use.
+fn slot(state: &State, number: u64) -> usize {
+    usize::try_from(number - state.first).unwrap_or(usize::MAX)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

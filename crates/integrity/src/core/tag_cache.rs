@@ -1,0 +1,217 @@
+//! Tags in memory: pages of the places where they lie, bounded, each written once for the many blocks that have a tag in it.
+//!
+//! A page is read when the first of its tags is wanted, and written by [`TagCache::write_back`], or when room is needed and nothing clean is
+//! left. Who changes a page marks it afterwards, while it has a reference to it; a page that somebody refers to, or that is marked, is not
+//! forgotten. So what is in memory is never older than what is below. Order between blocks is not kept here: a block's data and tag are
+//! held together by the claim on the block, and after a loss of power by the journal or the bitmap.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::lower::{Lower, Side, Step, Stop, may_wait};
+
+/// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in it.
+pub(crate) const PAGE: usize = 4096;
+/// Pages that are there whatever the limit is.
+const FEWEST: usize = 8;
+/// The most that is written at a time.
+const RUN: usize = 256 << 10;
+
+/// The pages of a volume's tags.
+pub(crate) struct TagCache {
+    /// Where page 0 lies on the metadata's device.
+    base: u64,
+    most: usize,
+    pages: Mutex<Pages>,
+    /// Held by the one who writes pages, with memory for what is written together.
+    writer: Mutex<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Pages {
+    known: HashMap<u64, Arc<Page>>,
+    /// To be written, in their order on the disk.
+    marked: BTreeMap<u64, Arc<Page>>,
+    /// In the order in which they are looked at when room is needed.
+    order: VecDeque<u64>,
+}
+
+#[derive(Default)]
+struct Page {
+    /// None before it was read.
+    bytes: Mutex<Option<Box<[u8]>>>,
+    /// Since it was last looked at.
+    used: AtomicBool,
+}
+
+impl TagCache {
+    /// No pages yet, of places that begin at byte `base`; later at most `bytes` of them.
+    pub(crate) fn new(base: u64, bytes: usize) -> Self {
+        let most = (bytes / PAGE).max(FEWEST);
+        Self { base, most, pages: Mutex::default(), writer: Mutex::default() }
+    }
+
+    /// Reads tags that lie at byte `at` of the metadata's device, behind the base.
+    pub(crate) fn read(&self, lower: &mut dyn Lower, at: u64, tags: &mut [u8]) -> Step {
+        let mut done = 0;
+        for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
+            self.with(lower, number, false, |page| {
+                tags[done..done + len].copy_from_slice(&page[from..from + len]);
+            })?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Changes them, in memory.
+    pub(crate) fn write(&self, lower: &mut dyn Lower, at: u64, tags: &[u8]) -> Step {
+        let mut done = 0;
+        for (number, from, len) in parts(at.saturating_sub(self.base), tags.len()) {
+            let page = self.with(lower, number, len == PAGE, |page| {
+                page[from..from + len].copy_from_slice(&tags[done..done + len]);
+            })?;
+            self.pages().marked.insert(number, page);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Makes all of them the same byte.
+    pub(crate) fn fill(&self, lower: &mut dyn Lower, at: u64, len: usize, value: u8) -> Step {
+        let bytes = vec![value; PAGE.min(len)];
+        let mut done = 0;
+        while done < len {
+            let n = bytes.len().min(len - done);
+            self.write(lower, at + done as u64, &bytes[..n])?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes everything that was changed, in runs. It is not durable before the device was flushed.
+    pub(crate) fn write_back(&self, lower: &mut dyn Lower) -> Step {
+        may_wait(lower)?;
+        let mut memory = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // The references keep the pages until they are written.
+        let mut marked = std::mem::take(&mut self.pages().marked);
+        while let Some((&first, _)) = marked.first_key_value() {
+            memory.clear();
+            let run = (first..).take_while(|number| marked.contains_key(number)).take(RUN / PAGE);
+            let run: Vec<_> = run.collect();
+            for number in &run {
+                if let Some(bytes) = lock(&marked[number].bytes).as_deref() {
+                    memory.extend_from_slice(bytes);
+                }
+            }
+            let written = lower.write(Side::Meta, self.base + first * PAGE as u64, &memory, false);
+            if written.is_err() {
+                let mut pages = self.pages();
+                marked.into_iter().for_each(|(number, page)| drop(pages.marked.insert(number, page)));
+                return written;
+            }
+            run.iter().for_each(|number| drop(marked.remove(number)));
+        }
+        Ok(())
+    }
+
+    /// True when nothing is to be written.
+    pub(crate) fn are_written(&self) -> bool {
+        self.pages().marked.is_empty()
+    }
+
+    /// Calls `use_it` with a page, which is read first unless all of it is to be `replaced`.
+    fn with(
+        &self,
+        lower: &mut dyn Lower,
+        number: u64,
+        replaced: bool,
+        use_it: impl FnOnce(&mut [u8]),
+    ) -> Step<Arc<Page>> {
+        let page = self.page(lower, number)?;
+        {
+            let mut bytes = match page.bytes.try_lock() {
+                Ok(bytes) => bytes,
+                // Somebody reads it from below.
+                Err(TryLockError::WouldBlock) if !lower.may_wait() => return Err(Stop::Blocked(0)),
+                Err(_) => lock(&page.bytes),
+            };
+            if bytes.is_none() {
+                let mut fresh = vec![0; PAGE].into_boxed_slice();
+                if !replaced {
+                    lower.read(Side::Meta, self.base + number * PAGE as u64, &mut fresh)?;
+                }
+                *bytes = Some(fresh);
+            }
+            if let Some(bytes) = bytes.as_deref_mut() {
+                use_it(bytes);
+            }
+        }
+        Ok(page)
+    }
+
+    /// The page, known from now on; room is made for it.
+    fn page(&self, lower: &mut dyn Lower, number: u64) -> Step<Arc<Page>> {
+        loop {
+            let mut pages = self.pages();
+            if let Some(page) = pages.known.get(&number) {
+                page.used.store(true, Relaxed);
+                return Ok(page.clone());
+            }
+            if pages.known.len() < self.most || pages.forget_one() {
+                let page = Arc::new(Page::default());
+                pages.known.insert(number, page.clone());
+                pages.order.push_back(number);
+                return Ok(page);
+            }
+            let nothing_to_write = pages.marked.is_empty();
+            drop(pages);
+            may_wait(lower)?;
+            if nothing_to_write {
+                // All are in use this moment, by as many threads.
+                std::thread::yield_now();
+            } else {
+                self.write_back(lower)?;
+            }
+        }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        lock(&self.pages)
+    }
+}
+
+impl Pages {
+    /// Forgets a page that nobody refers to and that was not used lately. False: there is none.
+    fn forget_one(&mut self) -> bool {
+        // Twice around: the first time takes the marks of use away.
+        for _ in 0..self.order.len() * 2 {
+            let Some(number) = self.order.pop_front() else { break };
+            let Some(page) = self.known.get(&number) else { continue };
+            // A marked page has a second reference, and so has one in use. New ones are made under the lock that is held here.
+            if Arc::strong_count(page) == 1 && !page.used.swap(false, Relaxed) {
+                self.known.remove(&number);
+                return true;
+            }
+            self.order.push_back(number);
+        }
+        false
+    }
+}
+
+/// The pages of a range: number, from where, how much.
+fn parts(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let now = at + done as u64;
+        #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
+        let from = (now % PAGE as u64) as usize;
+        let n = (PAGE - from).min(len - done);
+        done += n;
+        (n > 0).then_some((now / PAGE as u64, from, n))
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

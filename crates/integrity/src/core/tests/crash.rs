@@ -1,0 +1,212 @@
+//! The power goes after every write: what was flushed is there, everything else is old or new, and nothing fails its tag.
+
+use super::machine::{Event, Machine};
+use super::world::{Dice, World};
+use super::{Case, bitmaps, directs, hash, journals};
+use crate::{Mode, Recalculate};
+
+const SECTOR: usize = 512;
+
+/// Calls `check` with disks as they may be after each event: how many events there were, the images, and words that say which.
+fn each_crash(
+    base: Vec<Vec<u8>>,
+    events: &[Event],
+    dice: &mut Dice,
+    mut check: impl FnMut(usize, &[Vec<u8>], &str),
+) {
+    let mut synced = base;
+    let mut pending: Vec<(usize, usize, &[u8])> = Vec::new();
+    for (i, event) in events.iter().enumerate() {
+        match event {
+            Event::Write { disk, at, bytes } => pending.push((*disk, *at, bytes)),
+            Event::Sync { disk, range } => {
+                pending.retain(|(on, at, bytes)| {
+                    let stays = on != disk || !range.contains(at);
+                    if !stays {
+                        synced[*on][*at..*at + bytes.len()].copy_from_slice(bytes);
+                    }
+                    stays
+                });
+            }
+        }
+        let mut state = |which: &str, arrives: &mut dyn FnMut(usize, usize) -> bool| {
+            let mut images = synced.clone();
+            for (number, (disk, at, bytes)) in pending.iter().enumerate() {
+                // A sector is there or not.
+                for (k, sector) in bytes.chunks(SECTOR).enumerate() {
+                    if arrives(number, k) {
+                        images[*disk][at + k * SECTOR..][..sector.len()].copy_from_slice(sector);
+                    }
+                }
+            }
+            check(i + 1, &images, &format!("event {} of {}: {which}", i + 1, events.len()));
+        };
+        let last = pending.len().saturating_sub(1);
+        state("nothing arrived", &mut |_, _| false);
+        state("everything arrived", &mut |_, _| true);
+        if pending.is_empty() {
+            continue;
+        }
+        state("only the last write", &mut |number, _| number == last);
+        let lost = dice.below(pending.len() as u64) as usize;
+        state("all but one write", &mut |number, _| number != lost);
+        state("every sector by chance", &mut |_, _| dice.below(2) == 0);
+        let whole: Vec<bool> = pending.iter().map(|_| dice.below(2) == 0).collect();
+        state("every write by chance", &mut |number, _| whole[number]);
+        let torn = dice.below(pending[last].2.len() as u64 / SECTOR as u64 + 1) as usize;
+        state("the last one torn", &mut |number, k| number < last || k < torn);
+        state("most sectors", &mut |_, _| dice.below(16) != 0);
+    }
+}
+
+/// Looks at a volume after a crash: opens it, makes tags anew where they are to be, and reads everything.
+fn recover(case: &Case, world: &mut World, machine: &Machine, events: usize, what: &str, dice: &mut Dice) {
+    let core = case.open(machine);
+    let mut way = machine.way();
+    // Some read before all tags are made, some after.
+    if dice.below(3) > 0 {
+        while core.recalculate(&mut way).unwrap() {}
+    }
+    world.check(&core, machine, events, what);
+    while core.recalculate(&mut way).unwrap() {}
+    world.check(&core, machine, events, what);
+    let status = core.status();
+    assert!(status.failed.is_none() && status.recalculated.is_none(), "{what}");
+}
+
+/// Goes on with a volume after a crash, and loses nothing of that.
+fn go_on(case: &Case, machine: &Machine, what: &str, dice: &mut Dice) {
+    let mut world = World::default();
+    {
+        let core = case.open(machine);
+        while core.recalculate(&mut machine.way()).unwrap() {}
+        let size = core.geometry().block_size();
+        // Whatever is there is overwritten.
+        for block in 0..super::world::blocks(&core) {
+            let data = vec![0; size];
+            let tags = super::world::handed_tag(&core, &data);
+            core.write(&mut machine.way(), block * size as u64, &data, &tags).unwrap();
+        }
+        (0..10).for_each(|_| world.act(&core, machine, dice).unwrap());
+        world.flush(&core, machine).unwrap();
+        if dice.below(2) == 0 {
+            core.close(&mut machine.way()).unwrap();
+        }
+    }
+    let core = case.open(machine);
+    while core.recalculate(&mut machine.way()).unwrap() {}
+    world.check_newest(&core, machine, what);
+}
+
+fn lose_power(case: &Case, seed: u64, acts: usize) {
+    let mut dice = Dice::new(seed);
+    let machine = case.machine();
+    let mut base = machine.images();
+    let mut world = World::default();
+    // Two lives: the second begins with a journal that was used.
+    for life in 0..2 {
+        machine.forget();
+        let core = case.open(&machine);
+        for _ in 0..acts {
+            let done = world.act(&core, &machine, &mut dice);
+            done.unwrap_or_else(|e| panic!("{}: {e:?}", case.name));
+        }
+        if life == 1 || dice.below(2) == 0 {
+            core.close(&mut machine.way()).unwrap();
+            world.flushed(&machine);
+        } else {
+            world.flush(&core, &machine).unwrap();
+        }
+        let events = machine.events();
+        let mut chance = Dice::new(seed + 1);
+        let mut choice = Dice::new(seed + 2);
+        each_crash(std::mem::take(&mut base), &events, &mut chance, |count, images, which| {
+            let what = format!("{}, seed {seed}, life {life}, {which}", case.name);
+            let crashed = machine.after(images);
+            recover(case, &mut world, &crashed, count, &what, &mut choice);
+            if choice.below(16) == 0 {
+                go_on(case, &crashed, &what, &mut choice);
+            }
+        });
+        base = machine.images();
+        world.begin_again();
+    }
+}
+
+#[test]
+fn a_journal_keeps_what_was_flushed_and_every_block_whole() {
+    for (seed, case) in (1..).zip(journals()) {
+        lose_power(&case, seed, 40);
+    }
+}
+
+#[test]
+fn a_bitmap_keeps_what_was_flushed_and_tags_are_made_anew() {
+    for (seed, case) in (1..).zip(bitmaps()) {
+        lose_power(&case, seed, 40);
+    }
+}
+
+#[test]
+fn direct_mode_keeps_what_was_flushed() {
+    for (seed, case) in (1..).zip(directs()) {
+        lose_power(&case, seed, 40);
+    }
+}
+
+#[test]
+fn a_recalculation_goes_on_where_it_was_or_before() {
+    for mode in [Mode::Journal, Mode::Bitmap, Mode::Direct] {
+        let case = Case::new("recalculating", mode, hash("sha256"), 512, Some(200))
+            .with(|o| o.sectors_per_bit = Some(16));
+        let machine = case.machine();
+        // Data that nobody made tags for.
+        let place = case.open(&machine).geometry().place(0);
+        let machine = machine.after(&machine.images());
+        for at in 0..32 * SECTOR {
+            machine.change(0, place.data as usize + at, |byte| *byte = at as u8);
+        }
+        let base = machine.images();
+        let begin = case.clone().with(|options| options.recalculate = Recalculate::Begin);
+        {
+            let core = begin.open(&machine);
+            while core.recalculate(&mut machine.way()).unwrap() {}
+            core.close(&mut machine.way()).unwrap();
+        }
+        each_crash(base, &machine.events(), &mut Dice::new(5), |_, images, what| {
+            let crashed = machine.after(images);
+            let core = begin.open(&crashed);
+            while core.recalculate(&mut crashed.way()).unwrap() {}
+            let mut data = vec![0; 32 * SECTOR];
+            let read = core.read(&mut crashed.way(), 0, &mut data, &mut []);
+            read.unwrap_or_else(|e| panic!("{mode:?} {what}: {e:?}"));
+            assert!(data.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{mode:?} {what}");
+        });
+    }
+}
+
+#[test]
+fn what_was_open_in_one_mode_opens_in_the_others() {
+    let modes =
+        [Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Journal, Mode::Direct, Mode::Bitmap, Mode::Journal];
+    for (case, close) in journals()
+        .into_iter()
+        .filter(|case| case.options.hash.is_some())
+        .flat_map(|c| [(c.clone(), true), (c, false)])
+    {
+        let case = case.with(|options| options.legacy_recalculate = true);
+        let machine = case.machine();
+        let (mut world, mut dice) = (World::default(), Dice::new(9));
+        for mode in modes {
+            let case = case.clone().with(|options| options.mode = mode);
+            let core = case.open(&machine);
+            while core.recalculate(&mut machine.way()).unwrap() {}
+            world.check_newest(&core, &machine, &format!("{}, now {mode:?}, closed: {close}", case.name));
+            (0..20).for_each(|_| world.act(&core, &machine, &mut dice).unwrap());
+            match close {
+                true => core.close(&mut machine.way()).unwrap(),
+                false => world.flush(&core, &machine).unwrap(),
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Disks in memory that remember what was written in which order.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::{Mutex, RwLock};
+
+use rustix::io::Errno;
+use underseal_device::{Error, Kind};
+
+use super::super::lower::{Lower, Side, Step, Stop};
+use super::TUPLE;
+use crate::Disk;
+
+#[derive(Clone)]
+pub(super) enum Event {
+    Write {
+        disk: usize,
+        at: usize,
+        bytes: Vec<u8>,
+    },
+    /// What was written to this range is on the medium.
+    Sync {
+        disk: usize,
+        range: Range<usize>,
+    },
+}
+
+/// A data disk and another one: for the metadata, or the tuples of an inline device.
+pub(super) struct Machine {
+    images: Vec<RwLock<Vec<u8>>>,
+    events: Mutex<Option<Vec<Event>>>,
+    has_meta: bool,
+    block: u32,
+    /// So many writes and syncs still succeed; negative: all do.
+    lives: AtomicI64,
+}
+
+impl Machine {
+    pub(super) fn new(images: Vec<Vec<u8>>, has_meta: bool, block: u32) -> Self {
+        let images = images.into_iter().map(RwLock::new).collect();
+        Self { images, events: Mutex::new(Some(Vec::new())), has_meta, block, lives: AtomicI64::new(-1) }
+    }
+
+    /// The same disks with these bytes.
+    pub(super) fn after(&self, images: &[Vec<u8>]) -> Self {
+        Self::new(images.to_vec(), self.has_meta, self.block)
+    }
+
+    pub(super) fn images(&self) -> Vec<Vec<u8>> {
+        self.images.iter().map(|image| image.read().unwrap().clone()).collect()
+    }
+
+    pub(super) fn change(&self, disk: usize, at: usize, change: impl FnOnce(&mut u8)) {
+        change(&mut self.images[disk].write().unwrap()[at]);
+    }
+
+    pub(super) fn disk(&self, disk: usize) -> Part<'_> {
+        Part { machine: self, disk }
+    }
+
+    pub(super) fn way(&self) -> Way<'_> {
+        Way { machine: self, waits: true }
+    }
+
+    /// A way that may not wait, and never has to below.
+    pub(super) fn way_at_once(&self) -> Way<'_> {
+        Way { machine: self, waits: false }
+    }
+
+    /// Remembers nothing from now on.
+    pub(super) fn do_not_record(&self) {
+        *self.events.lock().unwrap() = None;
+    }
+
+    pub(super) fn forget(&self) {
+        *self.events.lock().unwrap() = Some(Vec::new());
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.events.lock().unwrap().as_ref().map_or(0, Vec::len)
+    }
+
+    pub(super) fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone().unwrap_or_default()
+    }
+
+    /// Fails everything that changes something after so many more.
+    pub(super) fn break_after(&self, lives: i64) {
+        self.lives.store(lives, SeqCst);
+    }
+
+    fn live(&self) -> io::Result<()> {
+        match self.lives.load(SeqCst) {
+            lives if lives < 0 => Ok(()),
+            0 => Err(io::Error::from_raw_os_error(Errno::NOSPC.raw_os_error())),
+            lives => {
+                self.lives.store(lives - 1, SeqCst);
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self, disk: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.live()?;
+        let at = at as usize;
+        // The order of events is that of the writes.
+        let mut events = self.events.lock().unwrap();
+        self.images[disk].write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+        if let Some(events) = &mut *events {
+            events.push(Event::Write { disk, at, bytes: bytes.to_vec() });
+        }
+        Ok(())
+    }
+
+    fn sync(&self, disk: usize, range: Range<usize>) -> io::Result<()> {
+        self.live()?;
+        if let Some(events) = &mut *self.events.lock().unwrap() {
+            events.push(Event::Sync { disk, range });
+        }
+        Ok(())
+    }
+
+    fn read(&self, disk: usize, at: u64, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.images[disk].read().unwrap()[at as usize..at as usize + bytes.len()]);
+    }
+}
+
+pub(super) struct Part<'m> {
+    machine: &'m Machine,
+    disk: usize,
+}
+
+impl Disk for Part<'_> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.machine.images[self.disk].read().unwrap().len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.machine.read(self.disk, offset, bytes);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.machine.write(self.disk, offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.machine.sync(self.disk, 0..usize::MAX)
+    }
+}
+
+pub(super) struct Way<'m> {
+    machine: &'m Machine,
+    waits: bool,
+}
+
+impl Way<'_> {
+    fn disk(&self, side: Side) -> usize {
+        usize::from(side == Side::Meta && self.machine.has_meta)
+    }
+
+    fn tuples(&self, offset: u64) -> u64 {
+        offset / u64::from(self.machine.block) * TUPLE as u64
+    }
+
+    fn may(&self) -> Step {
+        if self.waits { Ok(()) } else { Err(Stop::Blocked(0)) }
+    }
+}
+
+fn failed(e: io::Error) -> Stop {
+    let errno = e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    let error: Error = Kind::Write.failed(0, "the disk is broken", errno);
+    error.into()
+}
+
+impl Lower for Way<'_> {
+    fn may_wait(&self) -> bool {
+        self.waits
+    }
+
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+        self.machine.read(self.disk(of), offset, data);
+        Ok(())
+    }
+
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+        let disk = self.disk(to);
+        if durable {
+            self.may()?;
+        }
+        self.machine.write(disk, offset, data).map_err(failed)?;
+        let at = offset as usize;
+        if durable { self.machine.sync(disk, at..at + data.len()).map_err(failed) } else { Ok(()) }
+    }
+
+    fn flush(&mut self, of: Side) -> Step {
+        self.may()?;
+        self.machine.sync(self.disk(of), 0..usize::MAX).map_err(failed)
+    }
+
+    fn flush_all(&mut self) -> Step {
+        self.may()?;
+        (0..2).try_for_each(|disk| self.machine.sync(disk, 0..usize::MAX)).map_err(failed)
+    }
+
+    /// What is discarded may be anything afterwards.
+    fn discard(&mut self, offset: u64, len: u64) -> Step {
+        self.may()?;
+        self.machine.write(0, offset, &vec![0xdd; len as usize]).map_err(failed)
+    }
+
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+        self.machine.read(0, offset, data);
+        self.machine.read(1, self.tuples(offset), tuples);
+        Ok(())
+    }
+
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+        self.machine.write(0, offset, data).map_err(failed)?;
+        self.machine.write(1, self.tuples(offset), tuples).map_err(failed)
+    }
+}

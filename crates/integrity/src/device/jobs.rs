@@ -1,0 +1,87 @@
+//! Where requests wait for a worker, and what the keeper waits for.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use underseal_device::Io;
+
+use super::Replies;
+
+/// A request that may wait, and where its answer goes.
+pub(super) struct Job {
+    pub(super) slot: u32,
+    pub(super) io: Io,
+    pub(super) to: Arc<Replies>,
+}
+
+/// The requests that no worker has taken. As many as the channels have slots.
+#[derive(Default)]
+pub(super) struct Jobs {
+    inside: Mutex<Inside>,
+    come: Condvar,
+    keeper: Condvar,
+}
+
+#[derive(Default)]
+struct Inside {
+    waiting: VecDeque<Job>,
+    ended: bool,
+    keeper_ended: bool,
+    keeper_wanted: bool,
+}
+
+impl Jobs {
+    pub(super) fn push(&self, job: Job) {
+        self.inside().waiting.push_back(job);
+        self.come.notify_one();
+    }
+
+    /// The next request; waits for one. None: there will be no more.
+    pub(super) fn next(&self) -> Option<Job> {
+        let mut inside = self.inside();
+        loop {
+            if let Some(job) = inside.waiting.pop_front() {
+                return Some(job);
+            }
+            if inside.ended {
+                return None;
+            }
+            inside = self.come.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Workers end when they have done what is there.
+    pub(super) fn end(&self) {
+        self.inside().ended = true;
+        self.come.notify_all();
+    }
+
+    pub(super) fn end_keeper(&self) {
+        self.inside().keeper_ended = true;
+        self.keeper.notify_all();
+    }
+
+    /// There is something for the keeper to do.
+    pub(super) fn rouse_keeper(&self) {
+        let mut inside = self.inside();
+        if !inside.keeper_wanted {
+            inside.keeper_wanted = true;
+            self.keeper.notify_all();
+        }
+    }
+
+    /// Waits until the keeper is wanted, or for this long. False: it shall end.
+    pub(super) fn wait_as_keeper(&self, most: Duration) -> bool {
+        let mut inside = self.inside();
+        if !inside.keeper_wanted && !inside.keeper_ended {
+            inside = self.keeper.wait_timeout(inside, most).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        inside.keeper_wanted = false;
+        !inside.keeper_ended
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

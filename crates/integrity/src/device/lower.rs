@@ -1,0 +1,199 @@
+//! Ways to the devices below: one that waits, one that does not, and one for opening.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use underseal_device::{Blocking, Channel, Device, Now};
+
+use crate::core::{Lower, Side, Step, Stop};
+use crate::{Disk, Error, ErrorKind, Result};
+
+/// A device while a volume on it is opened.
+pub(super) struct DeviceDisk {
+    way: Mutex<Blocking>,
+    size: u64,
+}
+
+impl DeviceDisk {
+    pub(super) fn new(device: &dyn Device) -> Result<Self> {
+        Ok(Self { way: Blocking::new(device).map_err(no_way)?.into(), size: device.geometry().size })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Blocking) -> underseal_device::Result<T>) -> io::Result<T> {
+        act(&mut self.way.lock().unwrap_or_else(PoisonError::into_inner)).map_err(io::Error::other)
+    }
+}
+
+fn no_way(e: underseal_device::Error) -> Error {
+    Error::new(ErrorKind::Io, "cannot use the device below").with_source(e)
+}
+
+impl Disk for DeviceDisk {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.size) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.with(|way| way.read(offset, bytes))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.with(|way| way.write(offset, bytes, false))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(Blocking::flush)
+    }
+}
+
+/// One device, waited for: what it can do at once is done without a way through the ring.
+struct Patient {
+    at_once: Box<dyn Channel>,
+    way: Blocking,
+}
+
+impl Patient {
+    fn new(device: &dyn Device) -> Result<Self> {
+        Ok(Self { at_once: device.channel(1).map_err(no_way)?, way: Blocking::new(device).map_err(no_way)? })
+    }
+
+    fn read(&mut self, offset: u64, data: &mut [u8]) -> Step {
+        match self.at_once.read_now(offset, data) {
+            Now::Done => Ok(()),
+            Now::Blocked(_) => Ok(self.way.read(offset, data)?),
+            Now::Failed(e) => Err(e.into()),
+        }
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8], durable: bool) -> Step {
+        if durable {
+            return Ok(self.way.write(offset, data, true)?);
+        }
+        match self.at_once.write_now(offset, data) {
+            Now::Done => Ok(()),
+            Now::Blocked(_) => Ok(self.way.write(offset, data, false)?),
+            Now::Failed(e) => Err(e.into()),
+        }
+    }
+}
+
+/// A thread's way that waits.
+pub(super) struct Waiting {
+    data: Patient,
+    meta: Option<Patient>,
+}
+
+impl Waiting {
+    pub(super) fn new(data: &dyn Device, meta: Option<&dyn Device>) -> Result<Self> {
+        Ok(Self { data: Patient::new(data)?, meta: meta.map(Patient::new).transpose()? })
+    }
+
+    fn side(&mut self, side: Side) -> &mut Patient {
+        match (side, &mut self.meta) {
+            (Side::Meta, Some(meta)) => meta,
+            _ => &mut self.data,
+        }
+    }
+}
+
+impl Lower for Waiting {
+    fn may_wait(&self) -> bool {
+        true
+    }
+
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+        self.side(of).read(offset, data)
+    }
+
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+        self.side(to).write(offset, data, durable)
+    }
+
+    fn flush(&mut self, of: Side) -> Step {
+        Ok(self.side(of).way.flush()?)
+    }
+
+    fn flush_all(&mut self) -> Step {
+        self.flush(Side::Data)?;
+        match &mut self.meta {
+            Some(meta) => Ok(meta.way.flush()?),
+            None => Ok(()),
+        }
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) -> Step {
+        Ok(self.data.way.discard(offset, len)?)
+    }
+
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+        Ok(self.data.way.read_tagged(offset, data, tuples)?)
+    }
+
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+        Ok(self.data.way.write_tagged(offset, data, tuples, false)?)
+    }
+}
+
+/// A channel's way that does not wait.
+pub(super) struct AtOnce {
+    data: Box<dyn Channel>,
+    meta: Option<Box<dyn Channel>>,
+}
+
+impl AtOnce {
+    pub(super) fn new(data: &dyn Device, meta: Option<&dyn Device>) -> underseal_device::Result<Self> {
+        Ok(Self { data: data.channel(1)?, meta: meta.map(|meta| meta.channel(1)).transpose()? })
+    }
+
+    fn side(&mut self, side: Side) -> &mut dyn Channel {
+        match (side, &mut self.meta) {
+            (Side::Meta, Some(meta)) => &mut **meta,
+            _ => &mut *self.data,
+        }
+    }
+}
+
+fn at_once(now: Now) -> Step {
+    match now {
+        Now::Done => Ok(()),
+        Now::Blocked(_) => Err(Stop::Blocked(0)),
+        Now::Failed(e) => Err(e.into()),
+    }
+}
+
+impl Lower for AtOnce {
+    fn may_wait(&self) -> bool {
+        false
+    }
+
+    fn read(&mut self, of: Side, offset: u64, data: &mut [u8]) -> Step {
+        at_once(self.side(of).read_now(offset, data))
+    }
+
+    fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
+        if durable { Err(Stop::Blocked(0)) } else { at_once(self.side(to).write_now(offset, data)) }
+    }
+
+    fn flush(&mut self, _of: Side) -> Step {
+        Err(Stop::Blocked(0))
+    }
+
+    fn flush_all(&mut self) -> Step {
+        Err(Stop::Blocked(0))
+    }
+
+    fn discard(&mut self, _offset: u64, _len: u64) -> Step {
+        Err(Stop::Blocked(0))
+    }
+
+    fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
+        at_once(self.data.read_tagged_now(offset, data, tuples))
+    }
+
+    fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
+        at_once(self.data.write_tagged_now(offset, data, tuples))
+    }
+}

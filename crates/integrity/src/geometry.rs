@@ -1,0 +1,305 @@
+//! Where things lie: superblock, journal, and the runs of tags between the data.
+
+use crate::superblock::MAX_TAG;
+use crate::{Error, ErrorKind, Flags, Options, Result, Superblock};
+
+/// Bytes of a sector.
+pub(crate) const SECTOR: u64 = 512;
+/// The same, in memory.
+pub(crate) const SECTOR_BYTES: usize = 512;
+/// Sectors of the superblock.
+const SUPERBLOCK: u64 = 8;
+/// What a run of tags is rounded up to, in bytes.
+const PADDING: u64 = 4096;
+/// The same before it was fixed.
+const LEGACY_PADDING: u64 = 131_072;
+/// Sectors of metadata at the beginning of a journal section.
+pub(crate) const METADATA_SECTORS: usize = 8;
+/// Bytes of a journal sector before its commit id.
+pub(crate) const JOURNAL_SECTOR: usize = 504;
+/// Bytes of a section's MAC in each of its metadata sectors.
+pub(crate) const MAC_PART: usize = 8;
+
+/// How large the devices are, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// What holds the data.
+    pub data: u64,
+    /// The metadata device.
+    pub meta: Option<u64>,
+}
+
+/// The shape of a journal section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// Bytes of an entry.
+    pub entry_size: usize,
+    /// Entries in each of the 8 metadata sectors.
+    pub entries_per_sector: usize,
+    /// Sectors of a block: of data for an entry.
+    pub block_sectors: usize,
+    /// The section has a MAC.
+    pub has_mac: bool,
+}
+
+impl Section {
+    /// The shape for blocks of `2^log2_block` sectors.
+    ///
+    /// # Errors
+    /// `BadOption` for tags that do not fit into a journal.
+    pub fn new(log2_block: u8, tag_size: u16, has_mac: bool) -> Result<Self> {
+        if log2_block > 3 || tag_size == 0 || tag_size > MAX_TAG {
+            let context =
+                format!("there are no tags of {tag_size} bytes for blocks of 2^{log2_block} sectors");
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        let block_sectors = 1 << log2_block;
+        let entry_size = (8 + 8 * block_sectors + usize::from(tag_size)).next_multiple_of(8);
+        let room = JOURNAL_SECTOR - if has_mac { MAC_PART } else { 0 };
+        Ok(Self { entry_size, entries_per_sector: room / entry_size, block_sectors, has_mac })
+    }
+
+    /// Entries of a section.
+    pub fn entries(&self) -> usize {
+        METADATA_SECTORS * self.entries_per_sector
+    }
+
+    /// Sectors of a section.
+    pub fn sectors(&self) -> usize {
+        METADATA_SECTORS + self.entries() * self.block_sectors
+    }
+
+    /// Bytes of a section.
+    pub fn bytes(&self) -> usize {
+        self.sectors() * SECTOR_BYTES
+    }
+}
+
+/// How data and tags share the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// Areas of `2^log2` sectors of data, with a run of tags before each.
+    Interleaved { log2: u8, run: u64 },
+    /// The tags in one run on the metadata device.
+    Apart,
+    /// The device keeps the tags.
+    Inline,
+}
+
+/// A place of the volume on its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The byte of the data device where the data are.
+    pub data: u64,
+    /// The byte of the metadata's device where the block's tag is; without meaning in inline mode.
+    pub tag: u64,
+    /// For how many sectors from there on data and tags follow each other.
+    pub sectors: u64,
+}
+
+/// Where everything lies. What it says stays within the devices that it was made for, and within 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    start: u64,
+    provided: u64,
+    tag_size: u16,
+    log2_block: u8,
+    sections: u32,
+    section: Section,
+    layout: Layout,
+}
+
+impl Geometry {
+    /// The geometry of a volume on devices of these sizes. How much it offers is computed anew, as the kernel does.
+    ///
+    /// # Errors
+    /// `TooSmall` when it does not fit; `Unsupported` for the geometry in which the kernel puts tags over data.
+    pub fn new(superblock: &Superblock, options: &Options, sizes: Sizes) -> Result<Self> {
+        let has_mac = superblock.flags.has(Flags::JOURNAL_MAC);
+        let section = Section::new(superblock.log2_block, superblock.tag_size, has_mac)?;
+        let layout = layout(superblock, options.buffer_sectors, sizes.meta.is_some())?;
+        let mut geometry = Self {
+            start: options.start,
+            provided: 0,
+            tag_size: superblock.tag_size,
+            log2_block: superblock.log2_block,
+            sections: superblock.journal_sections,
+            section,
+            layout,
+        };
+        geometry.provided = geometry.capacity(sizes)?;
+        Ok(geometry)
+    }
+
+    /// Sectors that the volume offers.
+    pub fn provided(&self) -> u64 {
+        self.provided
+    }
+
+    /// The sector of the superblock.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes of a tag.
+    pub fn tag_size(&self) -> usize {
+        usize::from(self.tag_size)
+    }
+
+    /// Sectors of a block.
+    pub fn block_sectors(&self) -> u64 {
+        1 << self.log2_block
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> usize {
+        512 << self.log2_block
+    }
+
+    /// Sections of the journal.
+    pub fn sections(&self) -> u32 {
+        self.sections
+    }
+
+    /// The shape of each section.
+    pub fn section(&self) -> &Section {
+        &self.section
+    }
+
+    /// The byte of the metadata's device where the journal, or the bitmap, begins.
+    pub fn journal_offset(&self) -> u64 {
+        (self.start + SUPERBLOCK) * SECTOR
+    }
+
+    /// Bytes of the journal.
+    pub fn journal_bytes(&self) -> u64 {
+        u64::from(self.sections) * self.section.bytes() as u64
+    }
+
+    /// The byte where section `index` of the journal begins.
+    pub fn section_offset(&self, index: u32) -> u64 {
+        self.journal_offset() + u64::from(index) * self.section.bytes() as u64
+    }
+
+    /// Sectors from the superblock to the first run of tags, or the data.
+    pub fn initial(&self) -> u64 {
+        SUPERBLOCK + self.journal_bytes() / SECTOR
+    }
+
+    /// Sectors between two runs of tags; none on devices that have them elsewhere.
+    pub fn interleave(&self) -> Option<u64> {
+        match self.layout {
+            Layout::Interleaved { log2, .. } => Some(1 << log2),
+            _ => None,
+        }
+    }
+
+    /// Sectors of a run of tags.
+    pub fn run(&self) -> Option<u64> {
+        match self.layout {
+            Layout::Interleaved { run, .. } => Some(run),
+            _ => None,
+        }
+    }
+
+    /// Where `sector`, which the volume offers, lies.
+    pub fn place(&self, sector: u64) -> Place {
+        debug_assert!(sector < self.provided, "sector {sector} of {}", self.provided);
+        let base = self.start + self.initial();
+        let tag = |sector: u64| (sector >> self.log2_block) * u64::from(self.tag_size);
+        match self.layout {
+            Layout::Interleaved { log2, run } => {
+                let (area, within) = (sector >> log2, sector & ((1 << log2) - 1));
+                let tags = base + (area << log2) + area * run;
+                Place {
+                    data: (tags + run + within) * SECTOR,
+                    tag: tags * SECTOR + tag(within),
+                    sectors: ((1 << log2) - within).min(self.provided - sector),
+                }
+            }
+            Layout::Apart => Place {
+                data: sector * SECTOR,
+                tag: base * SECTOR + tag(sector),
+                sectors: self.provided - sector,
+            },
+            Layout::Inline => {
+                Place { data: (base + sector) * SECTOR, tag: 0, sectors: self.provided - sector }
+            }
+        }
+    }
+
+    /// The largest number of sectors that fits.
+    fn capacity(&self, sizes: Sizes) -> Result<u64> {
+        let data = sizes.data / SECTOR;
+        let metadata = sizes.meta.map_or(data, |meta| meta / SECTOR);
+        let small = |what: &str| {
+            let context = format!(
+                "the {what} of {metadata} sectors is too small for {} sectors of metadata",
+                self.initial()
+            );
+            Error::new(ErrorKind::TooSmall, context)
+        };
+        if self.initial() + SUPERBLOCK >= metadata
+            || self.initial() > u64::from(u32::MAX)
+            || self.start > metadata
+        {
+            return Err(small("device"));
+        }
+        let base = self.start + self.initial();
+        let provided = match self.layout {
+            Layout::Interleaved { log2, run } => {
+                // The last sector's place grows with the number of sectors: the most that fit are found bit by bit.
+                let fits = |provided: u64| {
+                    let (last, run) = (u128::from(provided - 1), u128::from(run));
+                    u128::from(base) + ((last >> log2) + 1) * run + last < u128::from(data)
+                };
+                let bits = (3..u64::BITS).rev().map(|bit| 1 << bit);
+                bits.fold(0, |found, bit| if fits(found | bit) { found | bit } else { found })
+            }
+            Layout::Apart => {
+                let provided = data & !(self.block_sectors() - 1);
+                let tags = u128::from(provided >> self.log2_block) * u128::from(self.tag_size);
+                // The kernel reads tags by 8 sectors at least.
+                let end = u128::from(self.initial()) + tags.div_ceil(u128::from(PADDING)) * 8;
+                if end > u128::from(metadata) || u128::from(base) * 512 + tags > u128::from(metadata) * 512 {
+                    return Err(small("metadata device"));
+                }
+                provided
+            }
+            Layout::Inline => data.saturating_sub(base) & !7,
+        };
+        if provided == 0 {
+            return Err(small("device"));
+        }
+        Ok(provided)
+    }
+}
+
+fn layout(superblock: &Superblock, buffer_sectors: u32, has_meta: bool) -> Result<Layout> {
+    if superblock.flags.has(Flags::INLINE) {
+        return Ok(Layout::Inline);
+    }
+    if has_meta {
+        return Ok(Layout::Apart);
+    }
+    let log2 = superblock.log2_interleave;
+    if !(3..=31).contains(&log2) {
+        return Err(Error::new(ErrorKind::BadSuperblock, format!("an interleave of 2^{log2} sectors")));
+    }
+    let fixed = superblock.flags.has(Flags::FIXED_PADDING);
+    let padding = if fixed { PADDING } else { LEGACY_PADDING };
+    let tags = u64::from(superblock.tag_size) << (log2 - superblock.log2_block);
+    let run = tags.next_multiple_of(padding) / SECTOR;
+    // Buffers of tags are numbered by what is left of their sector when the low bits are cut off: they have to be zero.
+    let buffer = buffer_sectors.max(1).ilog2().min(run.trailing_zeros());
+    if u32::from(log2) < buffer {
+        let context = format!(
+            "the kernel puts tags over data in this geometry: an interleave of {} sectors with legacy padding and buffers of {} \
+             sectors. Such a volume loses data; with buffers of {0} sectors it would not",
+            1 << log2,
+            1u64 << buffer
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(Layout::Interleaved { log2, run })
+}

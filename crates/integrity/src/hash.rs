@@ -1,0 +1,145 @@
+//! Hashes and MACs by their names in the kernel's crypto API, and the tags that are made with them.
+
+mod functions;
+
+use std::fmt;
+use std::sync::Arc;
+
+use underseal_cipher::Key;
+
+use crate::{Error, ErrorKind, Result};
+use functions::Function;
+
+/// A hash or MAC with its key: what makes tags, or protects a journal.
+#[derive(Clone)]
+pub struct Hash {
+    name: String,
+    is_keyed: bool,
+    function: Arc<dyn Function>,
+}
+
+impl Hash {
+    /// The hash of that name: `crc32c`, `sha256`, `hmac(sha256)`; also `hmac-sha256`, as cryptsetup writes it.
+    ///
+    /// # Errors
+    /// `Unsupported` for other names, `BadKey` for a key that is missing, not wanted or of a length that does not do.
+    pub fn new(name: &str, key: Option<&Key>) -> Result<Self> {
+        let name = match name.strip_prefix("hmac-") {
+            Some(hash) => format!("hmac({hash})"),
+            None => name.to_string(),
+        };
+        let key = key.map(Key::as_bytes).filter(|key| !key.is_empty());
+        let hmac = name.strip_prefix("hmac(").and_then(|rest| rest.strip_suffix(')'));
+        let function = match hmac {
+            Some(hash) => functions::hmac(hash, key.ok_or_else(|| bad_key(&name, "needs a key"))?)?,
+            None => functions::hash(&name, key)?,
+        };
+        let unsupported =
+            || Error::new(ErrorKind::Unsupported, format!("the hash {} is not supported", printable(&name)));
+        let function = function.ok_or_else(unsupported)?;
+        Ok(Self { is_keyed: key.is_some(), name, function })
+    }
+
+    /// The name in the kernel.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True if it has a key.
+    pub fn is_keyed(&self) -> bool {
+        self.is_keyed
+    }
+
+    /// Bytes of its result.
+    pub fn size(&self) -> usize {
+        self.function.size()
+    }
+
+    /// Its result over the parts, one after the other, into `out`, which is as long as [`Hash::size`].
+    pub fn digest(&self, parts: &[&[u8]], out: &mut [u8]) {
+        self.function.digest(parts, out);
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hash")
+            .field("name", &self.name)
+            .field("is_keyed", &self.is_keyed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What makes the tags of a volume's blocks.
+#[derive(Clone, Debug)]
+pub struct Tags {
+    hash: Hash,
+    salt: Option<[u8; 16]>,
+    size: usize,
+    block_size: usize,
+}
+
+/// The byte that a discarded block's tag consists of.
+pub const DISCARDED: u8 = 0xf6;
+
+impl Tags {
+    /// Tags of `size` bytes for blocks of `block_size`; `salt` with [`crate::Flags::FIXED_HMAC`].
+    pub fn new(hash: Hash, salt: Option<[u8; 16]>, size: usize, block_size: usize) -> Self {
+        Self { hash, salt, size, block_size }
+    }
+
+    /// The tags of the blocks in `data`, of which the first begins at `sector`, one after the other into `tags`.
+    pub fn make(&self, sector: u64, data: &[u8], tags: &mut [u8]) {
+        let mut digest = [0; LARGEST];
+        for ((block, sector), tag) in self.blocks(sector, data).zip(tags.chunks_exact_mut(self.size)) {
+            self.digest(sector, block, &mut digest);
+            tag.copy_from_slice(&digest[..self.size]);
+        }
+    }
+
+    /// The sectors of the blocks in `data` whose tags are others. With `discards`, what was discarded has none.
+    pub fn bad<'d>(
+        &'d self,
+        sector: u64,
+        data: &'d [u8],
+        tags: &'d [u8],
+        discards: bool,
+    ) -> impl Iterator<Item = u64> + 'd {
+        let mut digest = [0; LARGEST];
+        self.blocks(sector, data).zip(tags.chunks_exact(self.size)).filter_map(
+            move |((block, sector), tag)| {
+                self.digest(sector, block, &mut digest);
+                // All bytes are compared, whatever the first difference: how far a forged tag is right is told to nobody.
+                let difference = digest.iter().zip(tag).fold(0, |all, (made, stored)| all | (made ^ stored));
+                let discarded = || discards && tag.iter().all(|byte| *byte == DISCARDED);
+                (difference != 0 && !discarded()).then_some(sector)
+            },
+        )
+    }
+
+    fn blocks<'d>(&self, sector: u64, data: &'d [u8]) -> impl Iterator<Item = (&'d [u8], u64)> {
+        data.chunks_exact(self.block_size).zip((sector..).step_by(self.block_size / 512))
+    }
+
+    /// The digest, cut to the tag's size or filled up with zeros.
+    fn digest(&self, sector: u64, block: &[u8], digest: &mut [u8; LARGEST]) {
+        let sector = sector.to_le_bytes();
+        let out = &mut digest[..self.hash.size()];
+        match &self.salt {
+            Some(salt) => self.hash.digest(&[salt, &sector, block], out),
+            None => self.hash.digest(&[&sector, block], out),
+        }
+    }
+}
+
+/// Room for the largest tag.
+const LARGEST: usize = crate::MAX_TAG as usize;
+
+fn bad_key(name: &str, what: &str) -> Error {
+    Error::new(ErrorKind::BadKey, format!("{name} {what}"))
+}
+
+/// What a table or a user said, without what a terminal would make of it.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_default).collect()
+}

@@ -1,0 +1,47 @@
+//! dm-integrity's layout: a tag for each block, beside the data, and a journal that keeps both together.
+//!
+//! ```text
+//!   start      | superblock | journal, or bitmap | tags | data .. | tags | data .. |        superblock, geometry
+//!                                   |               ^       ^
+//!                                   +---- replay ---+-------+                              journal/
+//! ```
+//!
+//! A running volume is an [`IntegrityDevice`] (`device`), over the `core` that keeps data, tags and journal together.
+//!
+//! A *sector* has 512 bytes; a *block* is what has one tag: 1, 2, 4 or 8 sectors. Numbers on disk are little-endian.
+
+#![forbid(unsafe_code)]
+
+mod bitmap;
+mod core;
+mod device;
+mod disk;
+mod error;
+mod format;
+mod geometry;
+mod hash;
+mod journal;
+mod open;
+mod options;
+mod overlay;
+mod reader;
+mod recalculate;
+mod superblock;
+
+pub use self::core::{Settings, Status};
+pub use bitmap::Bitmap;
+pub use device::IntegrityDevice;
+pub use disk::{Disk, Disks};
+pub use error::{Error, ErrorKind};
+pub use format::{Format, format, wipe};
+pub use geometry::{Geometry, Place, Section, Sizes};
+pub use hash::{DISCARDED, Hash, Tags};
+pub use journal::{Journal, JournalCrypt, Plan, Replayed, Round, Seen};
+pub use open::{Opened, look, open};
+pub use options::{Mode, Options, Recalculate};
+pub use overlay::Overlay;
+pub use reader::Reader;
+pub use superblock::{Flags, MAX_TAG, Superblock};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

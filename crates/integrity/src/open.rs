@@ -1,0 +1,224 @@
+//! What happens to a volume when it is opened: the superblock is checked, the journal replayed, the bitmap taken in.
+
+use crate::disk::{self, Disks};
+use crate::{
+    Bitmap, Error, ErrorKind, Flags, Geometry, Journal, Mode, Options, Recalculate, Replayed, Result, Round,
+    Superblock, Tags,
+};
+
+/// A volume that is ready to be read and written.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The superblock, as it is on disk.
+    pub superblock: Superblock,
+    /// Where things lie.
+    pub geometry: Geometry,
+    /// What makes the tags.
+    pub tags: Option<Tags>,
+    /// The journal; none in recovery, and with inline tags.
+    pub journal: Option<Journal>,
+    /// What was replayed; nothing where a bitmap was in the place of the journal.
+    pub replayed: Option<Replayed>,
+    /// The section of the journal that is written next, and its round.
+    pub next: (u32, Round),
+    /// In bitmap mode what is on disk: the regions whose tags are still to be made anew.
+    pub bitmap: Option<Bitmap>,
+}
+
+impl Opened {
+    /// The first sector whose tag is still to be made anew, if one is.
+    pub fn recalculation(&self) -> Option<u64> {
+        let unfinished = self.superblock.flags.has(Flags::RECALCULATING) && self.tags.is_some();
+        let block = self.superblock.recalculated & !(self.geometry.block_sectors() - 1);
+        Some(block).filter(|sector| unfinished && *sector < self.geometry.provided())
+    }
+}
+
+/// Opens a volume as the kernel does, with the same bytes on disk afterwards. In recovery nothing is written.
+///
+/// # Errors
+/// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity` and `BadJournal` for what is damaged,
+/// forged or has other keys; `Unsupported` for a recalculation that would authenticate what a forger wrote; `TooSmall`; `Io`.
+pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
+    let mut opened = look(disks, options)?;
+    if options.mode == Mode::Recovery {
+        return Ok(opened);
+    }
+    let stored = opened.superblock.clone();
+    opened.begin_recalculation(options);
+    // A recalculation that is asked for now is one of everything, whatever a bitmap says that was left behind.
+    let is_on = |superblock: &Superblock| superblock.flags.has(Flags::RECALCULATING);
+    let begins = is_on(&opened.superblock) && !is_on(&stored);
+    let known = if begins { 0 } else { opened.superblock.provided };
+    let grown = known..opened.geometry.provided();
+    opened.superblock.provided = opened.geometry.provided();
+    if opened.superblock.flags.has(Flags::DIRTY_BITMAP) {
+        opened.take_in_bitmap(disks, options, grown)?;
+    } else {
+        opened.take_in_journal(disks, options)?;
+    }
+    let superblock = &mut opened.superblock;
+    if superblock.flags.has(Flags::RECALCULATING) {
+        superblock.recalculated = superblock.recalculated.min(superblock.provided);
+    }
+    let fresh = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP));
+    if let Some(bitmap) = fresh.filter(|bitmap| bitmap.dirty().next().is_some()) {
+        // As long as the journal stands where the bitmap will, a granularity that nobody has says that no region is known.
+        let mut unknown = opened.clone();
+        unknown.superblock.log2_bitmap ^= 0x80;
+        unknown.write_superblock(disks, options)?;
+        bitmap.write_all(disks.metadata())?;
+        disk::sync(disks.metadata())?;
+    }
+    if opened.superblock != stored {
+        opened.write_superblock(disks, options)?;
+    }
+    if let Some(bitmap) = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP)) {
+        bitmap.write_all(disks.metadata())?;
+        disk::sync(disks.metadata())?;
+    }
+    Ok(opened)
+}
+
+/// Reads what a volume is, and checks it, without a look at its journal. Nothing is written.
+///
+/// # Errors
+/// As [`open`], but for what concerns journal and bitmap.
+pub fn look(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
+    let has_meta = disks.meta.is_some();
+    options.check(has_meta)?;
+    let is_recovery = options.mode == Mode::Recovery;
+    let mac = options.journal_mac.as_ref().filter(|_| !is_recovery);
+    let missing = || {
+        options.missing.clone().filter(|_| is_recovery).ok_or_else(|| {
+            let context = "there is no integrity superblock: the volume has to be formatted first";
+            Error::new(ErrorKind::NoSuperblock, context)
+        })
+    };
+    let superblock = match Superblock::read(disks.metadata(), options.start, mac) {
+        Ok(Some(superblock)) => superblock,
+        Ok(None) => missing()?,
+        Err(e) if e.kind() == ErrorKind::NoSuperblock => missing().map_err(|_| e)?,
+        Err(e) => return Err(e),
+    };
+    superblock.check(options, has_meta)?;
+    let geometry = Geometry::new(&superblock, options, disks.sizes()?)?;
+    refuse_recalculation(&superblock, &geometry, options)?;
+    let tags = options.hash.clone().map(|hash| {
+        let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
+        Tags::new(hash, salt, geometry.tag_size(), geometry.block_size())
+    });
+    let has_journal = geometry.sections() > 0 && !is_recovery;
+    let journal = if has_journal { Some(Journal::new(&geometry, &superblock, options)?) } else { None };
+    Ok(Opened { superblock, geometry, tags, journal, replayed: None, next: (0, Round::FIRST), bitmap: None })
+}
+
+/// A recalculation takes whatever stands there for good: with a key that would make a forger's data authentic, unless the superblock,
+/// which says how far it is, has a MAC with a key.
+fn refuse_recalculation(superblock: &Superblock, geometry: &Geometry, options: &Options) -> Result<()> {
+    let has_key = |hash: &Option<crate::Hash>| hash.as_ref().is_some_and(crate::Hash::is_keyed);
+    let (hash, mac) = (has_key(&options.hash), has_key(&options.journal_mac));
+    let forgeable = if superblock.flags.has(Flags::FIXED_HMAC) { hash && !mac } else { hash || mac };
+    let begins = options.recalculate != Recalculate::AsNeeded;
+    let is_unfinished =
+        superblock.flags.has(Flags::RECALCULATING) && superblock.recalculated < geometry.provided();
+    if (begins || is_unfinished) && forgeable && !options.legacy_recalculate {
+        let context = "a recalculation with a keyed hash would authenticate what a forger wrote: give the journal a keyed MAC when \
+                       formatting, or allow it (legacy recalculation)";
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(())
+}
+
+impl Opened {
+    fn begin_recalculation(&mut self, options: &Options) {
+        let is_on = self.superblock.flags.has(Flags::RECALCULATING);
+        let begins = match options.recalculate {
+            Recalculate::AsNeeded => false,
+            Recalculate::Begin => !is_on,
+            Recalculate::Reset => true,
+        };
+        if begins {
+            self.recalculate_all();
+        }
+    }
+
+    fn recalculate_all(&mut self) {
+        self.superblock.flags.set(Flags::RECALCULATING, true);
+        self.superblock.recalculated = 0;
+    }
+
+    /// The journal's area holds a journal: it is replayed, and in bitmap mode becomes a bitmap.
+    fn take_in_journal(&mut self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+        if let Some(journal) = &self.journal {
+            let replayed = journal.replay(disks, self.tags.as_ref(), options.mode)?;
+            self.next = (replayed.next, replayed.round);
+            self.replayed = Some(replayed);
+        }
+        if options.mode == Mode::Bitmap {
+            let log2 = Bitmap::granularity(&self.geometry, options.sectors_per_bit);
+            let mut bitmap = Bitmap::new(&self.geometry, log2)?;
+            if let Some(from) = self.recalculation() {
+                bitmap.set(bitmap.bits_of(from..self.geometry.provided()), true);
+            }
+            self.superblock.flags.set(Flags::DIRTY_BITMAP, true);
+            self.superblock.log2_bitmap = log2;
+            self.bitmap = Some(bitmap);
+        }
+        Ok(())
+    }
+
+    /// The journal's area holds a bitmap: tags that may be wrong are made anew.
+    fn take_in_bitmap(
+        &mut self,
+        disks: &Disks<'_>,
+        options: &Options,
+        grown: std::ops::Range<u64>,
+    ) -> Result<()> {
+        if self.tags.is_none() {
+            let context = "the volume was not closed and has a bitmap: name the hash, with which its tags are made anew";
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        let metadata = disks.metadata();
+        let log2 = Bitmap::granularity(&self.geometry, options.sectors_per_bit);
+        let is_known = self.superblock.log2_bitmap == log2 && options.recalculate != Recalculate::Reset;
+        let mut bitmap = if is_known {
+            Bitmap::read(metadata, &self.geometry, log2)?
+        } else {
+            Bitmap::new(&self.geometry, log2)?
+        };
+        let grown = if is_known { grown } else { 0..self.geometry.provided() };
+        if !grown.is_empty() {
+            bitmap.set(bitmap.bits_of(grown), true);
+        }
+        if bitmap.dirty().next().is_some() {
+            self.recalculate_all();
+        }
+        if options.mode == Mode::Bitmap {
+            bitmap.write_all(metadata)?;
+            disk::sync(metadata)?;
+            self.superblock.log2_bitmap = log2;
+            self.bitmap = Some(bitmap);
+            return Ok(());
+        }
+        if let Some(journal) = &self.journal {
+            // That tags are to be made anew must be on the disk before the bitmap, which says so, is gone.
+            self.write_superblock(disks, options)?;
+            journal.clear(metadata, 0, self.geometry.sections(), Round::FIRST)?;
+            disk::sync(metadata)?;
+            self.next = (0, Round::FIRST.next());
+        }
+        self.superblock.flags.set(Flags::DIRTY_BITMAP, false);
+        Ok(())
+    }
+
+    /// Writes the superblock, as it is now, and syncs.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn write_superblock(&self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+        let metadata = disks.metadata();
+        self.superblock.write(metadata, options.start, options.mode, options.journal_mac.as_ref())?;
+        disk::sync(metadata)
+    }
+}

@@ -1,0 +1,68 @@
+//! A disk that is left as it is: what is written stays in memory. A volume can be looked at as it would be after its replay.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use crate::disk::Disk;
+use crate::geometry::{SECTOR, SECTOR_BYTES};
+
+/// The most that is kept: more than any journal that the kernel makes by itself holds.
+const MOST_SECTORS: usize = 2 << 20;
+
+/// Sectors over those of the disk below.
+pub struct Overlay<'d> {
+    below: &'d dyn Disk,
+    sectors: Mutex<BTreeMap<u64, [u8; SECTOR_BYTES]>>,
+}
+
+impl<'d> Overlay<'d> {
+    /// Nothing yet over `below`.
+    pub fn new(below: &'d dyn Disk) -> Self {
+        Self { below, sectors: Mutex::default() }
+    }
+}
+
+impl Disk for Overlay<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, bytes)?;
+        let end = offset.saturating_add(bytes.len() as u64);
+        let sectors = self.sectors.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sector, over) in sectors.range(offset / SECTOR..end.div_ceil(SECTOR)) {
+            // Either may begin and end within the other.
+            let at = sector * SECTOR;
+            let skip = usize::try_from(offset.saturating_sub(at)).unwrap_or(SECTOR_BYTES);
+            let to = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = (SECTOR_BYTES - skip).min(bytes.len() - to);
+            bytes[to..to + len].copy_from_slice(&over[skip..skip + len]);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (first, end) = (offset / SECTOR, offset.saturating_add(bytes.len() as u64).div_ceil(SECTOR));
+        let mut whole = vec![0; usize::try_from((end - first) * SECTOR).map_err(io::Error::other)?];
+        self.read_at(first * SECTOR, &mut whole)?;
+        let at = usize::try_from(offset % SECTOR).map_err(io::Error::other)?;
+        whole[at..at + bytes.len()].copy_from_slice(bytes);
+        let mut sectors = self.sectors.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sector, bytes) in (first..).zip(whole.chunks_exact(SECTOR_BYTES)) {
+            sectors.insert(sector, std::array::from_fn(|i| bytes[i]));
+        }
+        if sectors.len() > MOST_SECTORS {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "the journal holds more than fits into memory",
+            ));
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Tags are made anew from the data that are there.
+
+use std::ops::Range;
+
+use crate::disk::{self, Disks};
+use crate::geometry::SECTOR;
+use crate::{Flags, Mode, Opened, Options, Result, Round};
+
+/// The most sectors of a step.
+const STEP: u64 = 32_768;
+/// Sectors that are read at once.
+const RUN: u64 = 2048;
+/// After so many steps the superblock says how far it is.
+const STEPS: u32 = 16;
+
+impl Opened {
+    /// The next sectors whose tags are to be made anew, within one area; none when all are made. In bitmap mode those regions are
+    /// passed over whose bits are clear.
+    pub fn next_step(&self) -> Option<Range<u64>> {
+        let from = self.recalculation()?;
+        let start = match &self.bitmap {
+            Some(bitmap) => bitmap
+                .dirty()
+                .map(|dirty| dirty.start.max(from)..dirty.end)
+                .find(|dirty| !dirty.is_empty())?,
+            None => from..self.geometry.provided(),
+        };
+        let area = self.geometry.place(start.start).sectors;
+        Some(start.start..start.end.min(start.start + area.min(STEP)))
+    }
+
+    /// Makes the tags of these sectors anew, which lie in one area and end where a block ends; the caller syncs.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn make_tags(&self, disks: &Disks<'_>, sectors: Range<u64>) -> Result<()> {
+        let Some(tags) = &self.tags else { return Ok(()) };
+        let geometry = &self.geometry;
+        let mut at = sectors.start;
+        while at < sectors.end {
+            let place = geometry.place(at);
+            let run = place.sectors.min(RUN).min(sectors.end - at);
+            let mut data = vec![0; usize::try_from(run * SECTOR).unwrap_or(0)];
+            disk::read(disks.data, place.data, &mut data)?;
+            let mut made = vec![0; data.len() / geometry.block_size() * geometry.tag_size()];
+            tags.make(at, &data, &mut made);
+            disk::write(disks.metadata(), place.tag, &made)?;
+            at += run;
+        }
+        Ok(())
+    }
+
+    /// Makes all tags anew that are not made yet, while nobody else writes. `progress` is told the first sector that is left, and says
+    /// whether to go on; what was done stays done.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn recalculate(
+        &mut self,
+        disks: &Disks<'_>,
+        options: &Options,
+        mut progress: impl FnMut(u64) -> bool,
+    ) -> Result<()> {
+        if self.recalculation().is_none() {
+            return Ok(());
+        }
+        for step in 1.. {
+            let next = self.next_step();
+            if let Some(sectors) = &next {
+                self.make_tags(disks, sectors.clone())?;
+            }
+            self.superblock.recalculated =
+                next.as_ref().map_or(self.geometry.provided(), |sectors| sectors.end);
+            let goes_on = next.is_some() && progress(self.superblock.recalculated);
+            if !goes_on || step % STEPS == 0 {
+                disks.sync()?;
+                self.write_superblock(disks, options)?;
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a volume in bitmap mode that nobody wrote to since it was recalculated: its journal is empty again. In other modes
+    /// there is nothing to do.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn close_bitmap(&mut self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+        let Some(journal) = self.journal.as_ref().filter(|_| options.mode == Mode::Bitmap) else {
+            return Ok(());
+        };
+        journal.clear(disks.metadata(), 0, self.geometry.sections(), Round::FIRST)?;
+        disk::sync(disks.metadata())?;
+        self.superblock.flags.set(Flags::DIRTY_BITMAP, false);
+        self.bitmap = None;
+        self.write_superblock(disks, options)
+    }
+}

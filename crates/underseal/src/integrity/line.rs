@@ -1,0 +1,69 @@
+//! An integrity line of a table, as its layer's options.
+
+use underseal_cipher::Key;
+use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate, Settings};
+use underseal_volume::table::IntegrityLine;
+
+use crate::error::{Error, Result};
+
+/// What a line asks for. Where things lie its superblock says: `journal_sectors`, `interleave_sectors` and padding are for new ones.
+///
+/// # Errors
+/// `Usage` for words that the target does not know, or values that are none.
+pub(crate) fn options(line: &IntegrityLine) -> Result<(Options, Settings)> {
+    let mode = Mode::from_letter(line.mode).ok_or_else(|| bad("the mode", line.mode))?;
+    let mut options = Options { start: line.start, tag_size: line.tag_size, ..Options::new(mode) };
+    let mut settings = Settings::default();
+    for word in &line.options {
+        let (name, value) = word.split_once(':').map_or((word.as_str(), None), |(name, v)| (name, Some(v)));
+        let number = || {
+            let number = value.and_then(|value| value.parse::<u32>().ok());
+            number.ok_or_else(|| bad("the number of the option", name))
+        };
+        match (name, value) {
+            ("internal_hash", Some(value)) => options.hash = Some(hash(value)?),
+            ("journal_mac", Some(value)) => options.journal_mac = Some(hash(value)?),
+            ("journal_crypt", Some(value)) => {
+                let (cipher, key) = named(value)?;
+                let key = key.ok_or_else(|| bad("the key of the option", name))?;
+                options.journal_crypt = Some(JournalCrypt::new(cipher, &key)?);
+            }
+            ("block_size", _) => options.block_size = Some(number()?),
+            ("buffer_sectors", _) => options.buffer_sectors = number()?,
+            ("sectors_per_bit", _) => options.sectors_per_bit = Some(number()?.into()),
+            ("journal_watermark", _) => {
+                settings.watermark =
+                    u8::try_from(number()?).map_err(|_| bad("the number of the option", name))?;
+            }
+            ("commit_time", _) => settings.commit_time = std::time::Duration::from_millis(number()?.into()),
+            ("bitmap_flush_interval", _) => {
+                settings.bitmap_time = std::time::Duration::from_millis(number()?.into());
+            }
+            ("allow_discards", None) => options.allow_discards = true,
+            ("recalculate", None) => options.recalculate = Recalculate::Begin,
+            ("reset_recalculate", None) => options.recalculate = Recalculate::Reset,
+            ("legacy_recalculate", None) => options.legacy_recalculate = true,
+            ("journal_sectors" | "interleave_sectors", Some(_)) | ("fix_padding" | "fix_hmac", None) => {}
+            _ => return Err(bad("no option of the integrity target, or none that is known here", name)),
+        }
+    }
+    Ok((options, settings))
+}
+
+fn hash(value: &str) -> Result<Hash> {
+    let (name, key) = named(value)?;
+    Ok(Hash::new(name, key.as_ref())?)
+}
+
+/// A name of the kernel's, and the key behind it in hex.
+fn named(value: &str) -> Result<(&str, Option<Key>)> {
+    let Some((name, digits)) = value.split_once(':') else { return Ok((value, None)) };
+    match underseal_volume::table::TableKey::parse(digits) {
+        Ok(key) => Ok((name, Some(key.bytes()?))),
+        Err(e) => Err(Error::usage(e.to_string())),
+    }
+}
+
+fn bad(what: &str, value: impl std::fmt::Display) -> Error {
+    Error::usage(format!("integrity line: {what}: {value}"))
+}

@@ -1,0 +1,190 @@
+//! Segments whose sectors have something beside them: under an authenticated cipher, over dm-integrity's layout.
+//!
+//! ```text
+//!   "encryption": "aes-xts-plain64"                      CIPHER-MODE-IV or CIPHER-IV
+//!   "integrity": { "type": "hmac(sha256)",               none, aead, poly1305 or a MAC
+//!                  "journal_encryption": "none",         of dm-integrity's journal; LUKS2 has no other
+//!                  "journal_integrity": "none",
+//!                  "key_size": 16 }                      bytes of the key that are the MAC's, where it is not its digest's
+//!        -> capi:authenc(hmac(sha256),xts(aes))-plain64, integrity:32:aead
+//! ```
+
+use underseal_cipher::{Authentication, CipherSpec, IntegrityKind, authentication};
+
+use serde_json::{Value, json};
+
+use super::node::Node;
+use crate::{Error, ErrorKind, NewIntegrity, Result, printable};
+
+/// What a segment keeps beside its sectors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Integrity {
+    /// The cipher as the header has it.
+    pub(crate) encryption: String,
+    /// The type as the header has it.
+    pub(crate) name: String,
+    /// Whether sectors are authenticated, or only their IVs kept.
+    pub(crate) kind: IntegrityKind,
+    /// Bytes beside each sector.
+    pub(crate) bytes: usize,
+    /// Bytes of the key that are the MAC's, where the header says so.
+    pub(crate) key_size: Option<usize>,
+}
+
+impl Integrity {
+    /// Bytes of the key that are the MAC's, under this cipher.
+    pub(crate) fn mac_key(&self, spec: &CipherSpec) -> usize {
+        self.key_size.or(authentication(spec).ok().map(|is| is.mac_key)).unwrap_or(0)
+    }
+}
+
+/// What the object may hold. What a reader does not know may change which bytes of the key are whose.
+const MEMBERS: [&str; 4] = ["type", "journal_encryption", "journal_integrity", "key_size"];
+
+/// The segment's integrity, and the cipher in the form in which the kernel names authenticated ones.
+///
+/// # Errors
+/// `BadHeader` for what is malformed; `Unsupported` for what this build does not open.
+pub(super) fn parse(node: &Node<'_>, encryption: &Node<'_>) -> Result<(Integrity, CipherSpec)> {
+    if let Some(unknown) = node.members()?.find(|name| !MEMBERS.contains(name)) {
+        let unknown = printable(unknown);
+        return Err(node.error(ErrorKind::Unsupported, format_args!("what {unknown} means is not known")));
+    }
+    let name = named(node, "type")?;
+    for journal in ["journal_encryption", "journal_integrity"] {
+        let method = named(node, journal)?;
+        if method != "none" {
+            let why = format_args!("{journal} {}: LUKS2 opens volumes without only", printable(method));
+            return Err(node.error(ErrorKind::Unsupported, why));
+        }
+    }
+    let key_size = node.optional("key_size")?.map(|size| size.number(1..=super::metadata::MAX_KEY_SIZE));
+    let key_size = key_size.transpose()?.map(|size| size as usize);
+    let text = encryption.text()?;
+    let unknown = || {
+        let why = format_args!("{} with integrity {} is not known", printable(text), printable(name));
+        encryption.error(ErrorKind::Unsupported, why)
+    };
+    let spec: CipherSpec = specification(text, name)
+        .ok_or_else(unknown)?
+        .parse()
+        .map_err(|e: underseal_cipher::Error| unknown().with_source(e))?;
+    let Authentication { tag, stored_iv, .. } =
+        authentication(&spec).map_err(|e| unknown().with_source(e))?;
+    let (kind, tag) = if name == "none" { (IntegrityKind::None, 0) } else { (IntegrityKind::Aead, tag) };
+    let bytes = tag + stored_iv;
+    if bytes == 0 || (kind == IntegrityKind::Aead && tag == 0) {
+        return Err(unknown());
+    }
+    Ok((Integrity { encryption: text.into(), name: name.into(), kind, bytes, key_size }, spec))
+}
+
+/// The object of a new segment, and what it means under this cipher.
+///
+/// # Errors
+/// `BadOption` for what does not go together.
+pub(super) fn new(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Value, Integrity, CipherSpec)> {
+    let mut object =
+        json!({ "type": wanted.kind, "journal_encryption": "none", "journal_integrity": "none" });
+    if let Some(size) = wanted.key_size {
+        object["key_size"] = size.into();
+    }
+    // Of a cipher without a mode the kernel's name is the only one that is taken as an argument.
+    let written = cipher.as_written();
+    let encryption = Value::from(written.strip_prefix("capi:").unwrap_or(written));
+    let parsed = parse(&Node::new("integrity", &object), &Node::new("cipher", &encryption));
+    let (integrity, spec) = parsed.map_err(|e| Error::new(ErrorKind::BadOption, e.to_string()))?;
+    Ok((object, integrity, spec))
+}
+
+/// A member that must be there and say something.
+fn named<'v>(node: &Node<'v>, name: &str) -> Result<&'v str> {
+    let member = node.field(name)?;
+    match member.text()? {
+        "" => Err(member.error(ErrorKind::BadHeader, "is empty")),
+        text => Ok(text),
+    }
+}
+
+/// A cipher of LUKS2's with its integrity type, in the kernel's words. None: they do not go together.
+fn specification(encryption: &str, integrity: &str) -> Option<String> {
+    // In the form that the kernel's own names have, nothing can be added.
+    if encryption.contains(['(', ')']) || encryption.starts_with("capi:") {
+        return None;
+    }
+    let parts: Vec<&str> = encryption.splitn(3, '-').collect();
+    let is_mac = ["hmac(", "cmac(", "phmac("].iter().any(|mac| integrity.starts_with(mac));
+    Some(match (integrity, &parts[..]) {
+        ("none", [cipher, mode, iv]) => format!("capi:{mode}({cipher})-{iv}"),
+        ("aead", [cipher, "ccm", iv]) => format!("capi:rfc4309(ccm({cipher}))-{iv}"),
+        ("aead", [cipher, mode, iv]) => format!("capi:{mode}({cipher})-{iv}"),
+        ("aead", [cipher, iv]) => format!("capi:{cipher}-{iv}"),
+        ("poly1305", [cipher, iv]) => format!("capi:rfc7539({cipher},poly1305)-{iv}"),
+        (mac, [cipher, mode, iv]) if is_mac => format!("capi:authenc({mac},{mode}({cipher}))-{iv}"),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(encryption: &str, integrity: &Value) -> Result<(Integrity, CipherSpec)> {
+        let encryption = Value::from(encryption);
+        parse(&Node::new("integrity", integrity), &Node::new("encryption", &encryption))
+    }
+
+    fn plain(kind: &str) -> Value {
+        json!({ "type": kind, "journal_encryption": "none", "journal_integrity": "none" })
+    }
+
+    #[test]
+    fn ciphers_are_those_of_the_tables_that_cryptsetup_loads() {
+        for (encryption, integrity, expected, bytes) in [
+            ("aes-xts-plain64", "hmac(sha256)", "capi:authenc(hmac(sha256),xts(aes))-plain64", 32),
+            ("aes-xts-random", "hmac(sha256)", "capi:authenc(hmac(sha256),xts(aes))-random", 48),
+            ("aes-gcm-random", "aead", "capi:gcm(aes)-random", 28),
+            ("chacha20-random", "poly1305", "capi:rfc7539(chacha20,poly1305)-random", 28),
+            ("aegis128-random", "aead", "capi:aegis128-random", 32),
+            ("aes-xts-random", "none", "capi:xts(aes)-random", 16),
+            ("aes-xts-plain64", "hmac(sha512)", "capi:authenc(hmac(sha512),xts(aes))-plain64", 64),
+        ] {
+            let (found, spec) = read(encryption, &plain(integrity)).unwrap();
+            assert_eq!((spec.as_written(), found.bytes), (expected, bytes));
+            assert_eq!(found.kind == IntegrityKind::None, integrity == "none");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        let with = |name: &str, value: Value| {
+            let mut object = plain("hmac(sha256)");
+            object[name] = value;
+            read("aes-xts-plain64", &object)
+        };
+        assert_eq!(with("key_size", json!(16)).unwrap().0.key_size, Some(16));
+        for (name, value, kind) in [
+            ("key_bits", json!(128), ErrorKind::Unsupported),
+            ("journal_encryption", json!("cbc(aes)"), ErrorKind::Unsupported),
+            ("journal_integrity", json!("hmac(sha256)"), ErrorKind::Unsupported),
+            ("type", json!("crc32c"), ErrorKind::Unsupported),
+            ("journal_integrity", json!(""), ErrorKind::BadHeader),
+            ("journal_encryption", json!(7), ErrorKind::BadHeader),
+            ("key_size", json!(0), ErrorKind::BadHeader),
+            ("key_size", json!("16"), ErrorKind::BadHeader),
+        ] {
+            let refused = with(name, value.clone()).unwrap_err();
+            assert_eq!(refused.kind(), kind, "{name}: {value}: {refused}");
+        }
+        for (encryption, integrity) in [
+            ("aes-xts-plain64", "none"),
+            ("aes-xts-plain64", "aead"),
+            ("aes-xts-plain64", "poly1305"),
+            ("aes-random", "hmac(sha256)"),
+            ("capi:xts(aes)-plain64", "hmac(sha256)"),
+        ] {
+            let refused = read(encryption, &plain(integrity)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported, "{encryption} {integrity}: {refused}");
+        }
+    }
+}
