@@ -4,6 +4,8 @@
 //! `write` and `kill` write random blocks and put into FILE, for each block, the version that was flushed last and the newest one; `kill` ends
 //! without closing. `read` compares all blocks with FILE, `dump` writes them there. `same PLAIN FILE BLOCK` compares bytes that somebody else read.
 
+#![expect(clippy::print_stdout, reason = "it is a command")]
+
 use std::error::Error;
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! The core over disks in memory, which remember the order of writes, lose power, and break.
 
+#![expect(clippy::cast_possible_truncation, reason = "the disks are small")]
+
 mod attacks;
 mod crash;
 mod errors;

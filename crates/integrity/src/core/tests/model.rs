@@ -41,7 +41,7 @@ fn work(core: &Core, machine: &Machine, thread: u64) -> Vec<(u64, u64)> {
                 assert_eq!(read(core, way, own[pick]).unwrap(), expected, "block {}", own[pick]);
             }
             4 | 5 => {
-                let data: Vec<u8> = shared(size, thread << 32 | round).repeat(SHARED as usize);
+                let data: Vec<u8> = shared(size, (thread << 32) | round).repeat(SHARED as usize);
                 core.write(way, 0, &data, &handed_tag(core, &data)).unwrap();
             }
             6 => {

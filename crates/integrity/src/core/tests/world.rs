@@ -26,7 +26,7 @@ pub(super) fn blocks(core: &Core) -> u64 {
 
 /// A block's contents: each of its sectors says which version it is of.
 pub(super) fn contents(size: usize, block: u64, version: u64) -> Vec<u8> {
-    let mut dice = Dice::new(block << 32 ^ version);
+    let mut dice = Dice::new((block << 32) ^ version);
     (0..size / 8).flat_map(|_| dice.below(u64::MAX).to_le_bytes()).collect()
 }
 
