@@ -17,9 +17,9 @@ const SPILLED_BY_CBC: usize = 4608;
 
 /// An expanded AES key on locked pages, and the functions that use it.
 pub(crate) struct AesKey {
-    schedule: Locked<Schedule>,
+    pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
-    functions: &'static Functions,
+    pub(super) functions: &'static Functions,
 }
 
 impl AesKey {
