@@ -97,8 +97,8 @@ pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *
     }
 }
 
-/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`, if it is to, all of which
-/// are read before any is written.
+/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`, if it is to. Where they
+/// overlap, each is hashed before it is written.
 ///
 /// # Safety
 /// As [`gcm`], for one group.
@@ -114,54 +114,86 @@ unsafe fn step<V: Vector, const R: usize, const CIPHER: bool, const HASH: bool>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
+        let zero = counter.xor(*counter);
+        let mut sums = [zero; 3];
+        let front = V::in_front(*hash);
+        // Few registers hold four vectors and the hash, and the processor looks ahead from four to the next four.
+        if V::SPILLS {
+            let half = 4 * V::BYTES;
+            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+            let (powers, hashed) = (powers.wrapping_add(half), hashed.wrapping_add(half));
+            let (src, dst) = (src.wrapping_add(half), dst.wrapping_add(half));
+            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, zero, hashed, src, dst);
+        } else {
+            part::<V, R, 8, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+        }
+        if HASH {
+            let [low, mixed, high] = sums;
+            *hash = reduce(low.sum(), mixed.sum(), high.sum());
+        }
+    }
+}
+
+/// `N` vectors of a step, which all are read before one is written. `front` is added to the first that is hashed.
+///
+/// # Safety
+/// As [`gcm`], for these vectors.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "all are registers, once it is inlined")]
+unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, const HASH: bool>(
+    keys: *const RoundKey,
+    powers: *const u8,
+    counter: &mut V,
+    [low, mixed, high]: &mut [V; 3],
+    front: V,
+    hashed: *const u8,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
         let first = V::key(keys);
-        let mut x = [first; IN_FLIGHT];
+        let mut x = [first; N];
         if CIPHER {
-            let mut by = [0u8; 16];
-            by[0] = V::BLOCKS as u8;
-            let by = V::repeat(by.as_ptr());
+            let by = V::repeat((V::BLOCKS as u128).to_le_bytes().as_ptr());
             let mut k = 0;
-            while k < IN_FLIGHT {
+            while k < N {
                 x[k] = counter.swap_bytes().xor(first);
                 *counter = counter.add_words(by);
                 k += 1;
             }
         }
-        let zero = first.xor(first);
-        let (mut low, mut mixed, mut high) = (zero, zero, zero);
         let mut r = 1;
         while r < R {
             if CIPHER {
                 let key = V::key(keys.add(r));
                 let mut k = 0;
-                while k < IN_FLIGHT {
+                while k < N {
                     x[k] = x[k].encrypt_round(key);
                     k += 1;
                 }
             }
-            if HASH && r <= IN_FLIGHT {
-                let mut block = V::load(hashed.add((r - 1) * V::BYTES)).swap_bytes();
+            if HASH && r <= N {
+                let at = (r - 1) * V::BYTES;
+                let mut block = V::load(hashed.add(at)).swap_bytes();
                 if r == 1 {
-                    block = block.xor(V::in_front(*hash));
+                    block = block.xor(front);
                 }
-                let power = V::load(powers.add((r - 1) * V::BYTES));
-                low = low.xor(block.product_low(power));
-                mixed = mixed.xor(block.product_mixed(power));
-                high = high.xor(block.product_high(power));
+                let power = V::load(powers.add(at));
+                *low = low.xor(block.product_low(power));
+                *mixed = mixed.xor(block.product_mixed(power));
+                *high = high.xor(block.product_high(power));
             }
             r += 1;
         }
         if CIPHER {
             let last = V::key(keys.add(R));
             let mut k = 0;
-            while k < IN_FLIGHT {
+            while k < N {
                 let stream = x[k].encrypt_last(last);
                 stream.xor(V::load(src.add(k * V::BYTES))).store(dst.add(k * V::BYTES));
                 k += 1;
             }
-        }
-        if HASH {
-            *hash = reduce(low.sum(), mixed.sum(), high.sum());
         }
     }
 }
