@@ -2,7 +2,6 @@
 
 mod avx2;
 mod avx512;
-mod sha_ni;
 
 use crate::CpuPath;
 use crate::mac::last_block;
@@ -15,7 +14,7 @@ type Pointers = [*const u8; MOST];
 /// Pads' states, heads, their length, sectors, their length, sums.
 type HmacFn = unsafe fn(&[[u32; 8]; 2], &Pointers, usize, &Pointers, usize, &mut [[u8; 32]; MOST]);
 
-/// How HMAC-SHA256 of many messages is run.
+/// Vectors that HMAC-SHA256 runs in.
 pub(crate) struct Sha256Lanes {
     lanes: usize,
     /// From so many messages on they beat one message after the other.
@@ -25,21 +24,22 @@ pub(crate) struct Sha256Lanes {
 }
 
 impl Sha256Lanes {
-    /// What is fastest on this path; none where one message after the other is.
+    /// The vectors that are faster on this path than one message after the other; there may be none.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
             CpuPath::Avx512 => Self::avx512(),
-            // Two messages by instructions for SHA-256 take less time than eight in lanes would for two.
-            CpuPath::AesNi | CpuPath::Vaes256 => Self::sha_ni().or_else(Self::avx2),
+            // The library uses instructions for SHA-256. On Zen 3 eight lanes are no faster, nor are two messages at once.
+            CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("sha") => None,
+            CpuPath::AesNi | CpuPath::Vaes256 => Self::avx2(),
         }
     }
 
-    /// Every way that this processor has.
+    /// All vectors that this processor has.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        [Self::avx512(), Self::avx2(), Self::sha_ni()].into_iter().flatten().collect()
+        [Self::avx512(), Self::avx2()].into_iter().flatten().collect()
     }
 
     fn avx512() -> Option<Self> {
@@ -50,11 +50,6 @@ impl Sha256Lanes {
 
     fn avx2() -> Option<Self> {
         is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2::hmac })
-    }
-
-    fn sha_ni() -> Option<Self> {
-        let has = is_x86_feature_detected!("sha") && is_x86_feature_detected!("sse4.1");
-        has.then_some(Self { lanes: 2, few: 2, hmac: sha_ni::hmac })
     }
 
     /// Writes the HMACs of `count` messages from the first on, and says of how many: those that are left are too few.
@@ -93,19 +88,6 @@ impl Sha256Lanes {
         }
         done
     }
-}
-
-/// The states of as many messages as there are lanes.
-///
-/// # Safety
-/// Every method may be called only on a processor with the implementing module's features.
-trait Lanes {
-    const LANES: usize;
-
-    unsafe fn start(state: &[u32; 8]) -> Self;
-    /// Adds a block of each message to its state.
-    unsafe fn compress(&mut self, blocks: &Pointers);
-    unsafe fn digests(&self) -> [[u8; 32]; MOST];
 }
 
 /// A vector of words, one of each message.
@@ -199,39 +181,7 @@ const K: [u32; 64] = [
     0xc671_78f2,
 ];
 
-/// States in vectors of words.
-struct States<V>([V; 8]);
-
-impl<V: Words> Lanes for States<V> {
-    const LANES: usize = V::LANES;
-
-    #[inline(always)]
-    unsafe fn start(state: &[u32; 8]) -> Self {
-        // SAFETY: the caller's promise of features.
-        Self(state.map(|word| unsafe { V::splat(word) }))
-    }
-
-    #[inline(always)]
-    unsafe fn compress(&mut self, blocks: &Pointers) {
-        // SAFETY: the caller's promises.
-        unsafe { compress(&mut self.0, blocks) }
-    }
-
-    #[inline(always)]
-    unsafe fn digests(&self) -> [[u8; 32]; MOST] {
-        let mut digests = [[0; 32]; MOST];
-        for (nth, vector) in self.0.iter().enumerate() {
-            let mut words = [0; MOST];
-            // SAFETY: the caller's promise of features.
-            unsafe { vector.store(&mut words) }
-            for (digest, word) in digests.iter_mut().zip(words) {
-                digest[nth * 4..][..4].copy_from_slice(&word.to_be_bytes());
-            }
-        }
-        digests
-    }
-}
-
+/// Adds a block of each message to its state.
 #[inline(always)]
 unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
@@ -286,10 +236,10 @@ unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
 /// The HMAC of a head and a sector in each lane.
 ///
 /// # Safety
-/// The processor has the features of `L`. Every pointer is readable for its length; heads are shorter than 56 bytes, sectors a
+/// The processor has the features of `V`. Every pointer is readable for its length; heads are shorter than 56 bytes, sectors a
 /// multiple of 64, and not empty.
 #[inline(always)]
-unsafe fn hmac<L: Lanes>(
+unsafe fn hmac<V: Words>(
     states: &[[u32; 8]; 2],
     heads: &Pointers,
     head: usize,
@@ -303,30 +253,44 @@ unsafe fn hmac<L: Lanes>(
             (std::slice::from_raw_parts(heads[lane], head), std::slice::from_raw_parts(sectors[lane], bytes))
         };
         let [inner, outer] = states;
-        let mut state = L::start(inner);
+        let mut state = inner.map(|word| V::splat(word));
         let mut blocks = [[0; 64]; MOST];
         let pointers =
             |blocks: &[[u8; 64]; MOST]| -> Pointers { std::array::from_fn(|lane| blocks[lane].as_ptr()) };
-        for (lane, block) in blocks.iter_mut().enumerate().take(L::LANES) {
+        for (lane, block) in blocks.iter_mut().enumerate().take(V::LANES) {
             let (head_bytes, sector) = slices(lane);
             block[..head].copy_from_slice(head_bytes);
             block[head..].copy_from_slice(&sector[..64 - head]);
         }
-        state.compress(&pointers(&blocks));
+        compress(&mut state, &pointers(&blocks));
         // What lies in the sector from the first block's end to the last whole block's.
         for at in (64 - head..bytes - head).step_by(64) {
-            state.compress(&sectors.map(|sector| sector.add(at)));
+            compress(&mut state, &sectors.map(|sector| sector.add(at)));
         }
-        for (lane, block) in blocks.iter_mut().enumerate().take(L::LANES) {
+        for (lane, block) in blocks.iter_mut().enumerate().take(V::LANES) {
             *block = last_block(&slices(lane).1[bytes - head..], head + bytes);
         }
-        state.compress(&pointers(&blocks));
-        let digests = state.digests();
-        for (block, digest) in blocks.iter_mut().zip(&digests).take(L::LANES) {
+        compress(&mut state, &pointers(&blocks));
+        let digests = digests(&state);
+        for (block, digest) in blocks.iter_mut().zip(&digests).take(V::LANES) {
             *block = last_block(digest, digest.len());
         }
-        let mut state = L::start(outer);
-        state.compress(&pointers(&blocks));
-        *sums = state.digests();
+        let mut state = outer.map(|word| V::splat(word));
+        compress(&mut state, &pointers(&blocks));
+        *sums = self::digests(&state);
     }
+}
+
+#[inline(always)]
+unsafe fn digests<V: Words>(state: &[V; 8]) -> [[u8; 32]; MOST] {
+    let mut digests = [[0; 32]; MOST];
+    for (nth, vector) in state.iter().enumerate() {
+        let mut words = [0; MOST];
+        // SAFETY: the caller's promise of features.
+        unsafe { vector.store(&mut words) }
+        for (digest, word) in digests.iter_mut().zip(words) {
+            digest[nth * 4..][..4].copy_from_slice(&word.to_be_bytes());
+        }
+    }
+    digests
 }

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{MOST, Pointers, States, Words};
+use super::{MOST, Pointers, Words};
 
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn hmac(
@@ -18,7 +18,7 @@ pub(super) unsafe fn hmac(
     bytes: usize,
     sums: &mut [[u8; 32]; MOST],
 ) {
-    super::hmac::<States<Eight>>(states, heads, head, sectors, bytes, sums);
+    super::hmac::<Eight>(states, heads, head, sectors, bytes, sums);
 }
 
 #[derive(Clone, Copy)]
