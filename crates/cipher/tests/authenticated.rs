@@ -270,7 +270,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     /// What one path seals another opens, in pieces or whole, in place or not; spare bytes are zero.
     #[test]

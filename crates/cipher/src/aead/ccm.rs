@@ -46,7 +46,7 @@ impl Ccm {
         let (bytes, mut sums) = (plaintext.len() / ivs.len(), [[0; 16]; MANY]);
         let states = &mut sums[..ivs.len()];
         // There are associated data; 4 bytes of length.
-        let flags = u8::try_from(0x40 | (self.tag - 2) / 2 << 3 | 3).unwrap_or(0);
+        let flags = u8::try_from(0x40 | (((self.tag - 2) / 2) << 3) | 3).unwrap_or(0);
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         chain(&self.cipher, states, |nth| self.block(flags, &ivs[nth], len));
         chain(&self.cipher, states, |nth| {
