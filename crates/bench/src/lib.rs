@@ -5,6 +5,7 @@
 //!     +-- measure               interleaved medians: every subject in every round
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
+//!   aead()                      rows: authenticated sectors, whole requests beside a sector a call
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
@@ -14,6 +15,7 @@
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
 //! ```
 
+mod aead;
 mod beside;
 mod cipher;
 mod ecryptfs;
@@ -32,6 +34,7 @@ mod ublk;
 mod unlock;
 mod vhost_user;
 
+pub use aead::aead;
 pub use beside::ServerRow;
 pub use cipher::cipher;
 pub use ecryptfs::{

@@ -3,7 +3,8 @@
 //! ```text
 //!   sealed     requests: IVs made or stored, tuples laid out, runs of sectors to the mode
 //!     |
-//!     +-- each      a sector a call: gcm, chacha (from libraries or put together here), and their nonces
+//!     +-- aes_gcm   AES-GCM on the vector kernels
+//!     +-- each      a sector a call: gcm over any cipher, chacha, aws_lc; and their nonces
 //!     +-- ccm       CBC-MAC of many sectors side by side
 //!     +-- aegis     AEGIS-128: many sectors, one in each lane
 //!     +-- authenc   a chain mode, then a MAC over its ciphertext
@@ -13,6 +14,7 @@
 //! Authenticated with each sector: le64(cc - IV offset) || IV, in which cc counts 512 bytes whatever the sector's size.
 
 mod aegis;
+mod aes_gcm;
 mod authenc;
 #[cfg(target_arch = "x86_64")]
 mod aws_lc;
@@ -24,6 +26,7 @@ mod sealed;
 mod stored;
 
 pub(crate) use aegis::Aegis;
+pub(crate) use aes_gcm::AesGcm;
 pub(crate) use authenc::Authenc;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use aws_lc::AwsLc;

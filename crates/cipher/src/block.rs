@@ -12,6 +12,11 @@ pub(crate) trait BlockCipher<const B: usize>: Send + Sync {
     /// Encrypts each block.
     fn encrypt(&self, blocks: &mut [[u8; B]]);
 
+    /// Encrypts each block, and leaves the stack to the caller to wipe.
+    fn encrypt_untidied(&self, blocks: &mut [[u8; B]]) {
+        self.encrypt(blocks);
+    }
+
     /// Decrypts each block.
     fn decrypt(&self, blocks: &mut [[u8; B]]);
 }
@@ -24,6 +29,10 @@ impl<const B: usize> BlockCipher<B> for AnyCipher<B> {
         (**self).encrypt(blocks);
     }
 
+    fn encrypt_untidied(&self, blocks: &mut [[u8; B]]) {
+        (**self).encrypt_untidied(blocks);
+    }
+
     fn decrypt(&self, blocks: &mut [[u8; B]]) {
         (**self).decrypt(blocks);
     }
@@ -32,6 +41,10 @@ impl<const B: usize> BlockCipher<B> for AnyCipher<B> {
 impl BlockCipher<16> for AesKey {
     fn encrypt(&self, blocks: &mut [[u8; 16]]) {
         self.encrypt_blocks(blocks);
+    }
+
+    fn encrypt_untidied(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks_untidied(blocks);
     }
 
     fn decrypt(&self, blocks: &mut [[u8; 16]]) {

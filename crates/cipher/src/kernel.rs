@@ -9,6 +9,7 @@
 //!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, and what makes each sound
 //!        +-- schedule                 FIPS-197 key expansion, in place
 //!
+//!   GcmKey                            AES-GCM: counters and hash of a sector side by side
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
@@ -29,6 +30,10 @@ mod avx512;
 mod cbc;
 #[cfg(target_arch = "x86_64")]
 mod ecb;
+#[cfg(target_arch = "x86_64")]
+mod gcm;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/gcm_key.rs")]
+mod gcm_key;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/key.rs")]
 mod key;
 #[cfg(target_arch = "x86_64")]
@@ -45,6 +50,7 @@ mod vector;
 mod xts;
 
 pub(crate) use aegis_key::AegisKey;
+pub(crate) use gcm_key::GcmKey;
 pub(crate) use key::AesKey;
 pub(crate) use sha256::Sha256Lanes;
 
@@ -77,3 +83,15 @@ pub(crate) const AEGIS_CONSTANTS: [[u8; 16]; 2] = [
     [0x00, 0x01, 0x01, 0x02, 0x03, 0x05, 0x08, 0x0d, 0x15, 0x22, 0x37, 0x59, 0x90, 0xe9, 0x79, 0x62],
     [0xdb, 0x3d, 0x18, 0x55, 0x6d, 0xc2, 0x2f, 0xf1, 0x20, 0x11, 0x31, 0x42, 0x73, 0xb5, 0x28, 0xdd],
 ];
+
+/// Sectors of AES-GCM, one by one.
+pub(crate) struct GcmRun<'a> {
+    /// Nonce and be32(1) of each; spoilt.
+    pub(crate) firsts: &'a mut [[u8; 16]],
+    /// What is authenticated with each, and zeros.
+    pub(crate) heads: &'a [[u8; 32]],
+    /// Bytes of each head.
+    pub(crate) head: usize,
+    /// Whole tags, to be written.
+    pub(crate) sums: &'a mut [[u8; 16]],
+}

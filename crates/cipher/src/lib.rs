@@ -10,10 +10,15 @@
 //!   dyn SectorCipher                      one call = one request
 //!        |
 //!        +-- mode/    xts, cbc, ..        chains blocks inside each sector, many sectors at a time
+//!        +-- aead/    gcm, authenc, ..    the same with a tag for each sector, and IVs that are stored
+//!        +-- mac/     hmac, cmac          MACs of many sectors at a time
 //!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
-//!        +-- kernel/  aes                 AES in vector code, on the path that `cpu` picked
+//!        +-- kernel/  aes, sha256         vector code, on the path that `cpu` picked
 //!        +-- build/   serpent, ..         names and what they mean; block ciphers, from libraries
 //! ```
+//!
+//! What is kept beside sectors (tags, random IVs) travels with the data through [`SectorCipher::seal`] and
+//! [`SectorCipher::open`]; where it lies on a device is not this crate's affair.
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 

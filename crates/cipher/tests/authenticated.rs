@@ -270,7 +270,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(160))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     /// What one path seals another opens, in pieces or whole, in place or not; spare bytes are zero.
     #[test]
@@ -280,7 +280,7 @@ proptest! {
     ) {
         let table = law(nth, 1 << log, large, spare, iv_offset);
         let size = table.sector_size as usize;
-        let count = count.min((256 << 10) / size);
+        let count = count.min(((64 << 10) / size).max(1));
         let tuple = table.integrity.tuple;
         let units = size as u64 / 512;
         let (first, plain) = (first / units * units, noise(count * size, seed));
@@ -339,12 +339,12 @@ proptest! {
             let bad = match what {
                 0 => {
                     let at = at.index(data.len());
-                    data[at] ^= 1 << bit;
+                    data[at] ^= 1u8 << bit;
                     at / size
                 }
                 1 => {
                     let at = at.index(tags.len());
-                    tags[at] ^= 1 << bit;
+                    tags[at] ^= 1u8 << bit;
                     at / tuple
                 }
                 2 => {
@@ -386,8 +386,9 @@ fn requests_of_another_shape_are_refused() {
             assert!(cipher.seal(0, (&mut data[..]).into(), &mut tags).is_err(), "{}", table.cipher);
             assert!(cipher.open(0, (&mut data[..]).into(), &tags).is_err(), "{}", table.cipher);
         }
-        cipher.seal(0, (&mut [][..]).into(), &mut []).unwrap();
-        cipher.open(0, (&mut [][..]).into(), &[]).unwrap();
+        let mut none = [0; 0];
+        cipher.seal(0, (&mut none[..]).into(), &mut []).unwrap();
+        cipher.open(0, (&mut none[..]).into(), &[]).unwrap();
     }
 }
 

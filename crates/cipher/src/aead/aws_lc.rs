@@ -1,4 +1,4 @@
-//! AES-GCM and ChaCha20-Poly1305 of AWS-LC: one pass over the data, encrypting and hashing, in its own vector code.
+//! ChaCha20-Poly1305 of AWS-LC: one pass over the data, encrypting and hashing, in vector code.
 
 use std::ptr;
 
@@ -26,22 +26,6 @@ impl Drop for Context {
 }
 
 impl AwsLc {
-    /// AES-GCM with tags of `tag` bytes.
-    ///
-    /// # Errors
-    /// `KeySize`; `Memory`.
-    pub(crate) fn gcm(key: &[u8], tag: usize) -> Result<Self> {
-        // SAFETY: these give the library's constants.
-        let aead = unsafe {
-            match key.len() {
-                16 => lc::EVP_aead_aes_128_gcm(),
-                24 => lc::EVP_aead_aes_192_gcm(),
-                _ => lc::EVP_aead_aes_256_gcm(),
-            }
-        };
-        Self::new(aead, key, tag)
-    }
-
     /// ChaCha20-Poly1305 with tags of `tag` bytes.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ impl Ccm {
         let (bytes, mut sums) = (plaintext.len() / ivs.len(), [[0; 16]; MANY]);
         let states = &mut sums[..ivs.len()];
         // There are associated data; 4 bytes of length.
-        let flags = u8::try_from(0x40 | (self.tag - 2) / 2 << 3 | 3).unwrap_or(0);
+        let flags = u8::try_from(0x40 | (((self.tag - 2) / 2) << 3) | 3).unwrap_or(0);
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         chain(&self.cipher, states, |nth| self.block(flags, &ivs[nth], len));
         chain(&self.cipher, states, |nth| {
@@ -64,7 +64,7 @@ impl Ccm {
         for (block, iv) in stream.iter_mut().zip(ivs) {
             *block = self.block(3, iv, 0);
         }
-        self.cipher.encrypt(&mut stream[..ivs.len()]);
+        self.cipher.encrypt_untidied(&mut stream[..ivs.len()]);
         for (sum, block) in states.iter_mut().zip(&stream) {
             *sum = xor(sum, block);
         }
@@ -81,7 +81,7 @@ impl Ccm {
                 *block = self.block(3, iv, next);
                 next += 1;
             }
-            self.cipher.encrypt(&mut stream[..n]);
+            self.cipher.encrypt_untidied(&mut stream[..n]);
             for (mut block, stream) in group.into_iter().zip(&stream) {
                 let sum = xor(block.get_in(), stream);
                 *block.get_out() = sum;

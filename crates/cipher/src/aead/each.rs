@@ -26,6 +26,19 @@ pub(crate) enum Nonces {
     Salted(Key),
 }
 
+impl Nonces {
+    /// The nonce of a sector.
+    #[inline]
+    pub(super) fn nonce<const W: usize>(&self, iv: &[u8; W]) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[12 - W..].copy_from_slice(iv);
+        if let Self::Salted(salt) = self {
+            nonce[..12 - W].copy_from_slice(salt.as_bytes());
+        }
+        nonce
+    }
+}
+
 /// Sector after sector.
 pub(crate) struct EachSector {
     pub(crate) each: Box<dyn Each>,
@@ -43,14 +56,10 @@ impl EachSector {
         apply: impl FnOnce(&[u8; 12], &[u8]) -> T,
     ) -> T {
         let associated = Associated::of(run, nth, iv);
-        let mut nonce = [0; 12];
-        nonce[12 - W..].copy_from_slice(iv);
+        let nonce = self.nonces.nonce(iv);
         match &self.nonces {
             Nonces::Iv => apply(&nonce, associated.first(8 + W)),
-            Nonces::Salted(salt) => {
-                nonce[..12 - W].copy_from_slice(salt.as_bytes());
-                apply(&nonce, associated.first(8))
-            }
+            Nonces::Salted(_) => apply(&nonce, associated.first(8)),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Gcm {
         lengths[8..].copy_from_slice(&bits(ciphertext));
         hash.update(&[lengths.into()]);
         let mut first = [counter(nonce, 1)];
-        self.cipher.encrypt(&mut first);
+        self.cipher.encrypt_untidied(&mut first);
         xor(&first[0], &hash.finalize().into())
     }
 
@@ -58,7 +58,7 @@ impl Gcm {
                 *block = counter(nonce, next);
                 next += 1;
             }
-            self.cipher.encrypt(&mut stream[..n]);
+            self.cipher.encrypt_untidied(&mut stream[..n]);
             for (mut block, stream) in group.into_iter().zip(&stream) {
                 let sum = xor(block.get_in(), stream);
                 *block.get_out() = sum;

@@ -132,3 +132,55 @@ impl<const W: usize> SectorCipher for Sealed<W> {
         opened
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use crate::wipe::left_on_the_stack;
+    use crate::{BuildOptions, CpuPath, Integrity, IntegrityKind, Key, SectorSize, build_with};
+
+    #[test]
+    fn no_key_is_left_on_the_stack() {
+        for (spec, len, bytes) in [
+            ("capi:gcm(aes)-random", 32, 28),
+            ("capi:rfc7539(chacha20,poly1305)-random", 32, 28),
+            ("capi:rfc4309(ccm(aes))-random", 35, 24),
+            ("capi:aegis128-random", 16, 32),
+            ("capi:authenc(hmac(sha256),xts(aes))-random", 96, 48),
+            ("capi:authenc(hmac(sha512),cbc(aes))-plain64", 96, 64),
+            ("capi:authenc(cmac(aes),xts(aes))-random", 80, 32),
+        ] {
+            for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
+                let mut key = Key::zeroed(len).unwrap();
+                std::fs::File::open("/dev/urandom").unwrap().read_exact(key.as_mut_bytes()).unwrap();
+                let kind = IntegrityKind::Aead;
+                let cipher = build_with(&BuildOptions {
+                    spec: &spec.parse().unwrap(),
+                    key: &key,
+                    sector_size: SectorSize::S512,
+                    iv_large_sectors: false,
+                    integrity: Some(Integrity { bytes, tuple: bytes, kind, key_size: None, iv_offset: 0 }),
+                    cpu: Some(path),
+                });
+                let cipher = cipher.unwrap();
+                let (mut data, mut tags) = (vec![7; 40 * 512], vec![0; 40 * bytes]);
+                // Inverted, so that the list is not found itself.
+                let needles: Vec<[u8; 16]> =
+                    key.as_bytes().as_chunks::<16>().0.iter().map(|part| part.map(|byte| !byte)).collect();
+                for open in [false, true] {
+                    let done = match open {
+                        false => cipher.seal(0, (&mut data[..]).into(), &mut tags),
+                        true => cipher.open(0, (&mut data[..]).into(), &tags),
+                    };
+                    let stack = left_on_the_stack();
+                    done.unwrap();
+                    for needle in &needles {
+                        let found = |window: &[u8]| window.iter().zip(needle).all(|(a, b)| *a == !*b);
+                        assert!(!stack.windows(16).any(found), "{spec} on {}, opening: {open}", path.name());
+                    }
+                }
+            }
+        }
+    }
+}

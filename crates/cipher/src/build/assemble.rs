@@ -214,8 +214,8 @@ impl Assembly<'_> {
     fn whole(&self, mode: &Authenticated) -> Result<Arc<dyn SectorCipher>> {
         let tag = self.places(mode.iv_width())?.tag;
         match keyed(mode, self.path, self.key, tag)? {
-            Keyed::Wide(mode) => self.seal::<12>(Box::new(mode), self.iv(None)?),
-            Keyed::Narrow(mode) => self.seal::<8>(Box::new(mode), self.iv(None)?),
+            Keyed::Wide(mode) => self.seal(mode, self.iv(None)?),
+            Keyed::Narrow(mode) => self.seal(mode, self.iv(None)?),
             Keyed::Ccm(mode) => self.seal(Box::new(mode), self.iv(None)?),
             Keyed::Aegis(mode) => self.seal(Box::new(mode), self.iv(None)?),
         }

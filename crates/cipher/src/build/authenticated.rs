@@ -3,7 +3,8 @@
 use super::ciphers::{BlockCipherKind, Make};
 use super::macs::MacKind;
 use super::plan::Plan;
-use crate::aead::{Aegis, Ccm, ChaChaPoly, Each, EachSector, Gcm, Nonces};
+use crate::aead::{Aegis, AesGcm, AnyAead, Ccm, ChaChaPoly, Each, EachSector, Gcm, Nonces};
+use crate::kernel::GcmKey;
 use crate::spec::Algorithm;
 use crate::{CpuPath, Error, ErrorKind, Key, Result};
 
@@ -147,8 +148,8 @@ fn of16(cipher: &Algorithm) -> std::result::Result<&'static BlockCipherKind, Str
 
 /// A mode that is keyed, by the width of its IVs.
 pub(super) enum Keyed {
-    Wide(EachSector),
-    Narrow(EachSector),
+    Wide(AnyAead<12>),
+    Narrow(AnyAead<8>),
     Ccm(Ccm),
     Aegis(Aegis),
 }
@@ -160,14 +161,21 @@ pub(super) enum Keyed {
 pub(super) fn keyed(mode: &Authenticated, path: CpuPath, key: &[u8], tag: usize) -> Result<Keyed> {
     let salted = |each: Box<dyn Each>, salt: &[u8]| {
         Ok(match salt {
-            [] => Keyed::Wide(EachSector { each, nonces: Nonces::Iv }),
-            salt => Keyed::Narrow(EachSector { each, nonces: Nonces::Salted(Key::new(salt)?) }),
+            [] => Keyed::Wide(Box::new(EachSector { each, nonces: Nonces::Iv })),
+            salt => Keyed::Narrow(Box::new(EachSector { each, nonces: Nonces::Salted(Key::new(salt)?) })),
         })
     };
     match mode {
         Authenticated::Gcm { cipher, salted: is_salted } => {
             let (key, salt) = key.split_at(key.len() - if *is_salted { 4 } else { 0 });
-            salted(gcm(cipher, path, key, tag)?, salt)
+            let kernel = if cipher.name == "aes" { GcmKey::new(path, key)? } else { None };
+            let Some(key) = kernel else {
+                return salted(Box::new(Gcm::new(block(cipher, path, key)?)?), salt);
+            };
+            Ok(match salt {
+                [] => Keyed::Wide(Box::new(AesGcm { key, nonces: Nonces::Iv })),
+                salt => Keyed::Narrow(Box::new(AesGcm { key, nonces: Nonces::Salted(Key::new(salt)?) })),
+            })
         }
         Authenticated::ChaChaPoly { .. } => {
             let (key, salt) = key.split_at(32);
@@ -189,15 +197,6 @@ fn block(cipher: &BlockCipherKind, path: CpuPath, key: &[u8]) -> Result<crate::b
         Make::Of16(make) => make(key, path),
         Make::Of8(_) => Err(Error::new(ErrorKind::Unsupported, format!("{} has small blocks", cipher.name))),
     }
-}
-
-fn gcm(cipher: &BlockCipherKind, path: CpuPath, key: &[u8], tag: usize) -> Result<Box<dyn Each>> {
-    #[cfg(target_arch = "x86_64")]
-    if cipher.name == "aes" && path != CpuPath::Portable {
-        return Ok(Box::new(crate::aead::AwsLc::gcm(key, tag)?));
-    }
-    let _ = tag;
-    Ok(Box::new(Gcm::new(block(cipher, path, key)?)?))
 }
 
 fn chacha(path: CpuPath, key: &[u8], tag: usize) -> Result<Box<dyn Each>> {

@@ -119,4 +119,46 @@ impl Vector for Blocks1 {
     unsafe fn scatter(self, at: *mut u8, offsets: *const usize) {
         self.store(at.add(*offsets));
     }
+
+    #[inline(always)]
+    unsafe fn add_words(self, other: Self) -> Self {
+        Self(_mm_add_epi32(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        let reversed = _mm_set_epi64x(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f);
+        Self(_mm_shuffle_epi8(self.0, reversed))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_halves(self) -> Self {
+        Self(_mm_shuffle_epi32::<0x4E>(self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_low(self, other: Self) -> Self {
+        Self(_mm_clmulepi64_si128::<0x00>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_high(self, other: Self) -> Self {
+        Self(_mm_clmulepi64_si128::<0x11>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_mixed(self, other: Self) -> Self {
+        Self(_mm_clmulepi64_si128::<0x01>(self.0, other.0))
+            .xor(Self(_mm_clmulepi64_si128::<0x10>(self.0, other.0)))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> Blocks1 {
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn in_front(block: Blocks1) -> Self {
+        block
+    }
 }

@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::IN_FLIGHT;
+use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
 
@@ -149,5 +150,48 @@ impl Vector for Blocks4 {
         _mm_storeu_si128(at.add(*offsets.add(1)).cast(), _mm512_extracti32x4_epi32::<1>(self.0));
         _mm_storeu_si128(at.add(*offsets.add(2)).cast(), _mm512_extracti32x4_epi32::<2>(self.0));
         _mm_storeu_si128(at.add(*offsets.add(3)).cast(), _mm512_extracti32x4_epi32::<3>(self.0));
+    }
+
+    #[inline(always)]
+    unsafe fn add_words(self, other: Self) -> Self {
+        Self(_mm512_add_epi32(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        let reversed = _mm_set_epi64x(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f);
+        Self(_mm512_shuffle_epi8(self.0, _mm512_broadcast_i32x4(reversed)))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_halves(self) -> Self {
+        Self(_mm512_shuffle_epi32::<0x4E>(self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_low(self, other: Self) -> Self {
+        Self(_mm512_clmulepi64_epi128::<0x00>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_high(self, other: Self) -> Self {
+        Self(_mm512_clmulepi64_epi128::<0x11>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_mixed(self, other: Self) -> Self {
+        Self(_mm512_clmulepi64_epi128::<0x01>(self.0, other.0))
+            .xor(Self(_mm512_clmulepi64_epi128::<0x10>(self.0, other.0)))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> Blocks1 {
+        let half = _mm256_xor_si256(_mm512_castsi512_si256(self.0), _mm512_extracti64x4_epi64::<1>(self.0));
+        Blocks1(_mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half)))
+    }
+
+    #[inline(always)]
+    unsafe fn in_front(block: Blocks1) -> Self {
+        Self(_mm512_zextsi128_si512(block.0))
     }
 }

@@ -17,9 +17,9 @@ const SPILLED_BY_CBC: usize = 4608;
 
 /// An expanded AES key on locked pages, and the functions that use it.
 pub(crate) struct AesKey {
-    schedule: Locked<Schedule>,
+    pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
-    functions: &'static Functions,
+    pub(super) functions: &'static Functions,
 }
 
 impl AesKey {
@@ -41,10 +41,15 @@ impl AesKey {
 
     /// Encrypts blocks on their own, in place.
     pub(crate) fn encrypt_blocks(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks_untidied(blocks);
+        self.tidy::<SPILLED>();
+    }
+
+    /// As [`Self::encrypt_blocks`]; what may be left on the stack is the caller's to wipe.
+    pub(crate) fn encrypt_blocks_untidied(&self, blocks: &mut [[u8; 16]]) {
         let at = blocks.as_mut_ptr().cast::<u8>();
         // SAFETY: the processor has this path; the blocks are readable and writable.
         unsafe { (self.functions.ecb_encrypt)(self.schedule.encrypt.as_ptr(), at, at, blocks.len()) }
-        self.tidy::<SPILLED>();
     }
 
     /// Decrypts blocks on their own, in place.
@@ -135,23 +140,10 @@ fn table(path: CpuPath) -> Option<&'static Table> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::wipe::{DEEP, left_on_the_stack};
     use crate::{Key, SectorSize};
-
-    /// Bytes below the caller's frame that are looked at.
-    const DEEP: usize = 128 << 10;
-
-    /// What calls have left behind on the stack, without adding to it: the kernel copies it.
-    #[inline(never)]
-    fn left_on_the_stack() -> Vec<u8> {
-        let here = 0u8;
-        let mut below = vec![0; DEEP];
-        let memory = std::fs::File::open("/proc/self/mem").unwrap();
-        memory.read_exact_at(&mut below, (&raw const here).addr() as u64 - DEEP as u64).unwrap();
-        below
-    }
 
     /// All round keys, inverted, so that the list is not found itself.
     fn needles(key: &AesKey) -> Vec<[u8; 16]> {

@@ -26,15 +26,26 @@ pub(crate) struct Sha256Lanes {
 impl Sha256Lanes {
     /// The vectors that are faster on this path than one message after the other; there may be none.
     pub(crate) fn of(path: CpuPath) -> Option<Self> {
-        let has_sha = is_x86_feature_detected!("sha");
         match path {
-            CpuPath::Avx512 if path.is_available() => {
-                Some(Self { lanes: 16, few: if has_sha { 9 } else { 3 }, hmac: avx512::hmac })
-            }
-            // With instructions for SHA-256, one message at a time is as fast as eight lanes.
-            CpuPath::AesNi | CpuPath::Vaes256 if !has_sha => Self::avx2(),
-            _ => None,
+            CpuPath::Portable => None,
+            _ if !path.is_available() => None,
+            CpuPath::Avx512 => Self::avx512(),
+            // The library uses instructions for SHA-256. On Zen 3 eight lanes are no faster, nor are two messages at once.
+            CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("sha") => None,
+            CpuPath::AesNi | CpuPath::Vaes256 => Self::avx2(),
         }
+    }
+
+    /// All vectors that this processor has.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        [Self::avx512(), Self::avx2()].into_iter().flatten().collect()
+    }
+
+    fn avx512() -> Option<Self> {
+        let few = if is_x86_feature_detected!("sha") { 9 } else { 3 };
+        let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+        has.then_some(Self { lanes: 16, few, hmac: avx512::hmac })
     }
 
     fn avx2() -> Option<Self> {

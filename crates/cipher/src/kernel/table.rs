@@ -9,6 +9,10 @@ pub(super) type Numbers = unsafe fn(*const RoundKey, u64, u32, *mut u8, usize);
 /// Sectors: keys, IVs or encrypted tweaks, count of sectors, bytes in each, source, destination.
 pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, *const u8, *mut u8);
 
+/// AES-GCM over a sector: keys, and what goes where.
+pub(super) type GcmFn = unsafe fn(*const RoundKey, &super::gcm::Raw);
+/// Powers of GCM's H: H, and where to.
+pub(super) type PowersFn = unsafe fn(*const u8, *mut u8);
 /// AEGIS-128 over a run of sectors.
 pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
 
@@ -23,6 +27,9 @@ pub(crate) struct Functions {
     pub(super) xts_decrypt: SectorsFn,
     pub(super) cbc_encrypt: SectorsFn,
     pub(super) cbc_decrypt: SectorsFn,
+    pub(super) gcm_powers: PowersFn,
+    pub(super) gcm_encrypt: GcmFn,
+    pub(super) gcm_decrypt: GcmFn,
 }
 
 /// The functions for 10, 12 and 14 rounds.
@@ -41,7 +48,7 @@ macro_rules! entry_points {
         mod entry {
             use super::super::schedule::RoundKey;
             use super::super::table::Functions;
-            use super::super::{aegis, cbc, ecb, xts};
+            use super::super::{aegis, cbc, ecb, gcm, xts};
             type V = $vector;
 
             pub(super) const fn functions<const R: usize>() -> Functions {
@@ -54,6 +61,9 @@ macro_rules! entry_points {
                     xts_decrypt: xts_decrypt::<R>,
                     cbc_encrypt: cbc_encrypt::<R>,
                     cbc_decrypt: cbc_decrypt::<R>,
+                    gcm_powers,
+                    gcm_encrypt: gcm::<R, true>,
+                    gcm_decrypt: gcm::<R, false>,
                 }
             }
 
@@ -61,6 +71,18 @@ macro_rules! entry_points {
             pub(super) unsafe fn aegis<const ENCRYPT: bool>(raw: &aegis::Raw) {
                 // SAFETY: passed on.
                 unsafe { aegis::aegis::<V, ENCRYPT>(raw) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn gcm_powers(h: *const u8, powers: *mut u8) {
+                // SAFETY: passed on.
+                unsafe { gcm::powers::<V>(h, powers) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn gcm<const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &gcm::Raw) {
+                // SAFETY: passed on.
+                unsafe { gcm::gcm::<V, R, ENCRYPT>(keys, raw) }
             }
 
             #[target_feature(enable = $features)]

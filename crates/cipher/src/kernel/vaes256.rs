@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::IN_FLIGHT;
+use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
 
@@ -121,5 +122,47 @@ impl Vector for Blocks2 {
     #[inline(always)]
     unsafe fn scatter(self, at: *mut u8, offsets: *const usize) {
         _mm256_storeu2_m128i(at.add(*offsets.add(1)).cast(), at.add(*offsets).cast(), self.0);
+    }
+
+    #[inline(always)]
+    unsafe fn add_words(self, other: Self) -> Self {
+        Self(_mm256_add_epi32(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        let reversed = _mm_set_epi64x(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f);
+        Self(_mm256_shuffle_epi8(self.0, _mm256_broadcastsi128_si256(reversed)))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_halves(self) -> Self {
+        Self(_mm256_shuffle_epi32::<0x4E>(self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_low(self, other: Self) -> Self {
+        Self(_mm256_clmulepi64_epi128::<0x00>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_high(self, other: Self) -> Self {
+        Self(_mm256_clmulepi64_epi128::<0x11>(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn product_mixed(self, other: Self) -> Self {
+        Self(_mm256_clmulepi64_epi128::<0x01>(self.0, other.0))
+            .xor(Self(_mm256_clmulepi64_epi128::<0x10>(self.0, other.0)))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> Blocks1 {
+        Blocks1(_mm_xor_si128(_mm256_castsi256_si128(self.0), _mm256_extracti128_si256::<1>(self.0)))
+    }
+
+    #[inline(always)]
+    unsafe fn in_front(block: Blocks1) -> Self {
+        Self(_mm256_zextsi128_si256(block.0))
     }
 }

@@ -1,6 +1,7 @@
 //! What the algorithms need of a vector register of AES blocks.
 
 use super::IN_FLIGHT;
+use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 
 /// A vector of [`Vector::BLOCKS`] AES blocks in one register.
@@ -48,4 +49,19 @@ pub(super) trait Vector: Copy {
     unsafe fn gather(at: *const u8, offsets: *const usize) -> Self;
     /// The reverse of `gather`.
     unsafe fn scatter(self, at: *mut u8, offsets: *const usize);
+
+    /// The words of 32 bits, added.
+    unsafe fn add_words(self, other: Self) -> Self;
+    /// Each block with its bytes reversed.
+    unsafe fn swap_bytes(self) -> Self;
+    /// Each block with its halves exchanged.
+    unsafe fn swap_halves(self) -> Self;
+    /// Carry-less products of the blocks' low halves; of their high ones; the sum of those of low by high and high by low.
+    unsafe fn product_low(self, other: Self) -> Self;
+    unsafe fn product_high(self, other: Self) -> Self;
+    unsafe fn product_mixed(self, other: Self) -> Self;
+    /// All blocks, one xor the other.
+    unsafe fn sum(self) -> Blocks1;
+    /// A block in the first place, zeros in the others.
+    unsafe fn in_front(block: Blocks1) -> Self;
 }

@@ -10,7 +10,9 @@ use underseal_bench::{
     Effort, FuseOptions, MountOptions, NbdOptions, ReencryptOptions, Turns, UblkOptions, UnlockOptions,
     VhostUserOptions,
 };
-use underseal_bench::{cipher, ecryptfs, ecryptfs_mount, fuse, nbd, reencrypt, ublk, unlock, vhost_user};
+use underseal_bench::{
+    aead, cipher, ecryptfs, ecryptfs_mount, fuse, nbd, reencrypt, ublk, unlock, vhost_user,
+};
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
 use crate::failure::{Failure, Result};
@@ -30,6 +32,10 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
         Bench::Cipher(args) => {
             let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
             show(&cipher(effort)?, shown)
+        }
+        Bench::Aead(args) => {
+            let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+            show(&aead(effort)?, shown)
         }
         Bench::Nbd(args) => {
             let options = NbdOptions {

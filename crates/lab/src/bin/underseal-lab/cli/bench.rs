@@ -34,6 +34,7 @@ pub(crate) struct Interleaved {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     Cipher(BenchCipherArgs),
+    Aead(BenchAeadArgs),
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
     Ublk(BenchUblkArgs),
@@ -46,6 +47,14 @@ pub(crate) enum Bench {
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
 #[derive(Debug, Args)]
 pub(crate) struct BenchCipherArgs {
+    /// A few seconds, for a first look
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// Authenticated sectors, whole requests beside a sector a call, and bare AES rounds
+#[derive(Debug, Args)]
+pub(crate) struct BenchAeadArgs {
     /// A few seconds, for a first look
     #[arg(long)]
     pub(crate) quick: bool,

@@ -1,0 +1,216 @@
+//! AES-GCM over whole sectors (NIST SP 800-38D), written once: while eight vectors of counters are encrypted, eight of
+//! ciphertext are multiplied by powers of H, and reduced together.
+//!
+//! GHASH is computed as POLYVAL (RFC 8452, appendix A): bytes of blocks are reversed, and H is multiplied by x once. In that
+//! form a product takes two folds to reduce: P = x^63 + x^62 + x^57 brings the low 64 bits up.
+
+use super::IN_FLIGHT;
+use super::aesni::Blocks1;
+use super::schedule::RoundKey;
+use super::vector::Vector;
+
+/// The most powers: one for each block of eight of the widest vectors.
+pub(super) const MOST_POWERS: usize = 4 * IN_FLIGHT;
+
+/// A sector, by address.
+pub(super) struct Raw {
+    /// Powers of H, the highest first; as many as there are blocks in eight vectors.
+    pub(super) powers: *const u8,
+    /// The nonce, and 4 bytes that are not looked at.
+    pub(super) nonce: *const u8,
+    /// What is authenticated beside, in whole blocks, and how many these are.
+    pub(super) head: *const u8,
+    pub(super) head_blocks: usize,
+    /// The last block of the hash.
+    pub(super) lengths: [u8; 16],
+    /// A multiple of 512, and not 0.
+    pub(super) bytes: usize,
+    pub(super) src: *const u8,
+    pub(super) dst: *mut u8,
+    /// GHASH of it all.
+    pub(super) sum: *mut u8,
+}
+
+/// Writes the powers of H = E(0).
+///
+/// # Safety
+/// The processor has the features of `V`; `h` is a block, and `powers` is writable for [`MOST_POWERS`] blocks.
+#[inline(always)]
+pub(super) unsafe fn powers<V: Vector>(h: *const u8, powers: *mut u8) {
+    let count = IN_FLIGHT * V::BLOCKS;
+    // SAFETY: as promised.
+    unsafe {
+        let number = u128::from_be_bytes(h.cast::<[u8; 16]>().read());
+        let over = (number >> 127) * 0xc200_0000_0000_0000_0000_0000_0000_0001;
+        let one = Blocks1::load(((number << 1) ^ over).to_le_bytes().as_ptr());
+        let mut power = one;
+        for nth in (0..count).rev() {
+            power.store(powers.add(nth * 16));
+            power = multiply(power, one);
+        }
+    }
+}
+
+/// Encrypts or decrypts a sector, and hashes its ciphertext.
+///
+/// # Safety
+/// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what [`Raw`] says is readable or
+/// writable; source and destination are the same or apart.
+#[inline(always)]
+pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &Raw) {
+    let group = IN_FLIGHT * V::BYTES;
+    let &Raw { powers, bytes, src, dst, .. } = raw;
+    // SAFETY: 512 is a multiple of a group for every vector; the rest is the caller's promise.
+    unsafe {
+        let h = Blocks1::load(powers.add((IN_FLIGHT * V::BLOCKS - 1) * 16));
+        let mut hash = Blocks1::load([0; 16].as_ptr());
+        for nth in 0..raw.head_blocks {
+            hash = multiply(hash.xor(Blocks1::load(raw.head.add(nth * 16)).swap_bytes()), h);
+        }
+        let mut steps = [[0u8; 16]; 4];
+        for (step, number) in steps.iter_mut().zip(2u8..) {
+            step[0] = number;
+        }
+        let mut nonce = [0; 16];
+        nonce[..12].copy_from_slice(&raw.nonce.cast::<[u8; 12]>().read());
+        let mut counter = V::repeat(nonce.as_ptr()).swap_bytes().add_words(V::load(steps.as_ptr().cast()));
+        if ENCRYPT {
+            step::<V, R, true, false>(keys, powers, &mut counter, &mut hash, src, src, dst);
+            let mut at = group;
+            while at < bytes {
+                let (from, to, before) = (src.add(at), dst.add(at), dst.add(at - group));
+                step::<V, R, true, true>(keys, powers, &mut counter, &mut hash, before, from, to);
+                at += group;
+            }
+            let last = dst.add(bytes - group);
+            step::<V, R, false, true>(keys, powers, &mut counter, &mut hash, last, last, last);
+        } else {
+            let mut at = 0;
+            while at < bytes {
+                let (from, to) = (src.add(at), dst.add(at));
+                step::<V, R, true, true>(keys, powers, &mut counter, &mut hash, from, from, to);
+                at += group;
+            }
+        }
+        let lengths = Blocks1::load(raw.lengths.as_ptr()).swap_bytes();
+        multiply(hash.xor(lengths), h).swap_bytes().store(raw.sum);
+    }
+}
+
+/// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`, if it is to. Where they
+/// overlap, each is hashed before it is written.
+///
+/// # Safety
+/// As [`gcm`], for one group.
+#[inline(always)]
+unsafe fn step<V: Vector, const R: usize, const CIPHER: bool, const HASH: bool>(
+    keys: *const RoundKey,
+    powers: *const u8,
+    counter: &mut V,
+    hash: &mut Blocks1,
+    hashed: *const u8,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let zero = counter.xor(*counter);
+        let mut sums = [zero; 3];
+        let front = V::in_front(*hash);
+        // Few registers hold four vectors and the hash, and the processor looks ahead from four to the next four.
+        if V::SPILLS {
+            let half = 4 * V::BYTES;
+            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+            let (powers, hashed) = (powers.wrapping_add(half), hashed.wrapping_add(half));
+            let (src, dst) = (src.wrapping_add(half), dst.wrapping_add(half));
+            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, zero, hashed, src, dst);
+        } else {
+            part::<V, R, 8, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+        }
+        if HASH {
+            let [low, mixed, high] = sums;
+            *hash = reduce(low.sum(), mixed.sum(), high.sum());
+        }
+    }
+}
+
+/// `N` vectors of a step, which all are read before one is written. `front` is added to the first that is hashed.
+///
+/// # Safety
+/// As [`gcm`], for these vectors.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "all are registers, once it is inlined")]
+unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, const HASH: bool>(
+    keys: *const RoundKey,
+    powers: *const u8,
+    counter: &mut V,
+    [low, mixed, high]: &mut [V; 3],
+    front: V,
+    hashed: *const u8,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = V::key(keys);
+        let mut x = [first; N];
+        if CIPHER {
+            let by = V::repeat((V::BLOCKS as u128).to_le_bytes().as_ptr());
+            let mut k = 0;
+            while k < N {
+                x[k] = counter.swap_bytes().xor(first);
+                *counter = counter.add_words(by);
+                k += 1;
+            }
+        }
+        let mut r = 1;
+        while r < R {
+            if CIPHER {
+                let key = V::key(keys.add(r));
+                let mut k = 0;
+                while k < N {
+                    x[k] = x[k].encrypt_round(key);
+                    k += 1;
+                }
+            }
+            if HASH && r <= N {
+                let at = (r - 1) * V::BYTES;
+                let mut block = V::load(hashed.add(at)).swap_bytes();
+                if r == 1 {
+                    block = block.xor(front);
+                }
+                let power = V::load(powers.add(at));
+                *low = low.xor(block.product_low(power));
+                *mixed = mixed.xor(block.product_mixed(power));
+                *high = high.xor(block.product_high(power));
+            }
+            r += 1;
+        }
+        if CIPHER {
+            let last = V::key(keys.add(R));
+            let mut k = 0;
+            while k < N {
+                let stream = x[k].encrypt_last(last);
+                stream.xor(V::load(src.add(k * V::BYTES))).store(dst.add(k * V::BYTES));
+                k += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply(a: Blocks1, b: Blocks1) -> Blocks1 {
+    // SAFETY: the caller's promise of features.
+    unsafe { reduce(a.product_low(b), a.product_mixed(b), a.product_high(b)) }
+}
+
+/// low + mixed * x^64 + high * x^128, divided by x^128.
+#[inline(always)]
+unsafe fn reduce(low: Blocks1, mixed: Blocks1, high: Blocks1) -> Blocks1 {
+    // SAFETY: the caller's promise of features.
+    unsafe {
+        let p = Blocks1::load(0xc200_0000_0000_0000u128.to_le_bytes().as_ptr());
+        let mixed = mixed.xor3(low.swap_halves(), low.product_low(p));
+        high.xor3(mixed.swap_halves(), mixed.product_low(p))
+    }
+}
