@@ -61,7 +61,7 @@ fn a_new_volume_opens_and_once_wiped_reads_as_zeros() {
         reader.read(0, &mut data, &mut bad).unwrap();
         assert_eq!(bad.len(), data.len() / opened.geometry.block_size(), "no tag is there yet");
         let tags = opened.tags.as_ref().unwrap();
-        wipe(&image.disks(), &opened.geometry, tags, 0..opened.geometry.provided()).unwrap();
+        wipe(&image.disks(), &opened.geometry, tags, 0..opened.geometry.provided(), Wipe::All).unwrap();
         bad.clear();
         reader.read(0, &mut data, &mut bad).unwrap();
         assert!(bad.is_empty() && data.iter().all(|byte| *byte == 0));
