@@ -158,12 +158,30 @@ pub fn format(disks: &Disks<'_>, options: &Options, superblock: &Superblock) -> 
     disk::sync(metadata)
 }
 
-/// Makes these sectors zeros, with their tags; both ends are blocks'. The caller syncs. Threads may do several ranges at once: ranges of
-/// different areas, or metadata apart, touch no sector of the metadata together if they begin and end at areas' borders.
+/// What [`wipe`] writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wipe {
+    /// Zeros, and their tags.
+    All,
+    /// The tags alone: the data are zeros already.
+    Tags,
+}
+
+/// Sectors of which every range can be wiped or read without a look at others: their tags fill whole sectors, in every geometry.
+pub const WIPE_STEP: u64 = 32_768;
+
+/// Makes these sectors zeros, with their tags; both ends are blocks'. The caller syncs. Threads may do ranges that begin at multiples
+/// of [`WIPE_STEP`] at once.
 ///
 /// # Errors
 /// `Io`.
-pub fn wipe(disks: &Disks<'_>, geometry: &Geometry, tags: &Tags, sectors: Range<u64>) -> Result<()> {
+pub fn wipe(
+    disks: &Disks<'_>,
+    geometry: &Geometry,
+    tags: &Tags,
+    sectors: Range<u64>,
+    what: Wipe,
+) -> Result<()> {
     /// Sectors that are written at once.
     const RUN: u64 = 2048;
     let zeros = vec![0; usize::try_from(RUN * SECTOR).unwrap_or(0)];
@@ -174,7 +192,9 @@ pub fn wipe(disks: &Disks<'_>, geometry: &Geometry, tags: &Tags, sectors: Range<
         let data = &zeros[..usize::try_from(run * SECTOR).unwrap_or(0)];
         let mut made = vec![0; data.len() / geometry.block_size() * geometry.tag_size()];
         tags.make(at, data, &mut made);
-        disk::write(disks.data, place.data, data)?;
+        if what == Wipe::All {
+            disk::write(disks.data, place.data, data)?;
+        }
         disk::write(disks.metadata(), place.tag, &made)?;
         at += run;
     }

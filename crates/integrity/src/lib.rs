@@ -33,7 +33,7 @@ pub use bitmap::Bitmap;
 pub use device::IntegrityDevice;
 pub use disk::{Disk, Disks};
 pub use error::{Error, ErrorKind};
-pub use format::{Format, format, wipe};
+pub use format::{Format, WIPE_STEP, Wipe, format, wipe};
 pub use geometry::{Geometry, Place, Section, Sizes};
 pub use hash::{DISCARDED, Hash, Tags};
 pub use journal::{Journal, JournalCrypt, Plan, Replayed, Round, Seen};

@@ -4,6 +4,7 @@ mod control;
 mod ecryptfs;
 mod format;
 mod header;
+mod integrity;
 mod keyslot;
 mod open;
 mod pbkdf;
@@ -33,6 +34,10 @@ pub(crate) use format::{FormatArgs, NewType};
 pub(crate) use header::{
     HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
     HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
+};
+pub(crate) use integrity::{
+    Integrity, IntegrityArgs, IntegrityCheckArgs, IntegrityFormatArgs, IntegrityHashArgs, IntegrityInfoArgs,
+    IntegrityPlaceArgs, IntegrityRecalculateArgs,
 };
 pub(crate) use keyslot::{
     AreaArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
@@ -84,6 +89,7 @@ pub(crate) enum Command {
     Table(TableArgs),
     Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
+    Integrity(Box<IntegrityArgs>),
     #[command(flatten)]
     Control(Control),
     Completions(CompletionsArgs),

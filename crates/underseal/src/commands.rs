@@ -7,6 +7,7 @@ mod ecryptfs;
 mod format;
 mod header;
 mod info;
+mod integrity;
 mod keyslot;
 mod man;
 mod open;
@@ -44,6 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Table(args) => table::run(&args, quiet),
         Command::Token(args) => token::run(&args, quiet),
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
+        Command::Integrity(args) => integrity::run(&args, quiet),
         Command::Control(command) => control::run(command, quiet),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

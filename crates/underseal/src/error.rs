@@ -96,7 +96,7 @@ impl Error {
         ExitCode::from(self.exit as u8)
     }
 
-    fn of(exit: Exit, error: &dyn StdError, remedy: &str) -> Self {
+    pub(crate) fn of(exit: Exit, error: &dyn StdError, remedy: &str) -> Self {
         let remedy = Some(remedy.to_owned()).filter(|text| !text.is_empty());
         Self { remedy, ..Self::new(exit, with_causes(error).to_string()) }
     }

@@ -189,7 +189,7 @@ struct Entry<'s> {
 impl Entry<'_> {
     fn check(&self, index: u32, geometry: &Geometry, tags: Option<&Tags>) -> Result<()> {
         let sector = self.sector;
-        if sector % geometry.block_sectors() != 0 {
+        if !sector.is_multiple_of(geometry.block_sectors()) {
             let context =
                 format!("journal section {index} has an entry for sector {sector}, where no block begins");
             return Err(Error::new(ErrorKind::BadJournal, context));

@@ -1,0 +1,8 @@
+//! The layout against a kernel's volumes, and its laws over random ones.
+
+mod exercise;
+mod findings;
+mod laws;
+mod open;
+mod support;
+mod vectors;

@@ -1,0 +1,171 @@
+//! `underseal integrity`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::size;
+
+/// Works on dm-integrity volumes that stand alone: a checksum or MAC for each block, nothing encrypted.
+///
+/// What is made here opens with integritysetup and the kernel, and the other way round. The superblock does not say which hash made
+/// the checksums: it has to be named each time, and with a wrong one nothing can be read.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityArgs {
+    #[command(subcommand)]
+    pub(crate) what: Integrity,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Integrity {
+    Format(IntegrityFormatArgs),
+    Info(IntegrityInfoArgs),
+    Check(IntegrityCheckArgs),
+    Recalculate(IntegrityRecalculateArgs),
+}
+
+/// Where a volume lies.
+#[derive(Debug, Args)]
+pub(crate) struct IntegrityPlaceArgs {
+    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    pub(crate) image: PathBuf,
+    /// The data alone are here; IMAGE then has superblock, journal and checksums
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data_device: Option<PathBuf>,
+    /// Where the superblock is ("2048s" is 2048 sectors)
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "0")]
+    pub(crate) start: u64,
+    /// In how large pieces the kernel reads checksums; it matters with legacy padding and a small interleave only
+    #[arg(long, value_name = "SECTORS", default_value_t = 128)]
+    pub(crate) buffer_sectors: u32,
+}
+
+/// The hashes and their keys. Keys are never arguments and never in the environment: both can be read by others.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Hashes and keys")]
+pub(crate) struct IntegrityHashArgs {
+    /// What makes the checksums: crc32c, crc32, xxhash64, sha1, sha256, hmac-sha256 .., "none" if dm-crypt above brings them along
+    #[arg(long, value_name = "HASH", default_value = "crc32c")]
+    pub(crate) integrity: String,
+    /// Its key: all bytes of this file ("-" is stdin)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) integrity_key_file: Option<PathBuf>,
+    /// Use so many bytes of that file
+    #[arg(long, value_name = "BYTES", requires = "integrity_key_file")]
+    pub(crate) integrity_key_size: Option<u64>,
+    /// What protects the journal's sector numbers, and the superblock: sha256, hmac-sha256 ..
+    #[arg(long, value_name = "HASH")]
+    pub(crate) journal_integrity: Option<String>,
+    /// Its key: all bytes of this file
+    #[arg(long, value_name = "FILE", requires = "journal_integrity")]
+    pub(crate) journal_integrity_key_file: Option<PathBuf>,
+    /// Use so many bytes of that file
+    #[arg(long, value_name = "BYTES", requires = "journal_integrity_key_file")]
+    pub(crate) journal_integrity_key_size: Option<u64>,
+    /// What encrypts the journal: ctr-aes, cbc-aes
+    #[arg(long, value_name = "CIPHER", requires = "journal_crypt_key_file")]
+    pub(crate) journal_crypt: Option<String>,
+    /// Its key: all bytes of this file
+    #[arg(long, value_name = "FILE", requires = "journal_crypt")]
+    pub(crate) journal_crypt_key_file: Option<PathBuf>,
+    /// Use so many bytes of that file
+    #[arg(long, value_name = "BYTES", requires = "journal_crypt_key_file")]
+    pub(crate) journal_crypt_key_size: Option<u64>,
+}
+
+/// Makes a volume, and writes zeros over it so that all of it can be read
+///
+/// IMAGE is created (for you alone, and sparse) if it does not exist and --size is given; else what it holds is lost, for
+/// which --force is needed unless it begins with zeros.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityFormatArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// The size of an image that does not exist yet
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Overwrite what is there without asking
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Write no zeros: a block can be read once it was written, or all when they were recalculated
+    #[arg(long)]
+    pub(crate) no_wipe: bool,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+
+    /// Bytes of a checksum; as long as the hash by default
+    #[arg(long, value_name = "BYTES", help_heading = LAYOUT)]
+    pub(crate) tag_size: Option<u16>,
+    /// Bytes of a block, which has one checksum: 512 to 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 512, help_heading = LAYOUT)]
+    pub(crate) sector_size: u32,
+    /// The journal's size; a 128th of the device by default, 64 MiB at most
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = LAYOUT)]
+    pub(crate) journal_size: Option<u64>,
+    /// Sectors of data between checksums
+    #[arg(long, value_name = "SECTORS", help_heading = LAYOUT)]
+    pub(crate) interleave_sectors: Option<u32>,
+    /// For kernels before 5.11: checksums are padded to 128 KiB
+    #[arg(long, help_heading = LAYOUT)]
+    pub(crate) integrity_legacy_padding: bool,
+    /// For kernels before 5.11: no salt, and sections of the journal can be exchanged
+    #[arg(long, help_heading = LAYOUT)]
+    pub(crate) integrity_legacy_hmac: bool,
+}
+
+/// Shows what the superblock says, and how the journal was left, without any key
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityInfoArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads all blocks and lists those whose checksums are wrong; nothing is changed
+///
+/// What is still in the journal is read from there.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityCheckArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+    /// Accept blocks that were discarded
+    #[arg(long)]
+    pub(crate) allow_discards: bool,
+    /// For programs: everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Makes the checksums anew from what is there; goes on where it was stopped
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityRecalculateArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+    /// From the beginning, whatever was done before
+    #[arg(long)]
+    pub(crate) reset: bool,
+    /// With a key too, although it then vouches for whatever somebody else may have written
+    #[arg(long)]
+    pub(crate) integrity_legacy_recalculate: bool,
+}
+
+const LAYOUT: &str = "Layout";
+
+const EXAMPLES: &str = "\
+Examples:
+  underseal integrity format disk.img --size 10G
+  underseal integrity format disk.img --size 10G --integrity hmac-sha256 --integrity-key-file key
+  underseal integrity info disk.img
+  underseal integrity check disk.img                 every block whose checksum is wrong
+  underseal integrity recalculate disk.img --reset";

@@ -1,0 +1,76 @@
+//! `underseal integrity`.
+
+mod check;
+mod format;
+mod info;
+mod place;
+
+use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate, open};
+
+use self::place::Volume;
+use crate::cli::{Integrity, IntegrityArgs, IntegrityHashArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs};
+use crate::error::{Error, Result};
+use crate::output::print;
+use crate::passphrase::secret_file;
+use crate::progress::Progress;
+
+pub(super) fn run(args: &IntegrityArgs, quiet: bool) -> Result<()> {
+    match &args.what {
+        Integrity::Format(args) => format::run(args, quiet),
+        Integrity::Info(args) => info::run(args),
+        Integrity::Check(args) => check::run(args, quiet),
+        Integrity::Recalculate(args) => recalculate(args, quiet),
+    }
+}
+
+/// How a volume is opened, with the keys out of their files.
+fn options(mode: Mode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -> Result<Options> {
+    let key = |file: &Option<std::path::PathBuf>, size| {
+        file.as_ref().map(|file| secret_file(file, 0, size)).transpose()
+    };
+    let mut options = without_keys(mode, place)?;
+    if hashes.integrity != "none" {
+        let key = key(&hashes.integrity_key_file, hashes.integrity_key_size)?;
+        options.hash = Some(Hash::new(&hashes.integrity, key.as_ref())?);
+    }
+    if let Some(name) = &hashes.journal_integrity {
+        let key = key(&hashes.journal_integrity_key_file, hashes.journal_integrity_key_size)?;
+        options.journal_mac = Some(Hash::new(name, key.as_ref())?);
+    }
+    if let Some((name, key)) =
+        hashes.journal_crypt.as_ref().zip(key(&hashes.journal_crypt_key_file, hashes.journal_crypt_key_size)?)
+    {
+        options.journal_crypt = Some(JournalCrypt::new(name, &key)?);
+    }
+    Ok(options)
+}
+
+fn without_keys(mode: Mode, place: &IntegrityPlaceArgs) -> Result<Options> {
+    if !place.start.is_multiple_of(512) {
+        return Err(Error::usage("--start is no whole number of sectors").with_remedy("--start 2048s"));
+    }
+    let (start, buffer_sectors) = (place.start / 512, place.buffer_sectors);
+    Ok(Options { start, buffer_sectors, ..Options::new(mode) })
+}
+
+fn recalculate(args: &IntegrityRecalculateArgs, quiet: bool) -> Result<()> {
+    let options = Options {
+        recalculate: if args.reset { Recalculate::Reset } else { Recalculate::Begin },
+        legacy_recalculate: args.integrity_legacy_recalculate,
+        ..options(Mode::Journal, &args.place, &args.hashes)?
+    };
+    let volume = Volume::open(&args.place, false)?;
+    let disks = volume.disks();
+    let mut opened = open(&disks, &options).map_err(|e| volume.said(e))?;
+    let provided = opened.geometry.provided();
+    let mut done = opened.recalculation().unwrap_or(provided);
+    let mut progress = Progress::new("recalculating", Some((provided - done) * 512), quiet);
+    let recalculated = opened.recalculate(&disks, &options, |now| {
+        progress.advance((now - done) * 512);
+        done = now;
+        true
+    });
+    recalculated.map_err(|e| volume.said(e))?;
+    drop(progress);
+    if quiet { Ok(()) } else { print(&format!("{}: all checksums are made\n", args.place.image.display())) }
+}

@@ -1,0 +1,125 @@
+//! `underseal integrity check`.
+
+use serde::Serialize;
+use underseal_integrity::{Disk, Disks, Flags, Mode, Options, Overlay, Reader, Superblock, open};
+
+use super::options;
+use super::place::Volume;
+use crate::cli::IntegrityCheckArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::{print, print_json};
+use crate::progress::Progress;
+use crate::size;
+
+/// Bytes that are read at once.
+const RUN: usize = 1 << 20;
+
+pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
+    let mut options = options(Mode::Journal, &args.place, &args.hashes)?;
+    options.allow_discards = args.allow_discards;
+    // Nothing is recalculated here: what would be is left out.
+    options.legacy_recalculate = true;
+    if options.hash.is_none() {
+        return Err(
+            Error::usage("without a hash there is nothing to compare").with_remedy("--integrity HASH")
+        );
+    }
+    let volume = Volume::open(&args.place, true)?;
+    let below = volume.disks();
+    look_at_bitmap(&below, &mut options).map_err(|e| volume.said(e))?;
+    // As the volume will be when its journal is replayed, without doing that.
+    let (data, meta) = (Overlay::new(below.data), below.meta.map(Overlay::new));
+    let disks = Disks { data: &data, meta: meta.as_ref().map(|meta| meta as &dyn Disk) };
+    let opened = open(&disks, &options).map_err(|e| volume.said(e))?;
+    let sectors = opened.geometry.provided();
+    let reader = Reader::new(disks, &opened, &options);
+    let mut progress = Progress::new("checking", Some(sectors * 512), quiet);
+    let found = volume.each(sectors, &mut progress, |range| {
+        let (mut at, mut bad, mut bytes) = (range.start, Vec::new(), vec![0; RUN]);
+        while at < range.end {
+            let run = usize::try_from((range.end - at) * 512).unwrap_or(RUN).min(RUN);
+            reader.read(at, &mut bytes[..run], &mut bad)?;
+            at += run as u64 / 512;
+        }
+        Ok(bad)
+    })?;
+    drop(progress);
+    let block = opened.geometry.block_sectors();
+    let report = Report {
+        sectors,
+        bad: runs(found.into_iter().flatten(), block),
+        not_recalculated: opened.recalculation().map(|from| (sectors - from) * 512),
+    };
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report.text())?;
+    }
+    if report.bad.is_empty() {
+        return Ok(());
+    }
+    let blocks: u64 = report.bad.iter().map(|run| run.sectors / block).sum();
+    let what = format!("{}: {blocks} blocks cannot be read", args.place.image.display());
+    Err(Error::new(Exit::BadHeader, what)
+        .with_remedy("the hash and key that it was made with; else a backup of these blocks"))
+}
+
+/// A volume that was left with a bitmap says by it which checksums may be wrong.
+fn look_at_bitmap(disks: &Disks<'_>, options: &mut Options) -> underseal_integrity::Result<()> {
+    let superblock = Superblock::read(disks.metadata(), options.start, None)?;
+    if let Some(superblock) = superblock.filter(|superblock| superblock.flags.has(Flags::DIRTY_BITMAP)) {
+        options.mode = Mode::Bitmap;
+        let log2 = u32::from(superblock.log2_bitmap) + u32::from(superblock.log2_block);
+        options.sectors_per_bit = 1u64.checked_shl(log2);
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Report {
+    sectors: u64,
+    bad: Vec<Run>,
+    /// Bytes at the end whose checksums are still to be made.
+    not_recalculated: Option<u64>,
+}
+
+/// Sectors that follow each other.
+#[derive(Serialize)]
+struct Run {
+    sector: u64,
+    sectors: u64,
+}
+
+fn runs(bad: impl Iterator<Item = u64>, block: u64) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for sector in bad {
+        match runs.last_mut().filter(|run| run.sector + run.sectors == sector) {
+            Some(run) => run.sectors += block,
+            None => runs.push(Run { sector, sectors: block }),
+        }
+    }
+    runs
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut text: String = self
+            .bad
+            .iter()
+            .map(|run| {
+                format!("sectors {} to {}: wrong checksum\n", run.sector, run.sector + run.sectors - 1)
+            })
+            .collect();
+        if let Some(bytes) = self.not_recalculated {
+            text += &format!(
+                "{} are not recalculated yet, and were not compared where that is due\n",
+                size::show(bytes)
+            );
+        }
+        if self.bad.is_empty() {
+            text += "All checksums are right.\n";
+        }
+        text
+    }
+}

@@ -1,0 +1,136 @@
+//! `underseal integrity format`.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use underseal_integrity::{Disk, Flags};
+use underseal_integrity::{Format, Geometry, Mode, Options, Superblock, Tags, Wipe, format, wipe};
+
+use super::options;
+use super::place::Volume;
+use crate::cli::IntegrityFormatArgs;
+use crate::error::{Error, Result};
+use crate::lower::is_remote;
+use crate::output::print;
+use crate::passphrase::confirm;
+use crate::progress::Progress;
+use crate::size;
+
+pub(super) fn run(args: &IntegrityFormatArgs, quiet: bool) -> Result<()> {
+    let place = &args.place;
+    let options = options(Mode::Journal, place, &args.hashes)?;
+    let made = args.size.map(|size| make(&place.image, size)).transpose()?;
+    let volume = Volume::open(place, false)?;
+    let disks = volume.disks();
+    if made.is_none() {
+        allow_overwriting(disks.metadata(), &place.image, options.start, args.force)?;
+    }
+    let layout = Format {
+        tag_size: args.tag_size,
+        block_size: args.sector_size,
+        journal_sectors: args.journal_size.map(|bytes| bytes / 512),
+        interleave_sectors: args.interleave_sectors,
+        legacy_padding: args.integrity_legacy_padding,
+        legacy_hmac: args.integrity_legacy_hmac,
+        recalculating: false,
+    };
+    let sizes = disks.sizes().map_err(|e| volume.said(e))?;
+    let superblock = layout.superblock(&options, sizes).map_err(|e| volume.said(e).into_usage())?;
+    format(&disks, &options, &superblock).map_err(|e| volume.said(e))?;
+    if !args.no_wipe {
+        // Where nothing was written yet there are zeros already.
+        let what = if made.is_some() && place.data_device.is_none() { Wipe::Tags } else { Wipe::All };
+        write_zeros(&volume, &options, &superblock, what, quiet)?;
+    }
+    if let Some(made) = made {
+        made.keep();
+    }
+    let hash = options.hash.as_ref().map_or("checksums of dm-crypt's", |hash| hash.name());
+    let said = format!(
+        "{}: integrity volume of {}, {hash} of {} bytes for each {}\n",
+        place.image.display(),
+        size::show(superblock.provided * 512),
+        superblock.tag_size,
+        size::show(superblock.block_size().into()),
+    );
+    if quiet { Ok(()) } else { print(&said) }
+}
+
+fn write_zeros(
+    volume: &Volume,
+    options: &Options,
+    superblock: &Superblock,
+    what: Wipe,
+    quiet: bool,
+) -> Result<()> {
+    // Whoever is above brings checksums along, and writes what they are of.
+    let Some(hash) = options.hash.clone() else { return Ok(()) };
+    let disks = volume.disks();
+    let sizes = disks.sizes().map_err(|e| volume.said(e))?;
+    let geometry = Geometry::new(superblock, options, sizes).map_err(|e| volume.said(e))?;
+    let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
+    let tags = Tags::new(hash, salt, geometry.tag_size(), geometry.block_size());
+    let mut progress = Progress::new("wiping", Some(geometry.provided() * 512), quiet);
+    volume
+        .each(geometry.provided(), &mut progress, |sectors| wipe(&disks, &geometry, &tags, sectors, what))?;
+    disks.sync().map_err(|e| volume.said(e))
+}
+
+/// An image that was made, and goes again unless it is kept.
+struct Made<'p>(Option<&'p Path>);
+
+/// Makes the image, for its owner only, and sparse.
+fn make(path: &Path, size: u64) -> Result<Made<'_>> {
+    if is_remote(path) {
+        return Err(Error::usage(format!("{}: its server settles its size", path.display()))
+            .with_remedy("without --size"));
+    }
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => Error::usage(format!("{}: is there already", path.display()))
+            .with_remedy("without --size, or another image"),
+        _ => Error::io(path, "cannot create", e),
+    })?;
+    let made = Made(Some(path));
+    file.set_len(size).map_err(|e| Error::io(path, "cannot set the size", e))?;
+    Ok(made)
+}
+
+impl Made<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Sees to it that nothing is lost that somebody wants.
+fn allow_overwriting(head: &dyn Disk, path: &Path, start: u64, force: bool) -> Result<()> {
+    use underseal_volume::signature::{LOOKED_AT, signature};
+    let failed = |e: std::io::Error| Error::io(path, "cannot read", e);
+    let at = start * 512;
+    let len = head.size().map_err(failed)?.saturating_sub(at).min(LOOKED_AT);
+    let mut there = vec![0; usize::try_from(len).unwrap_or(0)];
+    head.read_at(at, &mut there).map_err(failed)?;
+    if force || there.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    let found = if there.starts_with(b"integrt\0") {
+        "an integrity volume"
+    } else {
+        signature(&there).unwrap_or("data")
+    };
+    let image = path.display();
+    if confirm(&format!("{image} holds {found}. It will be lost for ever."))? {
+        return Ok(());
+    }
+    Err(Error::usage(format!("{image}: holds {found}, which would be lost"))
+        .with_remedy("another image, or --force to overwrite this one"))
+}

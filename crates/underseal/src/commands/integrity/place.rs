@@ -1,0 +1,161 @@
+//! Where an integrity volume lies, and how all processors work on it.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use underseal_device::OpenOptions;
+use underseal_integrity::{Disk, Disks, WIPE_STEP};
+use underseal_volume::{ReadAt, Target};
+
+use crate::cli::IntegrityPlaceArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::{Lower, is_remote};
+use crate::progress::Progress;
+use crate::reencryption::Bytes;
+
+/// The files of a volume, locked.
+pub(super) struct Volume {
+    image: PathBuf,
+    head: Device,
+    data: Option<Device>,
+    threads: usize,
+}
+
+struct Device {
+    bytes: Bytes,
+    /// Has the lock.
+    _lower: Lower,
+}
+
+impl Volume {
+    /// # Errors
+    /// `InUse`, `Failed`; the device's.
+    pub(super) fn open(place: &IntegrityPlaceArgs, read_only: bool) -> Result<Self> {
+        let device = |path: &Path| {
+            let options = OpenOptions { read_only, ..OpenOptions::default() };
+            let lower = Lower::open(path, options)?;
+            Ok::<_, Error>(Device { bytes: lower.again(path, options)?.bytes()?, _lower: lower })
+        };
+        let data = place.data_device.as_deref();
+        // A server's blocks are read, changed and written: not by two threads at once.
+        let is_shared = !is_remote(&place.image) && !data.is_some_and(is_remote);
+        Ok(Self {
+            image: place.image.clone(),
+            head: device(&place.image)?,
+            data: data.map(device).transpose()?,
+            threads: if is_shared { thread::available_parallelism().map_or(1, usize::from) } else { 1 },
+        })
+    }
+
+    /// The disks of the layout: the image is that of the data, unless another one is.
+    pub(super) fn disks(&self) -> Disks<'_> {
+        match &self.data {
+            Some(data) => Disks { data, meta: Some(&self.head) },
+            None => Disks::one(&self.head),
+        }
+    }
+
+    /// What went wrong with it.
+    pub(super) fn said(&self, error: underseal_integrity::Error) -> Error {
+        Error::from(error).within(self.image.display())
+    }
+
+    /// Works on all of so many sectors with all processors, piece by piece; what the pieces give comes in their order.
+    ///
+    /// # Errors
+    /// The first that a piece has.
+    pub(super) fn each<T: Send>(
+        &self,
+        sectors: u64,
+        progress: &mut Progress,
+        work: impl Fn(Range<u64>) -> underseal_integrity::Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
+        let done = Mutex::new((Vec::new(), progress));
+        let run = || loop {
+            let start = next.fetch_add(WIPE_STEP, Ordering::Relaxed);
+            let end = start.saturating_add(WIPE_STEP).min(sectors);
+            if start >= sectors {
+                break;
+            }
+            match work(start..end) {
+                Ok(result) => {
+                    let (results, progress) = &mut *done.lock().unwrap_or_else(PoisonError::into_inner);
+                    results.push((start, result));
+                    progress.advance((end - start) * 512);
+                }
+                Err(e) => {
+                    next.store(sectors, Ordering::Relaxed);
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                    break;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            (1..self.threads).for_each(|_| {
+                scope.spawn(&run);
+            });
+            run();
+        });
+        if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(self.said(e));
+        }
+        let (mut results, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.sort_by_key(|(start, _)| *start);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+impl Disk for Device {
+    fn size(&self) -> io::Result<u64> {
+        ReadAt::size(&*self.bytes)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.bytes.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Target::sync_all(&*self.bytes)
+    }
+}
+
+impl From<underseal_integrity::Error> for Error {
+    fn from(error: underseal_integrity::Error) -> Self {
+        use underseal_integrity::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NoSuperblock => {
+                (Exit::BadHeader, "`underseal integrity format` makes a volume; is --start right?")
+            }
+            Kind::BadSuperblock => {
+                (Exit::BadHeader, "`underseal integrity info` shows what the superblock says")
+            }
+            Kind::TooSmall => {
+                (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
+            }
+            Kind::BadOption => {
+                (Exit::Usage, "`underseal help integrity` and the command's name shows what it takes")
+            }
+            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::BadKey => {
+                (Exit::Usage, "--integrity-key-file, --journal-integrity-key-file, --journal-crypt-key-file")
+            }
+            Kind::BadJournal | Kind::Integrity => {
+                (Exit::BadHeader, "the hash and the keys that the volume was made with")
+            }
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            _ => (Exit::Failed, ""),
+        };
+        Self::of(exit, &error, remedy)
+    }
+}
