@@ -56,7 +56,7 @@ pub(crate) use token::{
 };
 pub(crate) use transfer::{CheckArgs, OnError, ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{HeaderPathArgs, IntegrityArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use crate::exit;
 

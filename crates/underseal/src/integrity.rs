@@ -14,7 +14,7 @@ use underseal_integrity::{Disk, Disks, Format, IntegrityDevice, Mode, Options, O
 use underseal_volume::table::IntegrityLine;
 use underseal_volume::{IntegrityLayer, Target};
 
-use crate::cli::IntegrityArgs;
+use crate::cli::LayerArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::DeviceBytes;
@@ -27,7 +27,7 @@ use crate::progress::Progress;
 pub(crate) fn open(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
-    how: IntegrityArgs,
+    how: LayerArgs,
     read_only: bool,
 ) -> Result<Arc<IntegrityDevice>> {
     let mode = match () {
@@ -105,7 +105,7 @@ fn is_settled(device: &dyn Device, options: &Options) -> Result<()> {
 ///
 /// # Errors
 /// Those of the layer; `Failed`.
-pub(crate) fn make(on: &dyn Target, layer: &IntegrityLayer) -> Result<()> {
+pub(crate) fn make(on: &(dyn Target + Sync), layer: &IntegrityLayer) -> Result<()> {
     let disk = On(on);
     let disks = Disks::one(&disk);
     let options = options(layer, Mode::Journal)?;
@@ -186,7 +186,7 @@ fn request(queue: &mut Queue, request: Request) -> Result<()> {
 }
 
 /// An image's bytes, as the layer wants them.
-struct On<'t>(&'t dyn Target);
+struct On<'t>(&'t (dyn Target + Sync));
 
 impl Disk for On<'_> {
     fn size(&self) -> io::Result<u64> {

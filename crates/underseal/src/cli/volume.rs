@@ -37,7 +37,7 @@ pub(crate) struct VolumeArgs {
     #[arg(long)]
     pub(crate) allow_null: bool,
     #[command(flatten)]
-    pub(crate) integrity: IntegrityArgs,
+    pub(crate) integrity: LayerArgs,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
@@ -85,7 +85,7 @@ impl LowerArgs {
 /// How the layer below an authenticated volume is opened.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Authenticated volumes")]
-pub(crate) struct IntegrityArgs {
+pub(crate) struct LayerArgs {
     /// Write in place, without the journal: faster, and what is being written when the power goes cannot be read afterwards
     #[arg(long)]
     pub(crate) integrity_no_journal: bool,

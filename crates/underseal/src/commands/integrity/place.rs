@@ -14,7 +14,6 @@ use underseal_volume::{ReadAt, Target};
 
 use crate::cli::IntegrityPlaceArgs;
 use crate::error::{Error, Result};
-use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::progress::Progress;
 use crate::reencryption::Bytes;
@@ -127,35 +126,5 @@ impl Disk for Device {
 
     fn sync(&self) -> io::Result<()> {
         Target::sync_all(&*self.bytes)
-    }
-}
-
-impl From<underseal_integrity::Error> for Error {
-    fn from(error: underseal_integrity::Error) -> Self {
-        use underseal_integrity::ErrorKind as Kind;
-        let (exit, remedy) = match error.kind() {
-            Kind::NoSuperblock => {
-                (Exit::BadHeader, "`underseal integrity format` makes a volume; is --start right?")
-            }
-            Kind::BadSuperblock => {
-                (Exit::BadHeader, "`underseal integrity info` shows what the superblock says")
-            }
-            Kind::TooSmall => {
-                (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
-            }
-            Kind::BadOption => {
-                (Exit::Usage, "`underseal help integrity` and the command's name shows what it takes")
-            }
-            Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::BadKey => {
-                (Exit::Usage, "--integrity-key-file, --journal-integrity-key-file, --journal-crypt-key-file")
-            }
-            Kind::BadJournal | Kind::Integrity => {
-                (Exit::BadHeader, "the hash and the keys that the volume was made with")
-            }
-            Kind::Memory => (Exit::Failed, "again with more memory free"),
-            _ => (Exit::Failed, ""),
-        };
-        Self::of(exit, &error, remedy)
     }
 }
