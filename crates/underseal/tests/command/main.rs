@@ -10,6 +10,7 @@ mod common;
 mod errors;
 mod format;
 mod header;
+mod integrity;
 mod keyslots;
 mod pages;
 mod secrecy;
