@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::{Error, ErrorKind, Result, Sizes};
 
-/// Bytes at positions, for any thread: a file, a block device, another device, or in tests a recorder of the order of writes.
-pub trait Disk: Sync {
+/// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order of writes.
+pub trait Disk {
     /// The size in bytes.
     ///
     /// # Errors

@@ -11,19 +11,19 @@ use crate::geometry::{SECTOR, SECTOR_BYTES};
 const MOST_SECTORS: usize = 2 << 20;
 
 /// Sectors over those of the disk below.
-pub struct Overlay<'d> {
-    below: &'d dyn Disk,
+pub struct Overlay<'d, D: Disk + ?Sized = dyn Disk> {
+    below: &'d D,
     sectors: Mutex<BTreeMap<u64, [u8; SECTOR_BYTES]>>,
 }
 
-impl<'d> Overlay<'d> {
+impl<'d, D: Disk + ?Sized> Overlay<'d, D> {
     /// Nothing yet over `below`.
-    pub fn new(below: &'d dyn Disk) -> Self {
+    pub fn new(below: &'d D) -> Self {
         Self { below, sectors: Mutex::default() }
     }
 }
 
-impl Disk for Overlay<'_> {
+impl<D: Disk + ?Sized> Disk for Overlay<'_, D> {
     fn size(&self) -> io::Result<u64> {
         self.below.size()
     }

@@ -36,8 +36,8 @@ pub(crate) use header::{
     HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
 };
 pub(crate) use integrity::{
-    Integrity, IntegrityArgs, IntegrityCheckArgs, IntegrityFormatArgs, IntegrityHashArgs, IntegrityInfoArgs,
-    IntegrityPlaceArgs, IntegrityRecalculateArgs,
+    Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
+    IntegrityInfoArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
 };
 pub(crate) use keyslot::{
     AreaArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,
@@ -89,7 +89,7 @@ pub(crate) enum Command {
     Table(TableArgs),
     Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
-    Integrity(Box<IntegrityArgs>),
+    Integrity(Box<IntegrityCommandArgs>),
     #[command(flatten)]
     Control(Control),
     Completions(CompletionsArgs),

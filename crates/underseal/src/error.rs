@@ -222,25 +222,16 @@ impl From<integrity::Error> for Error {
     fn from(error: integrity::Error) -> Self {
         use integrity::ErrorKind as Kind;
         let (exit, remedy) = match error.kind() {
-            Kind::NoSuperblock => (
+            Kind::NoSuperblock | Kind::BadSuperblock | Kind::TooSmall => (
                 Exit::BadHeader,
-                "compare the image with the original; is --start right? `underseal integrity format` makes a volume",
+                "compare the image with the original: is its integrity layer damaged, or cut short?",
             ),
-            Kind::BadSuperblock => {
-                (Exit::BadHeader, "`underseal integrity info` shows what the superblock says")
-            }
-            Kind::TooSmall => {
-                (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
+            Kind::BadJournal | Kind::Integrity => {
+                (Exit::BadHeader, "--integrity-recovery-mode reads what is in its place, without the journal")
             }
             Kind::BadOption => (Exit::Usage, ""),
+            Kind::BadKey => (Exit::NoKey, ""),
             Kind::Unsupported => (Exit::Unsupported, ""),
-            Kind::BadKey => {
-                (Exit::Usage, "--integrity-key-file, --journal-integrity-key-file, --journal-crypt-key-file")
-            }
-            Kind::BadJournal | Kind::Integrity => (
-                Exit::BadHeader,
-                "the hash and keys it was made with; --integrity-recovery-mode reads without the journal",
-            ),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             _ => (Exit::Failed, ""),
         };

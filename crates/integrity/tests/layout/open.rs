@@ -1,7 +1,7 @@
 //! What is refused, and what format makes.
 
 use underseal_integrity::{
-    Disk, Disks, ErrorKind, Flags, Format, Hash, Mode, Options, Reader, Recalculate, Sizes, Superblock,
+    Disk, Disks, ErrorKind, Flags, Format, Hash, Mode, Options, Reader, Recalculate, Sizes, Superblock, Wipe,
     format, look, open, wipe,
 };
 

@@ -12,7 +12,7 @@ use crate::size;
 /// the checksums: it has to be named each time, and with a wrong one nothing can be read.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct IntegrityArgs {
+pub(crate) struct IntegrityCommandArgs {
     #[command(subcommand)]
     pub(crate) what: Integrity,
 }

@@ -7,14 +7,16 @@ mod place;
 
 use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate, open};
 
-use self::place::Volume;
-use crate::cli::{Integrity, IntegrityArgs, IntegrityHashArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs};
+use self::place::{Volume, said};
+use crate::cli::{
+    Integrity, IntegrityCommandArgs, IntegrityHashArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
+};
 use crate::error::{Error, Result};
 use crate::output::print;
 use crate::passphrase::secret_file;
 use crate::progress::Progress;
 
-pub(super) fn run(args: &IntegrityArgs, quiet: bool) -> Result<()> {
+pub(super) fn run(args: &IntegrityCommandArgs, quiet: bool) -> Result<()> {
     match &args.what {
         Integrity::Format(args) => format::run(args, quiet),
         Integrity::Info(args) => info::run(args),
@@ -31,16 +33,16 @@ fn options(mode: Mode, place: &IntegrityPlaceArgs, hashes: &IntegrityHashArgs) -
     let mut options = without_keys(mode, place)?;
     if hashes.integrity != "none" {
         let key = key(&hashes.integrity_key_file, hashes.integrity_key_size)?;
-        options.hash = Some(Hash::new(&hashes.integrity, key.as_ref())?);
+        options.hash = Some(Hash::new(&hashes.integrity, key.as_ref()).map_err(said)?);
     }
     if let Some(name) = &hashes.journal_integrity {
         let key = key(&hashes.journal_integrity_key_file, hashes.journal_integrity_key_size)?;
-        options.journal_mac = Some(Hash::new(name, key.as_ref())?);
+        options.journal_mac = Some(Hash::new(name, key.as_ref()).map_err(said)?);
     }
     if let Some((name, key)) =
         hashes.journal_crypt.as_ref().zip(key(&hashes.journal_crypt_key_file, hashes.journal_crypt_key_size)?)
     {
-        options.journal_crypt = Some(JournalCrypt::new(name, &key)?);
+        options.journal_crypt = Some(JournalCrypt::new(name, &key).map_err(said)?);
     }
     Ok(options)
 }

@@ -11,6 +11,7 @@ mod common;
 mod errors;
 mod format;
 mod header;
+mod integrity;
 mod keyslots;
 mod pages;
 mod secrecy;

@@ -1,7 +1,7 @@
 //! `underseal integrity check`.
 
 use serde::Serialize;
-use underseal_integrity::{Disk, Disks, Flags, Mode, Options, Overlay, Reader, Superblock, open};
+use underseal_integrity::{Disks, Flags, Mode, Options, Reader, Superblock, open};
 
 use super::options;
 use super::place::Volume;
@@ -26,16 +26,14 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
         );
     }
     let volume = Volume::open(&args.place, true)?;
-    let below = volume.disks();
-    look_at_bitmap(&below, &mut options).map_err(|e| volume.said(e))?;
+    look_at_bitmap(&volume.disks(), &mut options).map_err(|e| volume.said(e))?;
     // As the volume will be when its journal is replayed, without doing that.
-    let (data, meta) = (Overlay::new(below.data), below.meta.map(Overlay::new));
-    let disks = Disks { data: &data, meta: meta.as_ref().map(|meta| meta as &dyn Disk) };
-    let opened = open(&disks, &options).map_err(|e| volume.said(e))?;
+    let over = volume.over();
+    let opened = open(&over.disks(), &options).map_err(|e| volume.said(e))?;
     let sectors = opened.geometry.provided();
-    let reader = Reader::new(disks, &opened, &options);
     let mut progress = Progress::new("checking", Some(sectors * 512), quiet);
     let found = volume.each(sectors, &mut progress, |range| {
+        let reader = Reader::new(over.disks(), &opened, &options);
         let (mut at, mut bad, mut bytes) = (range.start, Vec::new(), vec![0; RUN]);
         while at < range.end {
             let run = usize::try_from((range.end - at) * 512).unwrap_or(RUN).min(RUN);

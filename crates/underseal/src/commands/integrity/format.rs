@@ -72,8 +72,9 @@ fn write_zeros(
     let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
     let tags = Tags::new(hash, salt, geometry.tag_size(), geometry.block_size());
     let mut progress = Progress::new("wiping", Some(geometry.provided() * 512), quiet);
-    volume
-        .each(geometry.provided(), &mut progress, |sectors| wipe(&disks, &geometry, &tags, sectors, what))?;
+    volume.each(geometry.provided(), &mut progress, |sectors| {
+        wipe(&volume.disks(), &geometry, &tags, sectors, what)
+    })?;
     disks.sync().map_err(|e| volume.said(e))
 }
 

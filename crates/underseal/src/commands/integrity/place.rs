@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use underseal_device::OpenOptions;
-use underseal_integrity::{Disk, Disks, WIPE_STEP};
+use underseal_integrity::{Disk, Disks, Overlay, WIPE_STEP};
 use underseal_volume::{ReadAt, Target};
 
 use crate::cli::IntegrityPlaceArgs;
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::lower::{Lower, is_remote};
 use crate::progress::Progress;
 use crate::reencryption::Bytes;
@@ -60,9 +61,18 @@ impl Volume {
         }
     }
 
+    /// The same, of which nothing is changed.
+    pub(super) fn over(&self) -> Over<'_> {
+        let (data, meta) = match &self.data {
+            Some(data) => (data, Some(&self.head)),
+            None => (&self.head, None),
+        };
+        Over { data: Overlay::new(data), meta: meta.map(Overlay::new) }
+    }
+
     /// What went wrong with it.
     pub(super) fn said(&self, error: underseal_integrity::Error) -> Error {
-        Error::from(error).within(self.image.display())
+        said(error).within(self.image.display())
     }
 
     /// Works on all of so many sectors with all processors, piece by piece; what the pieces give comes in their order.
@@ -98,7 +108,7 @@ impl Volume {
         };
         thread::scope(|scope| {
             (1..self.threads).for_each(|_| {
-                scope.spawn(&run);
+                scope.spawn(run);
             });
             run();
         });
@@ -108,6 +118,18 @@ impl Volume {
         let (mut results, _) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         results.sort_by_key(|(start, _)| *start);
         Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+/// A volume's disks, with what is written to them in memory.
+pub(super) struct Over<'v> {
+    data: Overlay<'v, Device>,
+    meta: Option<Overlay<'v, Device>>,
+}
+
+impl Over<'_> {
+    pub(super) fn disks(&self) -> Disks<'_> {
+        Disks { data: &self.data, meta: self.meta.as_ref().map(|meta| meta as &dyn Disk) }
     }
 }
 
@@ -127,4 +149,31 @@ impl Disk for Device {
     fn sync(&self) -> io::Result<()> {
         Target::sync_all(&*self.bytes)
     }
+}
+
+/// What went wrong, and what these commands can do about it.
+pub(super) fn said(error: underseal_integrity::Error) -> Error {
+    use underseal_integrity::ErrorKind as Kind;
+    let (exit, remedy) = match error.kind() {
+        Kind::NoSuperblock => {
+            (Exit::BadHeader, "`underseal integrity format` makes a volume; is --start right?")
+        }
+        Kind::BadSuperblock => (Exit::BadHeader, "`underseal integrity info` shows what the superblock says"),
+        Kind::TooSmall => {
+            (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
+        }
+        Kind::BadOption => {
+            (Exit::Usage, "`underseal help integrity` and the command's name shows what it takes")
+        }
+        Kind::Unsupported => (Exit::Unsupported, ""),
+        Kind::BadKey => {
+            (Exit::Usage, "--integrity-key-file, --journal-integrity-key-file, --journal-crypt-key-file")
+        }
+        Kind::BadJournal | Kind::Integrity => {
+            (Exit::BadHeader, "the hash and the keys that the volume was made with")
+        }
+        Kind::Memory => (Exit::Failed, "again with more memory free"),
+        _ => (Exit::Failed, ""),
+    };
+    Error::of(exit, &error, remedy)
 }

@@ -1,0 +1,123 @@
+//! `underseal integrity`.
+
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+
+use crate::common::Place;
+
+/// A place with keys and a volume `disk` of 8 MiB, made with these options.
+fn with_volume(options: &[&str]) -> Place {
+    let place = Place::new();
+    std::fs::write(place.path("key"), [7; 32]).unwrap();
+    std::fs::write(place.path("other"), [8; 32]).unwrap();
+    place.run(&[&["integrity", "format", "disk", "--size", "8M"], options].concat()).succeeds();
+    place
+}
+
+fn check(place: &Place, options: &[&str]) -> (Option<i32>, Value) {
+    let ran = place.run(&[&["integrity", "check", "disk", "--json"], options].concat());
+    (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+}
+
+#[test]
+fn a_new_volume_can_be_read_and_a_changed_byte_is_found() {
+    for options in [
+        &[][..],
+        &["--integrity", "sha256", "--sector-size", "4096"],
+        &["--integrity", "hmac-sha256", "--integrity-key-file", "key"],
+        &["--integrity", "xxhash64", "--journal-crypt", "ctr-aes", "--journal-crypt-key-file", "key"],
+        &["--journal-integrity", "hmac-sha256", "--journal-integrity-key-file", "key"],
+    ] {
+        let place = with_volume(options);
+        // What was for the making only.
+        let options = if options.contains(&"--sector-size") { &options[..2] } else { options };
+        let (code, report) = check(&place, options);
+        assert_eq!((code, report["bad"].as_array().map(Vec::len)), (Some(0), Some(0)), "{options:?}");
+        let before = place.read("disk");
+        let disk = std::fs::File::options().write(true).open(place.path("disk")).unwrap();
+        // The last sector that it offers is near the end of the device.
+        disk.write_all_at(&[1], (8 << 20) - (64 << 10)).unwrap();
+        let (code, report) = check(&place, options);
+        assert_eq!((code, report["bad"].as_array().map(Vec::len)), (Some(5), Some(1)), "{options:?}");
+        disk.write_all_at(&before, 0).unwrap();
+        assert_eq!(check(&place, options).0, Some(0));
+    }
+}
+
+#[test]
+fn with_another_key_nothing_can_be_read() {
+    let keyed = ["--integrity", "hmac-sha256", "--integrity-key-file"];
+    let place = with_volume(&[&keyed[..], &["key"]].concat());
+    let (code, report) = check(&place, &[&keyed[..], &["other"]].concat());
+    assert_eq!((code, &report["bad"][0]["sectors"]), (Some(5), &report["sectors"]));
+}
+
+#[test]
+fn what_format_says_integritysetup_reads() {
+    let place =
+        with_volume(&["--integrity", "sha256", "--sector-size", "4096", "--interleave-sectors", "1024"]);
+    let info: Value =
+        serde_json::from_str(&place.run(&["integrity", "info", "disk", "--json"]).succeeds()).unwrap();
+    let dump = place.tool("integritysetup", &["dump", "disk"]);
+    for line in [
+        "superblock_version 5".to_owned(),
+        "integrity_tag_size 32".into(),
+        "sector_size 4096".into(),
+        "log2_interleave_sectors 10".into(),
+        format!("journal_sections {}", info["journal_sections"]),
+        format!("provided_data_sectors {}", info["size"].as_u64().unwrap() / 512),
+    ] {
+        assert!(dump.contains(&line), "{dump} lacks {line}");
+    }
+    assert_eq!(info["journal"]["state"], "clean");
+    let said = place.run(&["integrity", "info", "disk"]).succeeds();
+    assert!(said.contains("version 5") && said.contains("clean"), "{said}");
+}
+
+#[test]
+fn what_was_not_wiped_can_be_read_once_it_is_recalculated() {
+    let place = with_volume(&["--no-wipe"]);
+    assert_eq!(check(&place, &[]).0, Some(5));
+    let said = place.run(&["integrity", "recalculate", "disk"]).succeeds();
+    assert!(said.contains("all checksums are made"), "{said}");
+    assert_eq!(check(&place, &[]).0, Some(0));
+}
+
+#[test]
+fn a_recalculation_with_a_key_wants_to_be_allowed() {
+    let keyed = ["--integrity", "hmac-sha256", "--integrity-key-file", "key"];
+    let place = with_volume(&[&keyed[..], &["--no-wipe"]].concat());
+    let recalculate = [&["integrity", "recalculate", "disk"], &keyed[..]].concat();
+    let before = place.read("disk");
+    place.run(&recalculate).fails(6, "would authenticate what a forger wrote");
+    assert!(place.read("disk") == before);
+    place.run(&[&recalculate[..], &["--integrity-legacy-recalculate"]].concat()).succeeds();
+    assert_eq!(check(&place, &keyed).0, Some(0));
+}
+
+#[test]
+fn checksums_may_lie_on_a_device_of_their_own() {
+    let place = Place::new();
+    for name in ["head", "data"] {
+        std::fs::write(place.path(name), vec![0; 4 << 20]).unwrap();
+    }
+    place.run(&["integrity", "format", "head", "--data-device", "data"]).succeeds();
+    place.run(&["integrity", "check", "head", "--data-device", "data"]).succeeds();
+    assert!(place.read("data").iter().all(|byte| *byte == 0), "the data device has data alone");
+    place.run(&["integrity", "check", "head"]).fails(5, "metadata device");
+}
+
+#[test]
+fn what_somebody_may_want_is_not_overwritten() {
+    let place = with_volume(&[]);
+    place.run(&["integrity", "format", "disk"]).fails(2, "holds an integrity volume");
+    place.run(&["integrity", "format", "disk", "--size", "8M"]).fails(2, "is there already");
+    place.run(&["integrity", "format", "disk", "--force"]).succeeds();
+    place.run(&["integrity", "format", "new", "--size", "1000"]).fails(2, "too small");
+    assert!(!place.path("new").exists());
+    place
+        .run(&["integrity", "format", "new", "--size", "8M", "--integrity", "md6"])
+        .fails(6, "not supported");
+    assert!(!place.path("new").exists());
+}
