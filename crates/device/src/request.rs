@@ -88,6 +88,7 @@ impl Io {
     ///
     /// # Errors
     /// One with tuples is over.
+    #[expect(clippy::result_large_err, reason = "it has the request's memory, as what was asked for has")]
     pub fn without_tags(self, slot: u32) -> Result<Self, Finished> {
         match self {
             Self::ReadTagged { offset, .. } | Self::WriteTagged { offset, .. } => {
