@@ -274,6 +274,7 @@ impl Shared {
     }
 
     /// Requests that make no sense here: with tags where they are made, without where they are not.
+    #[expect(clippy::result_large_err, reason = "a request that is over goes back as it is")]
     fn refused(&self, io: Io, slot: u32) -> std::result::Result<Io, Finished> {
         if self.geometry.tag_size == 0 {
             return io.without_tags(slot);

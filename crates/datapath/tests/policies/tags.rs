@@ -78,7 +78,7 @@ fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
             ((1 << 20) - 1536, 8192),
         ]) {
             let offset = offset + round * 4096 * usize::from(len < 1 << 20);
-            write(queue, &mut model, tag, (offset, len), u8::try_from(tag).unwrap() + 1 + round as u8);
+            write(queue, &mut model, tag, (offset, len), u8::try_from(tag + 1 + round as u64).unwrap());
         }
         queue.submit(90, Request::Flush).unwrap();
         queue.submit(91, zeroes(700 * 512, 100 * 512)).unwrap();

@@ -149,7 +149,7 @@ fn an_overlay_shows_what_a_replay_would_give_and_changes_nothing() {
         let image = unpack(name);
         let before = (image.data.bytes(), image.meta.as_ref().map(Memory::bytes));
         let options = options(expected["table"].as_str().unwrap());
-        let (data, meta) = (Overlay::new(&image.data), image.meta.as_ref().map(|meta| Overlay::new(meta)));
+        let (data, meta) = (Overlay::new(&image.data), image.meta.as_ref().map(Overlay::new));
         let disks = underseal_integrity::Disks { data: &data, meta: meta.as_ref().map(|meta| meta as _) };
         let opened = open(&disks, &options).unwrap();
         let mut plain = vec![0; usize::try_from(opened.geometry.provided() * 512).unwrap()];

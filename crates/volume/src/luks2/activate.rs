@@ -119,11 +119,11 @@ fn authenticated(
 /// `Unsupported` for a header that has it beside other segments.
 pub(super) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLayer>> {
     let regular = || metadata.segments.values().filter(|segment| !segment.is_backup());
-    let layers = regular().filter_map(|segment| {
+    let mut layers = regular().filter_map(|segment| {
         let crypt = segment.crypt.as_ref().ok()?;
         Some((segment, crypt.sector_size, crypt.integrity.as_ref()?))
     });
-    match (layers.last(), regular().count()) {
+    match (layers.next_back(), regular().count()) {
         (None, _) => Ok(None),
         (Some((segment, sector_size, integrity)), 1) => Ok(Some(IntegrityLayer {
             offset: segment.offset,
