@@ -14,7 +14,7 @@ use std::sync::Arc;
 use underseal_cipher::Key;
 use underseal_device::{Blocking, Device, FileDevice, OpenOptions};
 use underseal_integrity::{
-    Disks, Format, Hash, IntegrityDevice, JournalCrypt, Mode, Options, Settings, format, wipe,
+    Disks, Format, Hash, IntegrityDevice, JournalCrypt, Mode, Options, Settings, Wipe, format, wipe,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -101,7 +101,7 @@ fn main() -> Result<()> {
         format(&disks, &options, &superblock)?;
         let opened = underseal_integrity::open(&disks, &Options { mode: Mode::Direct, ..options.clone() })?;
         let tags = opened.tags.as_ref().ok_or("no hash")?;
-        wipe(&disks, &opened.geometry, tags, 0..opened.geometry.provided())?;
+        wipe(&disks, &opened.geometry, tags, 0..opened.geometry.provided(), Wipe::All)?;
         fs::write(file, "0 0\n".repeat(usize::try_from(opened.geometry.provided())? * 512 / size))?;
         println!("{}", opened.geometry.provided());
         return Ok(());
