@@ -430,7 +430,7 @@ impl Channel for IntegrityChannel {
         match self.shared.refused(io, slot) {
             Err(refused) => Started::Finished(refused),
             Ok(io) => {
-                if let Err(Job { slot, io, .. }) =
+                if let Some(Job { slot, io, .. }) =
                     self.shared.jobs.push(Job { slot, io, to: self.replies.clone() })
                 {
                     let (kind, (offset, _)) = (io.kind(), io.extent());

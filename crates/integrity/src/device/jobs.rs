@@ -33,15 +33,15 @@ struct Inside {
 
 impl Jobs {
     /// Gives the job back when no worker would take it any more.
-    pub(super) fn push(&self, job: Job) -> Result<(), Job> {
+    pub(super) fn push(&self, job: Job) -> Option<Job> {
         let mut inside = self.inside();
         if inside.ended {
-            return Err(job);
+            return Some(job);
         }
         inside.waiting.push_back(job);
         drop(inside);
         self.come.notify_one();
-        Ok(())
+        None
     }
 
     /// The next request; waits for one. None: there will be no more.
