@@ -33,6 +33,7 @@ mod tag_cache;
 mod tests;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,10 @@ pub(crate) struct Core {
     superblock: Mutex<(Superblock, Option<Hash>)>,
     mismatches: Mismatches,
     failed: OnceLock<(Errno, String)>,
+    /// The devices below take no writes.
+    read_only: bool,
+    /// It is being closed, or was.
+    closed: AtomicBool,
     /// When tags were last written for their age.
     aged: Mutex<Instant>,
 }
@@ -95,8 +100,17 @@ impl Core {
         if self.hash.is_some() { 0 } else { self.geometry.tag_size() }
     }
 
+    /// The same volume on devices that take no writes.
+    pub(crate) fn without_writes(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only || self.mode == Mode::Recovery
+    }
+
     pub(crate) fn takes_discards(&self) -> bool {
-        self.discards && self.hash.is_some() && !matches!(self.mode, Mode::Recovery | Mode::Inline)
+        self.discards && self.hash.is_some() && !self.is_read_only() && self.mode != Mode::Inline
     }
 
     /// Reads blocks, and their tags where those are handed out.
@@ -184,6 +198,10 @@ impl Core {
             return Ok(());
         }
         self.check_writable(Kind::Write, offset)?;
+        if self.journal.is_none() {
+            // Who stops between a block and its tag would leave others a block that fails.
+            may_wait(lower)?;
+        }
         let blocks = self.blocks(offset, data.len());
         let _claim = self.claim(lower, blocks.clone(), true)?;
         let mut own = Vec::new();
@@ -333,9 +351,11 @@ impl Core {
     pub(crate) fn flush(&self, lower: &mut dyn Lower) -> Step {
         may_wait(lower)?;
         self.check(Kind::Flush, 0)?;
+        if self.is_read_only() {
+            return Ok(());
+        }
         let done = match (&self.journal, self.mode) {
             (Some(journal), _) => journal.flush(lower),
-            (None, Mode::Recovery) => Ok(()),
             (None, Mode::Inline) => lower.flush(Side::Data),
             (None, _) => self.flush_places(lower),
         };
@@ -356,6 +376,9 @@ impl Core {
 
     /// What is to be done now and then: full sections are written, blocks copied back, old things made durable.
     pub(crate) fn tend(&self, lower: &mut dyn Lower) -> Step {
+        if self.is_read_only() {
+            return Ok(());
+        }
         self.check(Kind::Write, 0)?;
         let done = if let Some(journal) = &self.journal {
             let is_old =
@@ -383,13 +406,17 @@ impl Core {
         if is_due && !self.cache.are_written() { self.cache.write_back(lower) } else { Ok(()) }
     }
 
-    /// Leaves the volume clean. Nobody else is at it any more.
+    /// Leaves the volume clean. Nobody else is at it any more; what still comes fails.
     pub(crate) fn close(&self, lower: &mut dyn Lower) -> Step {
-        if matches!(self.mode, Mode::Recovery) {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        if self.closed.load(SeqCst) && self.failed.get().is_none() {
             return Ok(());
         }
         // What could not be written must be seen by whoever opens it next: nothing is called clean.
         self.check(Kind::Flush, 0)?;
+        self.closed.store(true, SeqCst);
         let done = self.close_all(lower);
         self.last(done)
     }
@@ -462,10 +489,9 @@ impl Core {
     }
 
     fn check_writable(&self, kind: Kind, offset: u64) -> Step {
-        if self.mode == Mode::Recovery {
-            return Err(kind
-                .failed(offset, "the volume is open for recovery, which changes nothing", Errno::ROFS)
-                .into());
+        if self.is_read_only() {
+            let why = "the volume is open for recovery or its device is read-only: nothing is changed";
+            return Err(kind.failed(offset, why, Errno::ROFS).into());
         }
         self.check(kind, offset)
     }
@@ -473,6 +499,9 @@ impl Core {
     /// Fails from the first failure on.
     fn check(&self, kind: Kind, offset: u64) -> Step {
         match self.failed.get() {
+            None if self.closed.load(SeqCst) => {
+                Err(kind.failed(offset, "the volume is closed", Errno::SHUTDOWN).into())
+            }
             None => Ok(()),
             Some((errno, why)) => Err(kind.failed(offset, why, *errno).into()),
         }

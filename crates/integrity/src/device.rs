@@ -76,9 +76,18 @@ impl IntegrityDevice {
             let disk = DeviceDisk::new(&*data)?;
             let meta_disk = meta.as_deref().map(DeviceDisk::new).transpose()?;
             let disks = Disks { data: &disk, meta: meta_disk.as_ref().map(|disk| disk as _) };
-            Core::open(&disks, options, settings, tuple)?
+            // What cannot be is refused before anything is written.
+            let looked = crate::look(&disks, options)?;
+            check_below(&looked.geometry, options.mode, &*data, meta.as_deref())?;
+            let core = Core::open(&disks, options, settings, tuple)?;
+            let read_only = |device: &dyn Device| device.geometry().read_only;
+            if read_only(&*data) || meta.as_deref().is_some_and(read_only) {
+                core.without_writes()
+            } else {
+                core
+            }
         };
-        let geometry = geometry(&core, &*data, meta.as_deref())?;
+        let geometry = geometry(&core, &*data);
         let shared = Arc::new(Shared { core, data, meta, geometry, jobs: Jobs::default() });
         let device = Self { shared, threads: Mutex::default() };
         device.start(settings.workers.max(1))?;
@@ -149,9 +158,14 @@ impl Drop for IntegrityDevice {
     }
 }
 
-/// What the volume is to those above, if it can be on these devices.
-fn geometry(core: &Core, data: &dyn Device, meta: Option<&dyn Device>) -> Result<Geometry> {
-    let (block, start) = (core.geometry().block_size() as u64, core.geometry().start() * 512);
+/// Refuses devices on which such a volume cannot be.
+fn check_below(
+    volume: &crate::Geometry,
+    mode: Mode,
+    data: &dyn Device,
+    meta: Option<&dyn Device>,
+) -> Result<()> {
+    let (block, start) = (volume.block_size() as u64, volume.start() * 512);
     let below = data.geometry();
     let (least, of_meta) =
         (u64::from(below.block), u64::from(meta.map_or(below.block, |meta| meta.geometry().block)));
@@ -164,21 +178,27 @@ fn geometry(core: &Core, data: &dyn Device, meta: Option<&dyn Device>) -> Result
             "blocks of {block} bytes from byte {start} on cannot be written to a device with blocks of {least} bytes"
         ));
     }
-    if core.mode() == Mode::Inline && least != block {
+    if mode == Mode::Inline && least != block {
         return refuse(format!("the device keeps tags for blocks of {least} bytes, not of {block}"));
     }
+    Ok(())
+}
+
+/// What the volume is to those above.
+fn geometry(core: &Core, data: &dyn Device) -> Geometry {
+    let (block, below) = (core.geometry().block_size(), data.geometry());
     let tag_size = u32::try_from(core.handed_tags()).unwrap_or(u32::MAX);
     let block = u32::try_from(block).unwrap_or(u32::MAX);
-    Ok(Geometry {
+    Geometry {
         size: core.size(),
         block,
         preferred_block: block.max(below.preferred_block),
         memory_alignment: 1,
-        read_only: core.mode() == Mode::Recovery || below.read_only,
+        read_only: core.is_read_only(),
         discard: core.takes_discards(),
         zones: None,
         tag_size,
-    })
+    }
 }
 
 impl Device for IntegrityDevice {
@@ -411,8 +431,14 @@ impl Channel for IntegrityChannel {
         match self.shared.refused(io, slot) {
             Err(refused) => Started::Finished(refused),
             Ok(io) => {
+                if let Some(Job { slot, io, .. }) =
+                    self.shared.jobs.push(Job { slot, io, to: self.replies.clone() })
+                {
+                    let (kind, (offset, _)) = (io.kind(), io.extent());
+                    let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
+                    return Started::Finished(Finished::of(slot, io, Err(closed)));
+                }
                 self.in_flight += 1;
-                self.shared.jobs.push(Job { slot, io, to: self.replies.clone() });
                 self.listen(ring);
                 Started::Pending
             }

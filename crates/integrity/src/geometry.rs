@@ -260,8 +260,8 @@ impl Geometry {
                 let provided = data & !(self.block_sectors() - 1);
                 let tags = u128::from(provided >> self.log2_block) * u128::from(self.tag_size);
                 // The kernel reads tags by 8 sectors at least.
-                let end = u128::from(self.initial()) + tags.div_ceil(u128::from(PADDING)) * 8;
-                if end > u128::from(metadata) || u128::from(base) * 512 + tags > u128::from(metadata) * 512 {
+                let end = u128::from(base) + tags.div_ceil(u128::from(PADDING)) * 8;
+                if end > u128::from(metadata) {
                     return Err(small("metadata device"));
                 }
                 provided

@@ -64,9 +64,7 @@ pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     let fresh = opened.bitmap.as_ref().filter(|_| !stored.flags.has(Flags::DIRTY_BITMAP));
     if let Some(bitmap) = fresh.filter(|bitmap| bitmap.dirty().next().is_some()) {
         // As long as the journal stands where the bitmap will, a granularity that nobody has says that no region is known.
-        let mut unknown = opened.clone();
-        unknown.superblock.log2_bitmap ^= 0x80;
-        unknown.write_superblock(disks, options)?;
+        opened.disown_bitmap(disks, options)?;
         bitmap.write_all(disks.metadata())?;
         disk::sync(disks.metadata())?;
     }
@@ -122,9 +120,12 @@ fn refuse_recalculation(superblock: &Superblock, geometry: &Geometry, options: &
     let begins = options.recalculate != Recalculate::AsNeeded;
     let is_unfinished =
         superblock.flags.has(Flags::RECALCULATING) && superblock.recalculated < geometry.provided();
-    if (begins || is_unfinished) && forgeable && !options.legacy_recalculate {
+    // A bitmap where the mode has none ends in a recalculation, of everything if the bitmap says so.
+    let has_no_place = !matches!(options.mode, Mode::Bitmap | Mode::Recovery);
+    let has_bitmap = superblock.flags.has(Flags::DIRTY_BITMAP) && has_no_place;
+    if (begins || is_unfinished || has_bitmap) && forgeable && !options.legacy_recalculate {
         let context = "a recalculation with a keyed hash would authenticate what a forger wrote: give the journal a keyed MAC when \
-                       formatting, or allow it (legacy recalculation)";
+                       formatting, open a volume that was not closed in mode B in that mode, or allow it (legacy recalculation)";
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     Ok(())
@@ -195,6 +196,9 @@ impl Opened {
             self.recalculate_all();
         }
         if options.mode == Mode::Bitmap {
+            if self.superblock.log2_bitmap != log2 {
+                self.disown_bitmap(disks, options)?;
+            }
             bitmap.write_all(metadata)?;
             disk::sync(metadata)?;
             self.superblock.log2_bitmap = log2;
@@ -203,13 +207,21 @@ impl Opened {
         }
         if let Some(journal) = &self.journal {
             // That tags are to be made anew must be on the disk before the bitmap, which says so, is gone.
-            self.write_superblock(disks, options)?;
+            self.disown_bitmap(disks, options)?;
             journal.clear(metadata, 0, self.geometry.sections(), Round::FIRST)?;
             disk::sync(metadata)?;
             self.next = (0, Round::FIRST.next());
         }
         self.superblock.flags.set(Flags::DIRTY_BITMAP, false);
         Ok(())
+    }
+
+    /// Writes a superblock with a granularity that nobody has: whatever lies where the bitmap would, no region is known.
+    fn disown_bitmap(&self, disks: &Disks<'_>, options: &Options) -> Result<()> {
+        let mut unknown = self.clone();
+        unknown.superblock.flags.set(Flags::DIRTY_BITMAP, true);
+        unknown.superblock.log2_bitmap |= 0x80;
+        unknown.write_superblock(disks, options)
     }
 
     /// Writes the superblock, as it is now, and syncs.

@@ -72,8 +72,6 @@ struct State {
     spare: Vec<Vec<u8>>,
     /// Sections were taken since the ring was last empty on disk.
     changed: bool,
-    /// When the first entry came that is in no closed section.
-    since: Option<Instant>,
 }
 
 struct Slot {
@@ -83,6 +81,8 @@ struct Slot {
     filling: usize,
     /// It takes no more.
     closed: bool,
+    /// When its first entry came.
+    since: Instant,
 }
 
 struct Section {
@@ -135,7 +135,6 @@ impl Journal {
             newest: BTreeMap::new(),
             spare: Vec::new(),
             changed: false,
-            since: None,
         };
         Self {
             geometry,
@@ -185,7 +184,6 @@ impl Journal {
             }
             state.open_section(&self.geometry);
         }
-        state.since.get_or_insert_with(Instant::now);
         let number = state.first + state.slots.len() as u64 - 1;
         let last = state.slots.back_mut()?;
         let entries = last.entries..(last.entries + wanted).min(room);
@@ -193,9 +191,6 @@ impl Journal {
         last.filling += 1;
         last.closed = last.entries == room;
         let section = last.section.clone();
-        if last.closed {
-            state.since = None;
-        }
         Some(Taken { section, number, entries })
     }
 
@@ -220,9 +215,10 @@ impl Journal {
         closed >= self.watermark || state.first + closed as u64 > state.written + self.window as u64 / 8
     }
 
-    /// Since when entries wait in a section that is not full.
+    /// Since when entries wait that are not durable.
     pub(super) fn waits_since(&self) -> Option<Instant> {
-        self.state().since
+        let state = self.state();
+        state.slots.get(slot(&state, state.durable)).map(|slot| slot.since)
     }
 
     /// Sections in use, and how many there may be.
@@ -291,7 +287,6 @@ impl Journal {
         let mut state = self.state();
         if close && let Some(last) = state.slots.back_mut() {
             last.closed = true;
-            state.since = None;
         }
         let first = state.written;
         let count = state.slots.iter().skip(slot(&state, first)).take_while(|slot| slot.closed).count();
@@ -491,7 +486,7 @@ impl State {
         // Before the first time around, what is there was copied back by replay.
         let after = self.freed.front().filter(|_| before.is_some()).map_or(0, |(_, after)| *after);
         let section = Arc::new(Section { index, round, after, image: image.into() });
-        self.slots.push_back(Slot { section, entries: 0, filling: 0, closed: false });
+        self.slots.push_back(Slot { section, entries: 0, filling: 0, closed: false, since: Instant::now() });
     }
 
     fn found(&self, block: u64, location: Location) -> Found {

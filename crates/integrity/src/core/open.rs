@@ -93,6 +93,8 @@ impl Core {
             superblock: Mutex::new((opened.superblock, options.journal_mac.clone())),
             mismatches: Mismatches::default(),
             failed: OnceLock::new(),
+            read_only: false,
+            closed: false.into(),
             aged: Mutex::new(Instant::now()),
         })
     }

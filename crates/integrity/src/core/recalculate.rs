@@ -50,7 +50,7 @@ impl Recalculation {
 impl Core {
     /// True while there are tags to be made anew.
     pub(crate) fn is_recalculating(&self) -> bool {
-        self.mode != Mode::Recovery
+        !self.is_read_only()
             && self.failed.get().is_none()
             && self.recalculation.progress(self.geometry.provided()).is_some()
     }
@@ -127,7 +127,14 @@ impl Core {
                 return regions.sweep(lower, &self.cache, Duration::ZERO);
             }
             self.reset_journal(lower)?;
-            self.superblock().0.flags.set(Flags::DIRTY_BITMAP, false);
+            {
+                let superblock = &mut self.superblock().0;
+                superblock.flags.set(Flags::DIRTY_BITMAP, false);
+                // No region is left: all tags are made, also where the last step was not taken.
+                if superblock.flags.has(Flags::RECALCULATING) {
+                    superblock.recalculated = self.geometry.provided();
+                }
+            }
             return self.write_superblock(lower);
         }
         if self.is_recalculating() { self.keep_progress(lower) } else { Ok(()) }

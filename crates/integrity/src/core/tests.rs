@@ -68,9 +68,10 @@ impl Case {
         let log2 = (self.format.block_size / 512).ilog2() as u8;
         let section = crate::Section::new(log2, tag_size, has_mac).unwrap();
         let journal = self.sections as usize * section.bytes();
+        let before = self.options.start as usize * 512;
         let (data, meta) = match self.meta {
-            true => (SIZE, SIZE + journal),
-            false => (SIZE + journal, if inline { SIZE } else { 0 }),
+            true => (SIZE, SIZE + journal + before),
+            false => (SIZE + journal + before, if inline { SIZE } else { 0 }),
         };
         let images = vec![vec![0; data], vec![0; meta]];
         let machine = Machine::new(images, self.meta, self.format.block_size);
@@ -145,6 +146,7 @@ fn journals() -> Vec<Case> {
         Case::new("2048 crc32c, ctr", j, hash("crc32c"), 2048, Some(230)).with(|options| {
             options.journal_crypt = Some(JournalCrypt::new("ctr(aes)", &key(4, 16)).unwrap());
         }),
+        Case::new("512 crc32c from sector 96 on", j, hash("crc32c"), 512, Some(255)).with(|o| o.start = 96),
         Case::new("512 crc32c with discards", j, hash("crc32c"), 512, Some(252))
             .with(|o| o.allow_discards = true),
     ]
@@ -156,6 +158,12 @@ fn bitmaps() -> Vec<Case> {
     vec![
         Case::new("512 crc32c, bitmap", b, hash("crc32c"), 512, Some(255)).with(fine),
         Case::new("4096 sha256, bitmap", b, hash("sha256"), 4096, Some(200)).with(fine).meta(),
+        Case::new("512 crc32c, bitmap from sector 96 on", b, hash("crc32c"), 512, Some(255)).with(
+            |options| {
+                fine(options);
+                options.start = 96;
+            },
+        ),
         Case::new("512 crc32c, bitmap with discards", b, hash("crc32c"), 512, Some(255)).with(|options| {
             fine(options);
             options.allow_discards = true;

@@ -32,9 +32,16 @@ struct Inside {
 }
 
 impl Jobs {
-    pub(super) fn push(&self, job: Job) {
-        self.inside().waiting.push_back(job);
+    /// Gives the job back when no worker would take it any more.
+    pub(super) fn push(&self, job: Job) -> Option<Job> {
+        let mut inside = self.inside();
+        if inside.ended {
+            return Some(job);
+        }
+        inside.waiting.push_back(job);
+        drop(inside);
         self.come.notify_one();
+        None
     }
 
     /// The next request; waits for one. None: there will be no more.

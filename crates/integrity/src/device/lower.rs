@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use underseal_device::{Blocking, Channel, Device, Now};
+use rustix::io::Errno;
+use underseal_device::{Blocking, Channel, Device, Kind, Now};
 
 use crate::core::{Lower, Side, Step, Stop};
 use crate::{Disk, Error, ErrorKind, Result};
@@ -12,11 +13,33 @@ use crate::{Disk, Error, ErrorKind, Result};
 pub(super) struct DeviceDisk {
     way: Mutex<Blocking>,
     size: u64,
+    block: u64,
+    read_only: bool,
 }
 
 impl DeviceDisk {
     pub(super) fn new(device: &dyn Device) -> Result<Self> {
-        Ok(Self { way: Blocking::new(device).map_err(no_way)?.into(), size: device.geometry().size })
+        let geometry = device.geometry();
+        Ok(Self {
+            way: Blocking::new(device).map_err(no_way)?.into(),
+            size: geometry.size,
+            block: u64::from(geometry.block).max(1),
+            read_only: geometry.read_only,
+        })
+    }
+
+    /// The whole blocks of the device in which these bytes are: from where on, memory for them, and where the bytes are in it. None
+    /// where the bytes are whole blocks.
+    fn around(&self, offset: u64, len: usize) -> io::Result<Option<(u64, Vec<u8>, usize)>> {
+        let start = offset / self.block * self.block;
+        let end = offset.checked_add(len as u64).and_then(|end| end.checked_next_multiple_of(self.block));
+        let end = end.filter(|end| *end <= self.size).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if start == offset && end - start == len as u64 {
+            return Ok(None);
+        }
+        let whole = usize::try_from(end - start).map_err(io::Error::other)?;
+        let skip = usize::try_from(offset - start).map_err(io::Error::other)?;
+        Ok(Some((start, vec![0; whole], skip)))
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Blocking) -> underseal_device::Result<T>) -> io::Result<T> {
@@ -34,18 +57,31 @@ impl Disk for DeviceDisk {
     }
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.size) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.with(|way| way.read(offset, bytes))
+        let Some((start, mut whole, skip)) = self.around(offset, bytes.len())? else {
+            return self.with(|way| way.read(offset, bytes));
+        };
+        self.with(|way| way.read(start, &mut whole))?;
+        bytes.copy_from_slice(&whole[skip..skip + bytes.len()]);
+        Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with(|way| way.write(offset, bytes, false))
+        if self.read_only {
+            let why = "the device is read-only, and opening the volume changes something: open it for recovery (mode R)";
+            return Err(io::Error::other(Kind::Write.failed(offset, why, Errno::ROFS)));
+        }
+        let Some((start, mut whole, skip)) = self.around(offset, bytes.len())? else {
+            return self.with(|way| way.write(offset, bytes, false));
+        };
+        self.with(|way| {
+            way.read(start, &mut whole)?;
+            whole[skip..skip + bytes.len()].copy_from_slice(bytes);
+            way.write(start, &whole, false)
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.with(Blocking::flush)
+        if self.read_only { Ok(()) } else { self.with(Blocking::flush) }
     }
 }
 

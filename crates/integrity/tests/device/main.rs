@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use underseal_device::{Blocking, Device, ErrorKind, Now, RamDevice};
+use underseal_device::{
+    Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Now, RamDevice, Ring, Started, Token,
+};
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
     Disk, Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
@@ -304,4 +306,145 @@ fn a_recalculation_that_was_ended_goes_on_with_the_next_opening() {
     let mut data = vec![1; 2 << 20];
     Blocking::new(&volume).unwrap().read(0, &mut data).unwrap();
     assert_eq!(volume.status().mismatches, 0);
+}
+
+/// A device that takes whole blocks only, or no writes.
+struct Strict {
+    inner: Arc<dyn Device>,
+    block: u32,
+    read_only: bool,
+}
+
+impl Device for Strict {
+    fn geometry(&self) -> Geometry {
+        Geometry { block: self.block, read_only: self.read_only, ..self.inner.geometry() }
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        let inner = self.inner.channel(depth)?;
+        Ok(Box::new(StrictChannel { inner, block: self.block.into(), read_only: self.read_only }))
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+}
+
+struct StrictChannel {
+    inner: Box<dyn Channel>,
+    block: u64,
+    read_only: bool,
+}
+
+impl StrictChannel {
+    fn check(&self, offset: u64, len: usize) {
+        assert!(
+            offset.is_multiple_of(self.block) && (len as u64).is_multiple_of(self.block),
+            "{len} bytes at {offset}"
+        );
+    }
+}
+
+impl Channel for StrictChannel {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        self.check(offset, data.len());
+        self.inner.read_now(offset, data)
+    }
+
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        self.check(offset, data.len());
+        assert!(!self.read_only, "a write to {offset}");
+        self.inner.write_now(offset, data)
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        if !matches!(io, Io::Flush) {
+            let (offset, len) = io.extent();
+            self.check(offset, usize::try_from(len).unwrap());
+        }
+        assert!(!self.read_only || matches!(io, Io::Read { .. }), "it is read-only");
+        self.inner.start(ring, slot, io)
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        self.inner.finish(ring, token, result)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        self.inner.woken(ring, token, result, over);
+    }
+}
+
+/// A volume whose journal has to be replayed.
+fn unclean(options: &Options) -> Arc<dyn Device> {
+    let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    make(&*below, options, 4096, None);
+    drop(open(below.clone(), options));
+    let faulty = Arc::new(FaultDevice::with_volatile_cache(below.clone(), 1, 512));
+    let control = faulty.control();
+    let volume = open(faulty, options);
+    Blocking::new(&volume).unwrap().write(8 * 4096, &block(4096, 8, 8), true).unwrap();
+    control.power_cut().unwrap();
+    assert!(volume.close().is_err());
+    drop(volume);
+    control.power_on();
+    below
+}
+
+#[test]
+fn a_journal_is_replayed_on_a_device_that_takes_whole_blocks_only() {
+    for size in [512, 4096] {
+        let options = options(Mode::Journal, "crc32c");
+        let strict = Strict { inner: unclean(&options), block: size, read_only: false };
+        let volume = open(Arc::new(strict), &options);
+        wait_until("tags are made anew", || volume.status().recalculated.is_none());
+        let mut data = vec![0; 4096];
+        Blocking::new(&volume).unwrap().read(8 * 4096, &mut data).unwrap();
+        assert_eq!(data, block(4096, 8, 8));
+    }
+}
+
+#[test]
+fn a_device_that_is_read_only_is_not_written() {
+    let options = options(Mode::Journal, "crc32c");
+    let read_only = |inner| Arc::new(Strict { inner, block: 512, read_only: true });
+    let settings = Settings::default();
+    assert!(IntegrityDevice::open(read_only(unclean(&options)), None, &options, &settings).is_err());
+    let clean: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    // With tags that are still to be made.
+    make(&*clean, &options, 4096, None);
+    let volume = open(read_only(clean), &options);
+    assert!(volume.geometry().read_only);
+    let mut way = Blocking::new(&volume).unwrap();
+    way.read(0, &mut [0; 4096]).unwrap();
+    assert!(way.write(0, &[1; 4096], false).is_err());
+    volume.close().unwrap();
+}
+
+#[test]
+fn what_comes_after_the_end_fails_and_does_not_hang() {
+    let device: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    let options = options(Mode::Journal, "crc32c");
+    make(&*device, &options, 4096, None);
+    let volume = open(device, &options);
+    let mut way = Blocking::new(&volume).unwrap();
+    volume.close().unwrap();
+    assert!(way.write(0, &[1; 4096], false).is_err());
+    assert!(way.flush().is_err());
+}
+
+#[test]
+fn a_device_that_cannot_carry_the_volume_is_refused_before_anything_is_written() {
+    let options = options(Mode::Bitmap, "crc32c");
+    let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    make(&*below, &options, 512, None);
+    let all = || {
+        let mut bytes = vec![0; SIZE];
+        Blocking::new(&*below).unwrap().read(0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = all();
+    let strict = Arc::new(Strict { inner: below.clone(), block: 4096, read_only: false });
+    assert!(IntegrityDevice::open(strict, None, &options, &Settings::default()).is_err());
+    assert!(all() == before);
 }

@@ -1,8 +1,8 @@
 //! What is refused, and what format makes.
 
 use underseal_integrity::{
-    Disk, Disks, ErrorKind, Flags, Format, Hash, Mode, Options, Reader, Recalculate, Sizes, Superblock, Wipe,
-    format, look, open, wipe,
+    Disk, Disks, ErrorKind, Flags, Format, Geometry, Hash, Mode, Options, Reader, Recalculate, Sizes,
+    Superblock, Wipe, format, look, open, wipe,
 };
 
 use crate::support::*;
@@ -210,4 +210,19 @@ fn recovery_goes_without_a_superblock() {
     assert_eq!(open(&image.disks(), &options).unwrap().superblock, missing);
     let journal = Options { mode: Mode::Journal, ..options };
     assert_eq!(open(&image.disks(), &journal).unwrap_err().kind(), ErrorKind::NoSuperblock);
+}
+
+#[test]
+fn the_last_page_of_tags_lies_on_the_metadata_device_also_behind_a_start() {
+    let sizes = |meta| Sizes { data: 1 << 20, meta: Some(meta) };
+    let (superblock, options) = {
+        let options = Options { start: 3, ..crc32c() };
+        (Format::default().superblock(&options, sizes(1 << 20)).unwrap(), options)
+    };
+    let initial = Geometry::new(&superblock, &options, sizes(1 << 20)).unwrap().initial();
+    // 2048 tags of 4 bytes are two pages.
+    let end = (3 + initial + 16) * 512;
+    Geometry::new(&superblock, &options, sizes(end)).unwrap();
+    let short = Geometry::new(&superblock, &options, sizes(end - 512)).unwrap_err();
+    assert_eq!(short.kind(), ErrorKind::TooSmall);
 }

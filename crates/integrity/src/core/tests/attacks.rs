@@ -131,6 +131,22 @@ fn tags_with_a_key_are_not_made_anew_because_the_superblock_says_so() {
 }
 
 #[test]
+fn a_bitmap_that_somebody_claims_does_not_make_forged_data_authentic() {
+    for mode in [Mode::Journal, Mode::Direct] {
+        let case = Case::new("keyed", mode, keyed("hmac(sha256)"), 512, None).sections(1);
+        let machine = case.machine();
+        let place = case.open(&machine).geometry().place(5);
+        machine.change(0, place.data as usize, |byte| *byte = 66);
+        // The flag DIRTY_BITMAP.
+        machine.change(0, 24, |byte| *byte |= 4);
+        assert_eq!(case.try_open(&machine).err().map(|e| e.kind()), Some(ErrorKind::Unsupported), "{mode:?}");
+        let recovery = case.clone().with(|options| options.mode = Mode::Recovery).open(&machine);
+        assert_eq!(read(&recovery, &mut machine.way(), 5).unwrap()[0], 66);
+        case.with(|options| options.legacy_recalculate = true).open(&machine);
+    }
+}
+
+#[test]
 fn who_allows_discards_lets_a_forger_have_any_data() {
     let case = Case::new("discards", Mode::Direct, keyed("hmac(sha256)"), 512, None).sections(1);
     let machine = case.machine();

@@ -210,3 +210,54 @@ fn what_was_open_in_one_mode_opens_in_the_others() {
         }
     }
 }
+
+#[test]
+fn a_power_cut_while_a_bitmap_is_taken_in_leaves_no_tag_that_is_wrong() {
+    let bitmap = |sectors| {
+        Case::new("bitmap", Mode::Bitmap, hash("crc32c"), 512, Some(255))
+            .with(|options| options.sectors_per_bit = Some(sectors))
+    };
+    let others = [bitmap(32), bitmap(16).with(|options| options.mode = Mode::Journal)];
+    for (seed, other) in (1..).zip(others) {
+        let case = bitmap(16);
+        let machine = case.machine();
+        {
+            // Tags are in memory when the power goes.
+            let core = case.open(&machine);
+            for block in 0..super::world::blocks(&core) {
+                core.write(&mut machine.way(), block * 512, &[block as u8; 512], &[]).unwrap();
+            }
+        }
+        let base = machine.images();
+        machine.forget();
+        drop(other.open(&machine));
+        each_crash(base, &machine.events(), &mut Dice::new(seed), |_, images, what| {
+            for next in [bitmap(16), bitmap(32)] {
+                let crashed = machine.after(images);
+                let core = next.open(&crashed);
+                while core.recalculate(&mut crashed.way()).unwrap() {}
+                for block in 0..super::world::blocks(&core) {
+                    let data = super::world::read(&core, &mut crashed.way(), block);
+                    let data = data.unwrap_or_else(|e| panic!("{seed}, {what}: block {block}: {e:?}"));
+                    assert_eq!(data, [block as u8; 512], "{seed}, {what}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_bitmap_that_is_closed_when_all_is_sound_asks_for_no_recalculation() {
+    let case = Case::new("bitmap", Mode::Bitmap, hash("crc32c"), 512, Some(255))
+        .with(|options| options.sectors_per_bit = Some(16));
+    let machine = case.machine();
+    let core = case.open(&machine);
+    core.write(&mut machine.way(), 0, &[1; 512], &[]).unwrap();
+    core.flush(&mut machine.way()).unwrap();
+    drop(core);
+    let core = case.open(&machine);
+    assert!(core.recalculate(&mut machine.way()).unwrap(), "the last step is not taken");
+    core.close(&mut machine.way()).unwrap();
+    let direct = case.with(|options| options.mode = Mode::Direct).open(&machine);
+    assert_eq!(direct.status().recalculated, None);
+}

@@ -153,3 +153,38 @@ fn one_commit_does_for_all_writes_before_it() {
     let [Event::Write { bytes, .. }, Event::Sync { .. }] = &events[..] else { panic!("one write, one sync") };
     assert_eq!(bytes.len(), core.geometry().section().bytes());
 }
+
+#[test]
+fn who_may_not_wait_begins_nothing_that_could_stop_between_a_block_and_its_tag() {
+    for case in bitmaps().into_iter().chain(directs()).chain([inline()]) {
+        let machine = case.machine();
+        let core = case.open(&machine);
+        let before = machine.images();
+        let data = contents(core.geometry().block_size(), 0, 1);
+        let at_once = core.write(&mut machine.way_at_once(), 0, &data, &handed_tag(&core, &data));
+        assert!(matches!(at_once, Err(Stop::Blocked(0))), "{}", case.name);
+        assert!(machine.images() == before, "{}", case.name);
+    }
+}
+
+#[test]
+fn a_section_that_is_full_is_durable_after_the_commit_time() {
+    let case = Case::new("commit time", Mode::Journal, hash("crc32c"), 4096, Some(200)).sections(5);
+    let machine = case.machine();
+    let mut core = case.open(&machine);
+    core.settings.commit_time = std::time::Duration::ZERO;
+    let data = vec![5; core.geometry().section().entries() * 4096];
+    core.write(&mut machine.way(), 0, &data, &[]).unwrap();
+    machine.forget();
+    core.tend(&mut machine.way()).unwrap();
+    assert!(matches!(machine.events().last(), Some(super::machine::Event::Sync { .. })));
+}
+
+#[test]
+fn a_volume_that_is_closed_takes_nothing_more() {
+    let case = Case::new("closed", Mode::Journal, hash("crc32c"), 512, None).sections(1);
+    let machine = case.machine();
+    let core = case.open(&machine);
+    core.close(&mut machine.way()).unwrap();
+    assert!(matches!(core.write(&mut machine.way_at_once(), 0, &[1; 512], &[]), Err(Stop::Failed(_))));
+}
