@@ -46,7 +46,13 @@ impl Error {
     pub(crate) fn lower(name: &str, source: device::Error) -> Self {
         let full =
             [Errno::NOSPC, Errno::DQUOT].map(|errno| Some(errno.raw_os_error())).contains(&source.errno());
-        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Lower };
+        // A layer below compares tags of its own.
+        let mismatch = source.errno() == Some(Errno::ILSEQ.raw_os_error());
+        let kind = match () {
+            () if full => ErrorKind::NoSpace,
+            () if mismatch => ErrorKind::Integrity,
+            () => ErrorKind::Lower,
+        };
         Self::new(kind, format!("{name} failed")).with_source(source)
     }
 }

@@ -132,7 +132,7 @@ fn fits(lower: u64, len: u64, device: &dyn Device) -> Result<()> {
 fn takes_tags(cipher: &dyn SectorCipher, device: &dyn Device) -> Result<()> {
     let (tags, sector, geometry) = (cipher.tag_size(), cipher.sector_size().bytes(), device.geometry());
     let fits = geometry.tag_size as usize == tags && geometry.block as usize == sector;
-    if tags == 0 || fits {
+    if fits || (tags == 0 && geometry.tag_size == 0) {
         return Ok(());
     }
     let there = match geometry.tag_size {

@@ -4,7 +4,7 @@ use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::{Error, ErrorKind, Hash, Header, Recipe, Result, Target, VolumeKey, unlock};
+use crate::{Error, ErrorKind, Hash, Header, Recipe, Result, Target, VolumeKey, luks2, unlock};
 
 mod write;
 
@@ -103,6 +103,21 @@ impl FormatOptions {
         Self { version: Version::Luks1, pbkdf: Pbkdf::pbkdf2(), ..Self::luks2() }
     }
 
+    /// Bytes of the volume key that these options want: the cipher's, then the MAC's.
+    ///
+    /// # Errors
+    /// `BadOption` for a cipher or integrity that cannot be.
+    pub fn key_len(&self) -> Result<usize> {
+        let (spec, mac) = match &self.integrity {
+            Some(wanted) => luks2::mac_key(&self.cipher, wanted)?,
+            None => (self.cipher.clone(), 0),
+        };
+        let sizes = underseal_cipher::key_sizes(&spec)
+            .map_err(|e| bad(format!("cannot use cipher {}", self.cipher)).with_source(e))?;
+        let best = sizes.last().copied();
+        Ok(self.key_size.or(best).unwrap_or(0) + mac)
+    }
+
     /// The volume key: the given one, or a new one of the chosen or best length.
     pub(crate) fn key(&mut self) -> Result<Key> {
         self.key_of(&self.cipher.clone(), 0)
@@ -117,6 +132,18 @@ impl FormatOptions {
         let best = sizes.iter().copied().rfind(|&size| size > 0);
         let given = self.volume_key.take();
         let own = given.as_ref().map(|key| key.len().saturating_sub(mac));
+        let wanted = self.key_size.or(best).unwrap_or(0);
+        if let Some(given) = given.as_ref().filter(|_| self.integrity.is_some())
+            && given.len() != wanted + mac
+        {
+            // Where the MAC's part begins is told by the length alone: a shorter key would be a weaker cipher, unnoticed.
+            let (bits, own, mac) = (given.len() * 8, wanted * 8, mac * 8);
+            let why = format!(
+                "a key of {bits} bits does not fit {}: want {own} bits and {mac} for the MAC",
+                self.cipher
+            );
+            return Err(bad(why));
+        }
         let len = own.or(self.key_size).or(best).unwrap_or(0);
         if !sizes.contains(&len) || len == 0 || self.key_size.is_some_and(|size| size != len) {
             let sizes = sizes.iter().filter(|&&size| size > 0).map(|size| (size * 8).to_string());

@@ -18,6 +18,7 @@ mod check;
 mod describe;
 mod format;
 mod integrity;
+pub(crate) use integrity::mac_key;
 mod json;
 pub(crate) mod keyslot;
 pub(crate) mod metadata;

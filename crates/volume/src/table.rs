@@ -170,10 +170,16 @@ impl Table {
         }
     }
 
+    /// A device's one name: of those that are the table's own there are two.
+    fn own_name<'t>(&'t self, name: &'t str) -> &'t str {
+        self.below.iter().find(|(of, _)| is_named(name, of)).map_or(name, |(of, _)| of)
+    }
+
     /// What lines name, each once.
     fn names(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for name in self.lines.iter().filter_map(|line| line.target.device()) {
+            let name = self.own_name(name);
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -204,8 +210,8 @@ impl Table {
                 discards &= crypt.options.allow_discards;
                 dispatch = dispatch.or(crypt.options.dispatch);
             }
-            let device =
-                line.target.device().and_then(|name| devices.iter().position(|other| *other == name));
+            let name = line.target.device().map(|name| self.own_name(name));
+            let device = name.and_then(|name| devices.iter().position(|other| *other == name));
             let size = device.and_then(|device| sizes.get(device)).copied().unwrap_or(u64::MAX);
             segments.push(line.segment(device.unwrap_or(0), size)?);
         }

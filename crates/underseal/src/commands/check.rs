@@ -3,6 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use underseal_cipher::IntegrityKind;
+use underseal_datapath::Mapping;
+use underseal_volume::{Segment, Stored};
+
 use crate::cli::CheckArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -17,8 +21,8 @@ pub(super) fn run(args: &CheckArgs, quiet: bool) -> Result<()> {
     let Opened { mapping, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
     let image = args.volume.image.display();
-    if !mapping.has_tags() {
-        let context = format!("{image}: keeps no tags beside its sectors: whatever is there reads as data");
+    if !is_authenticated(&mapping) {
+        let context = format!("{image}: its sectors are not authenticated: whatever is there reads as data");
         return Err(Error::new(Exit::Unsupported, context));
     }
     let size = mapping.size();
@@ -39,6 +43,15 @@ pub(super) fn run(args: &CheckArgs, quiet: bool) -> Result<()> {
                 .with_remedy("a backup; what is written anew can be read again"))
         }
     }
+}
+
+/// Whether every sector that is stored has a tag. Stored IVs alone are none.
+fn is_authenticated(mapping: &Mapping) -> bool {
+    let aead = |stored: &Stored| {
+        let integrity = stored.recipe.as_ref().and_then(|recipe| recipe.integrity);
+        integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead)
+    };
+    mapping.volume().is_some_and(|volume| volume.segments().iter().filter_map(Segment::as_stored).all(aead))
 }
 
 /// What could not be read, in order: runs are told as they end.

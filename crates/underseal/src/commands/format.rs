@@ -123,10 +123,7 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
     if luks1 && (args.metadata_size.is_some() || args.keyslots_size.is_some()) {
         return Err(Error::usage("the sizes of a LUKS1 header are fixed").with_remedy("--type luks2"));
     }
-    let volume_key =
-        args.volume_key_file.as_ref().map(|file| volume_key_file(file, None, key_len(args))).transpose()?;
-    Ok(FormatOptions {
-        volume_key,
+    let mut options = FormatOptions {
         data_offset: args.data_offset,
         keyslot: args.key_slot,
         keyslot_cipher: args.area.cipher()?,
@@ -144,7 +141,12 @@ fn options(args: &FormatArgs) -> Result<FormatOptions> {
         allow_null: args.allow_null,
         integrity: integrity(args)?,
         ..defaults
-    })
+    };
+    if let Some(file) = &args.volume_key_file {
+        let len = options.key_len().map_err(|e| refused(e, &args.image))?;
+        options.volume_key = Some(volume_key_file(file, None, len)?);
+    }
+    Ok(options)
 }
 
 /// What is to be kept beside sectors.
@@ -161,12 +163,6 @@ fn integrity(args: &FormatArgs) -> Result<Option<NewIntegrity>> {
         key_size: args.integrity_key_size.map(|bits| bits / 8),
         has_journal: !args.integrity_no_journal,
     }))
-}
-
-/// The length of the volume key in bytes.
-fn key_len(args: &FormatArgs) -> usize {
-    let best = || underseal_cipher::key_sizes(&args.cipher).ok()?.last().copied();
-    args.key_size.map(|bits| bits / 8).or_else(best).unwrap_or(0)
 }
 
 /// Sees to it that nothing is lost that somebody wants.

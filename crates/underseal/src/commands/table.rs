@@ -7,7 +7,7 @@ use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_volume::table::Table;
+use underseal_volume::table::{Table, Target};
 use underseal_volume::{ErrorKind, ReadAt, plain};
 use zeroize::Zeroizing;
 
@@ -176,6 +176,7 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
         };
         opened.push(device);
     }
+    one_layer_each(table, &paths)?;
     for (number, device) in opened.iter_mut().enumerate() {
         if let Some(line) = table.layer(number) {
             *device = integrity::open_line(device.clone(), line, options.read_only)?;
@@ -184,6 +185,23 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
     let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
     let volume = table.volume(&sizes).map_err(refused)?;
     Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))
+}
+
+/// Two layers on one file would each write a journal of its own to the same place.
+fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
+    let lines = table.lines().iter().filter(|line| matches!(line.target, Target::Integrity(_))).count();
+    let layers: Vec<&PathBuf> =
+        (0..).zip(paths).filter(|(i, _)| table.layer(*i).is_some()).map(|(_, p)| p).collect();
+    let twice = |(i, path): (usize, &&PathBuf)| {
+        layers[..i].iter().any(|earlier| earlier == path || same_file(earlier, path)).then(|| path.display())
+    };
+    let twice = layers.iter().enumerate().find_map(twice);
+    if lines <= layers.len() && twice.is_none() {
+        return Ok(());
+    }
+    let which = twice.map(|path| format!("{path}: ")).unwrap_or_default();
+    Err(Error::usage(format!("{which}two integrity lines are on one device, each with a journal there"))
+        .with_remedy("one integrity line for each device"))
 }
 
 /// Everything that is refused was refused before anything was changed.

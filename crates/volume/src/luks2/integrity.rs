@@ -94,7 +94,23 @@ pub(super) fn new(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Value, 
     let encryption = Value::from(written.strip_prefix("capi:").unwrap_or(written));
     let parsed = parse(&Node::new("integrity", &object), &Node::new("cipher", &encryption));
     let (integrity, spec) = parsed.map_err(|e| Error::new(ErrorKind::BadOption, e.to_string()))?;
+    // A volume that is there is opened; none is made whose every second write of a sector gives its contents away.
+    if integrity.kind == IntegrityKind::Aead && spec.chain() != "authenc" && spec.iv() != "random" {
+        let context =
+            format!("{cipher} with integrity {}: writing a sector again uses its nonce again", wanted.kind);
+        return Err(Error::new(ErrorKind::BadOption, format!("{context}; random IVs do not")));
+    }
     Ok((object, integrity, spec))
+}
+
+/// The cipher of a new segment, and bytes of its key that are the MAC's.
+///
+/// # Errors
+/// As [`new`].
+pub(crate) fn mac_key(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(CipherSpec, usize)> {
+    let (_, integrity, spec) = new(cipher, wanted)?;
+    let mac = integrity.mac_key(&spec);
+    Ok((spec, mac))
 }
 
 /// A member that must be there and say something.
@@ -153,6 +169,26 @@ mod tests {
             assert_eq!((spec.as_written(), found.bytes), (expected, bytes));
             assert_eq!(found.kind == IntegrityKind::None, integrity == "none");
         }
+    }
+
+    #[test]
+    fn no_volume_is_made_that_repeats_its_nonces() {
+        let make = |cipher: &str, kind: &str| {
+            let wanted = NewIntegrity { kind: kind.into(), key_size: None, has_journal: true };
+            new(&cipher.parse().unwrap(), &wanted).map(drop)
+        };
+        for (cipher, kind) in [
+            ("aes-gcm-plain64", "aead"),
+            ("aes-ccm-plain64", "aead"),
+            ("capi:aegis128-plain64", "aead"),
+            ("capi:chacha20-plain64", "poly1305"),
+        ] {
+            let refused = make(cipher, kind).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::BadOption, "{cipher}: {refused}");
+            assert!(refused.to_string().contains("nonce"), "{cipher}: {refused}");
+            make(&cipher.replace("plain64", "random"), kind).unwrap();
+        }
+        make("aes-xts-plain64", "hmac(sha256)").unwrap();
     }
 
     #[test]

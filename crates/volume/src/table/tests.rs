@@ -358,6 +358,17 @@ fn a_table_stands_on_integrity_lines_of_its_own() {
 }
 
 #[test]
+fn a_layer_under_both_of_its_names_is_one_device() {
+    let stack = "below: 0 1600 integrity disk 0 - J 1 internal_hash:crc32c\n\
+                 a: 0 8 linear below 0\na: 8 8 linear /dev/mapper/below 8";
+    let table = Table::parse(stack).unwrap();
+    assert_eq!(table.devices(), ["disk"]);
+    assert!(table.layer(0).is_some() && table.layer(1).is_none());
+    let volume = table.volume(&[1600 * 512]).unwrap();
+    assert!(volume.segments().iter().all(|segment| segment.as_stored().unwrap().device == 0));
+}
+
+#[test]
 fn what_is_no_stack_is_refused() {
     let refused = |text: &str| Table::parse(text).unwrap_err().to_string();
     assert!(refused("a: 0 8 zero\nb: 0 8 zero").contains("several devices"));
