@@ -192,10 +192,10 @@ fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
     let lines = table.lines().iter().filter(|line| matches!(line.target, Target::Integrity(_))).count();
     let layers: Vec<&PathBuf> =
         (0..).zip(paths).filter(|(i, _)| table.layer(*i).is_some()).map(|(_, p)| p).collect();
-    let twice = |(i, path): (usize, &&PathBuf)| {
-        layers[..i].iter().any(|earlier| earlier == path || same_file(earlier, path)).then(|| path.display())
+    let is_twice = |(i, path): &(usize, &&PathBuf)| {
+        layers[..*i].iter().any(|earlier| earlier == *path || same_file(earlier, path))
     };
-    let twice = layers.iter().enumerate().find_map(twice);
+    let twice = layers.iter().enumerate().find(is_twice).map(|(_, path)| path.display());
     if lines <= layers.len() && twice.is_none() {
         return Ok(());
     }
