@@ -180,7 +180,8 @@ fn open(path: &Path, options: OpenOptions) -> Result<File> {
     let direct = if options.direct { libc::O_DIRECT } else { 0 };
     let mut how = std::fs::OpenOptions::new();
     how.read(true).write(!options.read_only).custom_flags(libc::O_NONBLOCK | direct | claim);
-    let file = how.open(path).map_err(|e| match Errno::from_io_error(&e) {
+    let opened = crate::lock::for_a_moment(|| how.open(path));
+    let file = opened.map_err(|e| match Errno::from_io_error(&e) {
         Some(Errno::BUSY) if claim != 0 => in_use(path, e),
         _ => cannot(e),
     })?;

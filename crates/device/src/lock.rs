@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -14,9 +15,30 @@ use crate::{Error, ErrorKind};
 const FIRST: libc::off_t = 100;
 const LEN: libc::off_t = 200;
 
+/// How long what is in use is asked for again before it is said to be: a program that ends, or starts another one, still holds
+/// its files for a moment after it closed them.
+const MOMENT: Duration = Duration::from_millis(100);
+
 /// Takes the lock for as long as `file` is open: shared for readers, exclusive for writers.
 pub(crate) fn lock(file: &File, name: &str, exclusive: bool) -> Result<(), Error> {
-    try_lock(file, exclusive).map_err(|e| refused(name, e))
+    for_a_moment(|| try_lock(file, exclusive)).map_err(|e| refused(name, e))
+}
+
+/// Does it, again as long as somebody else has it, but only for a moment.
+pub(crate) fn for_a_moment<T>(mut take: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let started = Instant::now();
+    loop {
+        match take() {
+            Err(e) if is_taken(&e) && started.elapsed() < MOMENT => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn is_taken(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::AGAIN | Errno::BUSY))
 }
 
 /// Somebody has it; or nobody can have any, because the file system has none (NFS without its lock daemon).
@@ -50,6 +72,22 @@ fn try_lock(file: &File, exclusive: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_let_go_in_a_moment_is_taken_and_what_is_not_is_refused() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).write(true).open(path.path()).unwrap();
+        let (first, second) = (open(), open());
+        lock(&first, "image", true).unwrap();
+        assert_eq!(lock(&second, "image", false).unwrap_err().kind(), ErrorKind::Locked);
+        let closing = std::thread::spawn(move || {
+            std::thread::sleep(MOMENT / 10);
+            drop(first);
+        });
+        lock(&second, "image", true).unwrap();
+        closing.join().unwrap();
+        lock(&open(), "image", true).unwrap_err();
+    }
 
     #[test]
     fn a_file_system_without_locks_is_not_another_program() {
