@@ -7,6 +7,7 @@
 //!   ours.rs    underseal format, write -> cryptsetup open, kernel reads and writes -> underseal read
 //!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways
 //!   life.rs    keyslots and headers that change -> cryptsetup open, kernel reads
+//!   authenticated.rs  volumes with integrity, LUKS2 and alone, both ways
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
@@ -17,6 +18,7 @@ mod guest;
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod authenticated;
 mod life;
 mod lines;
 mod ours;
