@@ -1,6 +1,9 @@
 //! Starts of reencryptions that are refused, or made again after a crash.
 
-use serde_json::{Map, json};
+use std::cell::Cell;
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::ErrorKind;
