@@ -93,7 +93,8 @@ impl Sha256Lanes {
 /// A vector of words, one of each message.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing module's features.
+/// Every method may be called only on a processor with the implementing module's features; [`Words::load`] reads 64 bytes at each of the
+/// first [`Words::LANES`] pointers.
 trait Words: Copy {
     const LANES: usize;
 
@@ -182,6 +183,9 @@ const K: [u32; 64] = [
 ];
 
 /// Adds a block of each message to its state.
+///
+/// # Safety
+/// As [`Words`], whose `load` is given these blocks.
 #[inline(always)]
 unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
@@ -281,6 +285,10 @@ unsafe fn hmac<V: Words>(
     }
 }
 
+/// The states as bytes, a message after the other.
+///
+/// # Safety
+/// As [`Words`].
 #[inline(always)]
 unsafe fn digests<V: Words>(state: &[V; 8]) -> [[u8; 32]; MOST] {
     let mut digests = [[0; 32]; MOST];
