@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use super::lock;
 use super::lower::{Lower, Side, Step, may_wait};
 use super::open::as_device_error;
 use crate::{Geometry, Journal as Sections, Round};
@@ -363,8 +364,4 @@ impl State {
 /// Where a section is among those in use.
 fn slot(state: &State, number: u64) -> usize {
     usize::try_from(number - state.first).unwrap_or(usize::MAX)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
+use super::super::lock;
 use super::super::lower::{Lower, Side, Step, may_wait};
 use super::super::tag_cache::TagCache;
-use super::{Found, Journal, lock};
+use super::{Found, Journal};
 use crate::Place;
 
 /// Blocks whose places are looked up at a time.
