@@ -114,6 +114,31 @@ trait Words: Copy {
     unsafe fn store(self, to: &mut [u32; MOST]);
 }
 
+/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.
+/// Vector `4k + i` holds in each lane word `i` of rows `4k` to `4k + 3`.
+macro_rules! columns_of_four {
+    ($rows:expr, $low_words:ident, $high_words:ident, $low_pairs:ident, $high_pairs:ident) => {{
+        let rows = $rows;
+        let (mut pairs, mut i) = (rows, 0);
+        while i < rows.len() {
+            pairs[i] = $low_words(rows[i], rows[i + 1]);
+            pairs[i + 1] = $high_words(rows[i], rows[i + 1]);
+            i += 2;
+        }
+        let mut fours = pairs;
+        i = 0;
+        while i < rows.len() {
+            fours[i] = $low_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 1] = $high_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 2] = $low_pairs(pairs[i + 1], pairs[i + 3]);
+            fours[i + 3] = $high_pairs(pairs[i + 1], pairs[i + 3]);
+            i += 4;
+        }
+        fours
+    }};
+}
+use columns_of_four;
+
 /// FIPS 180-4, 4.2.2.
 const K: [u32; 64] = [
     0x428a_2f98,
