@@ -298,7 +298,7 @@ impl Journal {
 
     /// Writes a ring of unused sections, so that nothing is replayed. All was copied back.
     pub(super) fn clear(&self, lower: &mut dyn Lower) -> Step {
-        let mut memory = lock(&self.commits);
+        let _commits = lock(&self.commits);
         let (free, round) = {
             let state = self.state();
             if !state.changed {
@@ -307,13 +307,8 @@ impl Journal {
             state.next
         };
         let later = (0..free).map(|index| (index, round.next()));
-        for (index, round) in (free..self.geometry.sections()).map(|index| (index, round)).chain(later) {
-            memory.resize(self.geometry.section().bytes(), 0);
-            self.geometry.section().clear(&mut memory);
-            self.sections.seal(index, round, &mut memory).map_err(as_device_error)?;
-            lower.write(Side::Meta, self.geometry.section_offset(index), &memory, false)?;
-        }
-        lower.flush(Side::Meta)?;
+        let ring = (free..self.geometry.sections()).map(|index| (index, round)).chain(later);
+        write_unused(lower, &self.geometry, &self.sections, ring)?;
         self.state().changed = false;
         Ok(())
     }
@@ -364,4 +359,20 @@ impl State {
 /// Where a section is among those in use.
 fn slot(state: &State, number: u64) -> usize {
     usize::try_from(number - state.first).unwrap_or(usize::MAX)
+}
+
+/// Writes sections of which no entry is used, each in its round, durably.
+pub(super) fn write_unused(
+    lower: &mut dyn Lower,
+    geometry: &Geometry,
+    sections: &Sections,
+    ring: impl Iterator<Item = (u32, Round)>,
+) -> Step {
+    let mut image = sections.section();
+    for (index, round) in ring {
+        geometry.section().clear(&mut image);
+        sections.seal(index, round, &mut image).map_err(as_device_error)?;
+        lower.write(Side::Meta, geometry.section_offset(index), &image, false)?;
+    }
+    lower.flush(Side::Meta)
 }

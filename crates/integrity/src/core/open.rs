@@ -11,8 +11,8 @@ use super::recalculate::Recalculation;
 use super::regions::Regions;
 use super::status::Mismatches;
 use super::tag_cache::TagCache;
-use super::{Core, Lower, Side, Step};
-use crate::{Disks, Error, ErrorKind, Mode, Options, Result, Round};
+use super::Core;
+use crate::{Disks, Error, ErrorKind, Mode, Options, Result};
 
 /// What a running volume may use, and how long it waits. Nothing of this is on the disk.
 #[derive(Debug, Clone)]
@@ -97,18 +97,6 @@ impl Core {
             closed: false.into(),
             aged: Mutex::new(Instant::now()),
         })
-    }
-
-    /// Writes a journal that was never used where the bitmap is.
-    pub(super) fn reset_journal(&self, lower: &mut dyn Lower) -> Step {
-        let Some(sections) = &self.sections else { return Ok(()) };
-        let mut section = vec![0; self.geometry.section().bytes()];
-        for index in 0..self.geometry.sections() {
-            self.geometry.section().clear(&mut section);
-            sections.seal(index, Round::FIRST, &mut section).map_err(as_device_error)?;
-            lower.write(Side::Meta, self.geometry.section_offset(index), &section, false)?;
-        }
-        lower.flush(Side::Meta)
     }
 }
 
