@@ -268,8 +268,27 @@ fn inline_tags_are_those_of_the_device() {
     let mut way = Blocking::new(&volume).unwrap();
     assert_eq!(way.read(0, &mut data[..4096]).unwrap_err().kind(), ErrorKind::Read);
     way.read(4096, &mut data[..4096]).unwrap();
-    let untagged: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    assert!(IntegrityDevice::open(untagged, None, &options, &Settings::default()).is_err());
+}
+
+#[test]
+fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written() {
+    let options = options(Mode::Inline, "sha256");
+    // Larger than the volume was, which an opening would write down.
+    let inner = Arc::new(RamDevice::new(2 * SIZE as u64));
+    make(&*inner, &options, 4096, None);
+    let all = || {
+        let mut bytes = vec![0; 2 * SIZE];
+        Blocking::new(&*inner).unwrap().read(0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = all();
+    let short = Arc::new(TaggedDevice::new(inner.clone(), 4096, 31));
+    let refused = IntegrityDevice::open(short, None, &options, &Settings::default()).err().unwrap();
+    assert!(refused.to_string().contains("keeps 32 bytes with each block; this one keeps 31"), "{refused}");
+    assert!(all() == before);
+    let enough = Arc::new(TaggedDevice::new(inner.clone(), 4096, 32));
+    drop(open(enough, &options));
+    assert!(all() != before);
 }
 
 #[test]
