@@ -1,43 +1,22 @@
 //! A volume as a device, over devices in memory that fail, forget and keep tuples.
 
-use std::io;
+#[path = "../layout/memory.rs"]
+mod memory;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use memory::Memory;
 use underseal_device::{
     Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Now, RamDevice, Ring, Started, Token,
 };
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
-    Disk, Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
+    Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
 };
 
 const SIZE: usize = 4 << 20;
-
-struct Memory(Mutex<Vec<u8>>);
-
-impl Disk for Memory {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().len() as u64)
-    }
-
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        bytes.copy_from_slice(&self.0.lock().unwrap()[at..at + bytes.len()]);
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn options(mode: Mode, hash: &str) -> Options {
     Options { hash: Some(Hash::new(hash, None).unwrap()), ..Options::new(mode) }
@@ -45,7 +24,7 @@ fn options(mode: Mode, hash: &str) -> Options {
 
 /// Puts a new volume on a device. Its tags are to be made anew, where they are made here.
 fn make(device: &dyn Device, options: &Options, block_size: u32, tag_size: Option<u16>) {
-    let disk = Memory(vec![0; SIZE].into());
+    let disk = Memory::new(vec![0; SIZE]);
     let disks = Disks::one(&disk);
     let format_as = Format {
         tag_size,
@@ -56,7 +35,7 @@ fn make(device: &dyn Device, options: &Options, block_size: u32, tag_size: Optio
     };
     let superblock = format_as.superblock(options, disks.sizes().unwrap()).unwrap();
     format(&disks, options, &superblock).unwrap();
-    Blocking::new(device).unwrap().write(0, &disk.0.lock().unwrap(), true).unwrap();
+    Blocking::new(device).unwrap().write(0, &disk.bytes(), true).unwrap();
 }
 
 fn open(device: Arc<dyn Device>, options: &Options) -> IntegrityDevice {
