@@ -22,6 +22,15 @@ use crate::{
 const KIB: usize = 1 << 10;
 const OFFSET: usize = 256 * KIB;
 const DATA: usize = 16 * KIB;
+/// Decryption over the header.
+const DECRYPT: DecryptOptions = DecryptOptions {
+    direction: Direction::Forward,
+    protection: Protection::Journal,
+    first: Some(8 * KIB as u64),
+    size: None,
+    over_header: true,
+    allow_null: false,
+};
 const CHECKSUM: Protection = Protection::Checksum { hash: Hash::Sha256, block: 512 };
 
 fn passphrase() -> Key {
@@ -130,19 +139,25 @@ fn opened(header: &Header, disk: &[u8]) -> u8 {
     })
 }
 
+/// Encryption by moving data backward, so that there is room in front for a header.
+fn in_front_options() -> EncryptOptions {
+    EncryptOptions {
+        format: format_options(),
+        direction: Direction::Backward,
+        protection: Protection::None,
+        reduce: Some(2 * OFFSET as u64),
+        size: None,
+    }
+}
+
 /// An encryption whose header comes in front: the plain data, the device, the file that has the header meanwhile, and the key.
 /// `room` is what the header has for keyslots.
 fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, Recorder, VolumeKey) {
     let plain = pattern(len);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
     let file = Recorder::new(vec![0; OFFSET]);
-    let options = EncryptOptions {
-        format: FormatOptions { keyslots_size: room.map(|room| room as u64), ..format_options() },
-        direction: Direction::Backward,
-        protection: Protection::None,
-        reduce: Some(2 * OFFSET as u64),
-        size: None,
-    };
+    let format = FormatOptions { keyslots_size: room.map(|room| room as u64), ..format_options() };
+    let options = EncryptOptions { format, ..in_front_options() };
     let new = NewVolume::prepare((len + 2 * OFFSET) as u64, &passphrase(), options).unwrap();
     new.write_in_front(&device, &file).unwrap();
     (plain, device, file, new.into_key())

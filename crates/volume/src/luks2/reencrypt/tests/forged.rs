@@ -31,26 +31,12 @@ fn documents() -> Vec<(Value, VolumeKey)> {
         ledger.record(Progress { done, hot }).unwrap();
         all.push((document(ledger.header()), same(&key)));
     }
-    let options = EncryptOptions {
-        format: format_options(),
-        direction: Direction::Backward,
-        protection: Protection::None,
-        reduce: Some(2 * OFFSET as u64),
-        size: None,
-    };
     let device = Recorder::new(vec![0; DATA + 2 * OFFSET]);
-    let new = NewVolume::prepare(device.bytes().len() as u64, &passphrase(), options).unwrap();
+    let new = NewVolume::prepare(device.bytes().len() as u64, &passphrase(), in_front_options()).unwrap();
     new.write_in_front(&device, &Recorder::new(vec![0; OFFSET])).unwrap();
     all.push((document(&read(&device).unwrap()), new.into_key()));
     let (on, header, key) = disk();
-    let options = DecryptOptions {
-        direction: Direction::Forward,
-        protection: CHECKSUM,
-        first: Some(8 * KIB as u64),
-        size: None,
-        over_header: true,
-        allow_null: false,
-    };
+    let options = DecryptOptions { protection: CHECKSUM, ..DECRYPT };
     let to = Recorder::new(vec![0; OFFSET]);
     let mut header = header.export(&on, &to, &key, &options).unwrap();
     header.begin_decryption(&to, &on, &key, &options).unwrap();

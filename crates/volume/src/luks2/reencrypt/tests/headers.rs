@@ -9,14 +9,7 @@ fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_one_that_describes
     let plain = pattern(size - 2 * OFFSET);
     let disk = Recorder::new([&plain[..], &vec![0; 2 * OFFSET + aside]].concat());
     let (device, file) = (disk.part(0..size as u64), disk.part(size as u64..(size + aside) as u64));
-    let options = EncryptOptions {
-        format: format_options(),
-        direction: Direction::Backward,
-        protection: Protection::None,
-        reduce: Some(2 * OFFSET as u64),
-        size: None,
-    };
-    let new = NewVolume::prepare(size as u64, &passphrase(), options).unwrap();
+    let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
     let before = disk.bytes().clone();
     new.write_in_front(&device, &file).unwrap();
     let key = new.into_key();
@@ -68,17 +61,9 @@ fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
     let size = OFFSET + DATA;
     let disk = Recorder::new([whole.bytes().clone(), vec![0; OFFSET]].concat());
     let (device, file) = (disk.part(0..size as u64), disk.part(size as u64..(size + OFFSET) as u64));
-    let options = DecryptOptions {
-        direction: Direction::Forward,
-        protection: Protection::Journal,
-        first: Some(8 * KIB as u64),
-        size: None,
-        over_header: true,
-        allow_null: false,
-    };
     let before = disk.bytes().clone();
-    let mut exported = header.export(&device, &file, &key, &options).unwrap();
-    exported.begin_decryption(&file, &device, &key, &options).unwrap();
+    let mut exported = header.export(&device, &file, &key, &DECRYPT).unwrap();
+    exported.begin_decryption(&file, &device, &key, &DECRYPT).unwrap();
     let (mut seen, mut again) = ([false; 3], 0);
     disk.each_crash(before, |disk, at| {
         let (device, file) = disk.split_at(size);
@@ -100,7 +85,7 @@ fn a_crash_while_a_header_is_exported_leaves_one_that_describes_the_data() {
             // A start that was cut off is made again.
             let (device, file) = (Recorder::new(device.to_vec()), Recorder::new(file.to_vec()));
             let mut header = read(&file).unwrap();
-            header.begin_decryption(&file, &device, &key, &options).unwrap_or_else(|e| panic!("{at}: {e}"));
+            header.begin_decryption(&file, &device, &key, &DECRYPT).unwrap_or_else(|e| panic!("{at}: {e}"));
             assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished, "{at}");
             assert!(device.bytes()[..DATA] == pattern(DATA), "{at}");
         }

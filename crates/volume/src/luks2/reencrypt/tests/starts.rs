@@ -65,15 +65,6 @@ fn copies_are_made_of_any_length() {
     }
 }
 
-const DECRYPT: DecryptOptions = DecryptOptions {
-    direction: Direction::Forward,
-    protection: Protection::Journal,
-    first: Some(8 * KIB as u64),
-    size: None,
-    over_header: true,
-    allow_null: false,
-};
-
 #[test]
 fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {
     let (disk, mut header, key) = disk();
