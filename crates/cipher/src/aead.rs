@@ -5,7 +5,7 @@
 //!     |
 //!     +-- aes_gcm   AES-GCM on the vector kernels
 //!     +-- each      a sector a call: gcm over any cipher, chacha, aws_lc; and their nonces
-//!     +-- ccm       CBC-MAC of many sectors side by side
+//!     +-- ccm       CBC-MAC of many sectors side by side; gcm and ccm have one counter mode (counter)
 //!     +-- aegis     AEGIS-128: many sectors, one in each lane
 //!     +-- authenc   a chain mode, then a MAC over its ciphertext
 //!   stored     sectors that are not authenticated, of which something is kept beside all the same
