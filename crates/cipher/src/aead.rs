@@ -5,7 +5,7 @@
 //!     |
 //!     +-- aes_gcm   AES-GCM on the vector kernels
 //!     +-- each      a sector a call: gcm over any cipher, chacha, aws_lc; and their nonces
-//!     +-- ccm       CBC-MAC of many sectors side by side
+//!     +-- ccm       CBC-MAC of many sectors side by side; gcm and ccm have one counter mode (counter)
 //!     +-- aegis     AEGIS-128: many sectors, one in each lane
 //!     +-- authenc   a chain mode, then a MAC over its ciphertext
 //!   stored     sectors that are not authenticated, of which something is kept beside all the same
@@ -20,6 +20,7 @@ mod authenc;
 mod aws_lc;
 mod ccm;
 mod chacha;
+mod counter;
 mod each;
 mod gcm;
 mod sealed;
@@ -39,9 +40,10 @@ pub(crate) use stored::{Beside, StoredIv};
 
 use cipher::inout::InOutBuf;
 use subtle::ConstantTimeEq;
+use zeroize::Zeroize;
 
-use crate::BadSector;
 use crate::sector::Run;
+use crate::{BadSector, SectorSize};
 
 /// Sectors that a mode is given at most.
 pub(crate) const MANY: usize = 32;
@@ -98,9 +100,12 @@ impl TagsMut<'_> {
         &mut self.tuples[nth * self.tuple..][..self.tag]
     }
 
-    fn set(&mut self, nth: usize, sum: &[u8]) {
+    /// Writes the tags of the first sectors: each is the start of its sum.
+    fn set<const N: usize>(&mut self, sums: &[[u8; N]]) {
         let tag = self.tag;
-        self.get(nth).copy_from_slice(&sum[..tag]);
+        for (nth, sum) in sums.iter().enumerate() {
+            self.get(nth).copy_from_slice(&sum[..tag]);
+        }
     }
 }
 
@@ -145,4 +150,26 @@ fn sectors<'i, 'o>(data: InOutBuf<'i, 'o, u8>, count: usize) -> impl Iterator<It
         rest = Some(behind);
         Some(sector)
     })
+}
+
+/// Of modes that decrypt before they know: wipes the sectors whose tags are not the starts of their sums, and names the first.
+fn wipe_wrong(out: &mut [u8], tags: Tags<'_>, sums: &[[u8; 16]]) -> Result<(), BadSector> {
+    let (bytes, mut opened) = (out.len() / sums.len(), Ok(()));
+    for (nth, (sector, sum)) in out.chunks_exact_mut(bytes).zip(sums).enumerate() {
+        if !tags.agrees(nth, sum) {
+            sector.zeroize();
+            opened = opened.and(Err(BadSector(nth)));
+        }
+    }
+    opened
+}
+
+/// How many sectors a request is, by its bytes and those of its tuples.
+///
+/// # Errors
+/// Where it is no whole number of them, or the tuples are not as many.
+fn count(size: SectorSize, tuple: usize, data: usize, tuples: usize) -> Result<usize, BadSector> {
+    let count = data / size.bytes();
+    let fits = data.is_multiple_of(size.bytes()) && count.checked_mul(tuple) == Some(tuples);
+    if fits { Ok(count) } else { Err(BadSector(count.min(tuples / tuple))) }
 }

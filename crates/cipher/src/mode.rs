@@ -40,7 +40,7 @@ pub(crate) use xts::{AesXts, Tweaked, Xts};
 use cipher::inout::InOutBuf;
 
 /// Blocks that go through a library's block cipher in one call.
-const GROUP: usize = 64;
+pub(crate) const GROUP: usize = 64;
 
 /// A chain mode with its keys; IVs are `W` bytes.
 pub(crate) trait Mode<const W: usize>: Send + Sync {

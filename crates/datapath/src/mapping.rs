@@ -1,5 +1,6 @@
 //! A volume over its lower devices.
 
+mod shape;
 mod zones;
 
 use std::ops::Range;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry};
 use underseal_volume::{Segment, SegmentKind, Volume};
+
+use shape::Shape;
 
 use crate::control::{Control, Settings, no_key};
 use crate::engine::Accelerator;
@@ -27,24 +30,6 @@ pub struct Mapping {
     engine: Option<Arc<dyn Accelerator>>,
     locks: RangeLock<Waiting>,
     shape: Shape,
-}
-
-/// What stays as it is for as long as the volume is open.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    /// What the cipher and the devices need.
-    sector: u32,
-    /// What requests should be multiples of.
-    block: u32,
-    /// What they must be multiples of.
-    least: u32,
-    preferred_block: u32,
-    read_only: bool,
-    discards: bool,
-    zoned: bool,
-    memory_alignment: u32,
-    /// The most that is kept beside sectors: so many bytes beside so many.
-    tags: (u64, u64),
 }
 
 /// What a range of the volume is made of.
@@ -438,42 +423,6 @@ impl Mapping {
     fn geometries(&self) -> impl Iterator<Item = Geometry> {
         self.devices.iter().map(|device| device.geometry())
     }
-}
-
-impl Shape {
-    fn of(volume: &Volume, devices: &[Arc<dyn Device>]) -> Self {
-        let geometries = || devices.iter().map(|device| device.geometry());
-        let sector = u32::try_from(volume.sector_size().bytes()).unwrap_or(u32::MAX);
-        let sector = geometries().fold(sector, |block, geometry| block.max(geometry.block));
-        let read_only = geometries().any(|geometry| geometry.read_only);
-        Self {
-            sector,
-            block: sector,
-            least: sector,
-            preferred_block: geometries().fold(sector, |block, geometry| block.max(geometry.preferred_block)),
-            read_only,
-            // What is discarded would not fit what is kept beside it.
-            discards: volume.allow_discards()
-                && geometries().all(|geometry| geometry.discard)
-                && most_tags(volume).0 == 0,
-            zoned: geometries().any(|geometry| geometry.zones.is_some()),
-            memory_alignment: geometries().fold(1, |most, geometry| most.max(geometry.memory_alignment)),
-            tags: most_tags(volume),
-        }
-    }
-
-    /// Where nothing is written, no cipher can spread it.
-    fn layout_of(&self, volume: &Volume) -> Layout {
-        let layout = Layout::of(volume);
-        Layout { spreads: layout.spreads && !self.read_only, ..layout }
-    }
-}
-
-/// The most bytes that a volume keeps beside its sectors, and beside how many: of the segment that has most to a byte.
-fn most_tags(volume: &Volume) -> (u64, u64) {
-    let stored = volume.segments().iter().filter_map(Segment::as_stored);
-    let each = stored.map(|s| (s.cipher.tag_size() as u64, s.cipher.sector_size().bytes() as u64));
-    each.max_by_key(|(tags, sector)| tags * 65536 / sector).filter(|(tags, _)| *tags > 0).unwrap_or((0, 1))
 }
 
 /// Where a volume ends whose last segment takes all of its device, as a block device would show it: whole sectors of 512 bytes.

@@ -72,7 +72,7 @@ impl Bitmap {
     }
 
     /// Sectors of a bit.
-    pub fn sectors_per_bit(&self) -> u64 {
+    fn sectors_per_bit(&self) -> u64 {
         1 << self.log2
     }
 
@@ -128,15 +128,6 @@ impl Bitmap {
             at = (start..bits).find(|bit| !self.is_set(*bit)).unwrap_or(bits);
             Some(self.sectors_of(start..at))
         })
-    }
-
-    /// Writes the units in which the bits are; the caller syncs.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn write(&self, disk: &dyn Disk, bits: Range<u64>) -> Result<()> {
-        let (at, unit) = self.unit(bits);
-        disk::write(disk, at, unit)
     }
 
     /// Writes all of it; the caller syncs.

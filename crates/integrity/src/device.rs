@@ -181,6 +181,13 @@ fn check_below(
     if mode == Mode::Inline && least != block {
         return refuse(format!("the device keeps tags for blocks of {least} bytes, not of {block}"));
     }
+    let (tuple, tag_size) = (below.tag_size as usize, volume.tag_size());
+    if mode == Mode::Inline && tuple < tag_size {
+        let context = format!(
+            "mode I wants a device that keeps {tag_size} bytes with each block; this one keeps {tuple}"
+        );
+        return Err(Error::new(ErrorKind::BadOption, context));
+    }
     Ok(())
 }
 

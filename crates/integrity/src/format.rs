@@ -174,7 +174,7 @@ pub const WIPE_STEP: u64 = 32_768;
 /// of [`WIPE_STEP`] at once.
 ///
 /// # Errors
-/// `Io`.
+/// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
 pub fn wipe(
     disks: &Disks<'_>,
     geometry: &Geometry,
@@ -184,6 +184,7 @@ pub fn wipe(
 ) -> Result<()> {
     /// Sectors that are written at once.
     const RUN: u64 = 2048;
+    geometry.check_tags_have_places()?;
     let zeros = vec![0; usize::try_from(RUN * SECTOR).unwrap_or(0)];
     let mut at = sectors.start;
     while at < sectors.end {

@@ -228,6 +228,16 @@ impl Geometry {
         }
     }
 
+    /// Refuses to write tags where [`Place::tag`] has no meaning.
+    pub(crate) fn check_tags_have_places(&self) -> Result<()> {
+        if self.layout == Layout::Inline {
+            let context =
+                "the device keeps the tags of this volume: they are made while it runs, on that device";
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        Ok(())
+    }
+
     /// The largest number of sectors that fits.
     fn capacity(&self, sizes: Sizes) -> Result<u64> {
         let data = sizes.data / SECTOR;

@@ -16,7 +16,7 @@ const STEPS: u32 = 16;
 impl Opened {
     /// The next sectors whose tags are to be made anew, within one area; none when all are made. In bitmap mode those regions are
     /// passed over whose bits are clear.
-    pub fn next_step(&self) -> Option<Range<u64>> {
+    fn next_step(&self) -> Option<Range<u64>> {
         let from = self.recalculation()?;
         let start = match &self.bitmap {
             Some(bitmap) => bitmap
@@ -30,10 +30,7 @@ impl Opened {
     }
 
     /// Makes the tags of these sectors anew, which lie in one area and end where a block ends; the caller syncs.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn make_tags(&self, disks: &Disks<'_>, sectors: Range<u64>) -> Result<()> {
+    fn make_tags(&self, disks: &Disks<'_>, sectors: Range<u64>) -> Result<()> {
         let Some(tags) = &self.tags else { return Ok(()) };
         let geometry = &self.geometry;
         let mut at = sectors.start;
@@ -54,7 +51,7 @@ impl Opened {
     /// whether to go on; what was done stays done.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Unsupported` for tags that a device keeps, which have no place on a disk; `Io`.
     pub fn recalculate(
         &mut self,
         disks: &Disks<'_>,
@@ -64,6 +61,7 @@ impl Opened {
         if self.recalculation().is_none() {
             return Ok(());
         }
+        self.geometry.check_tags_have_places()?;
         for step in 1.. {
             let next = self.next_step();
             if let Some(sectors) = &next {

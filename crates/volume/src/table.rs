@@ -199,8 +199,8 @@ impl Table {
     /// kernel's keyring where the table says so. A linear line is a segment under the null cipher.
     ///
     /// # Errors
-    /// `Unsupported` for authenticated modes; `BadOption` where the kernel refuses cipher, key or how lines follow each
-    /// other; `TooSmall` when a line ends beyond its device.
+    /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall` when a line ends beyond its
+    /// device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
         let devices = self.names();
         let mut segments = Vec::with_capacity(self.lines.len());

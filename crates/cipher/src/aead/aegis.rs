@@ -7,8 +7,7 @@ use aes::Block;
 use aes::hazmat::cipher_round;
 use cipher::inout::InOutBuf;
 
-use super::ccm::wipe_wrong;
-use super::{Aead, Associated, MANY, Tags, TagsMut, sectors};
+use super::{Aead, Associated, MANY, Tags, TagsMut, sectors, wipe_wrong};
 use crate::block::{blocks, xor};
 use crate::kernel::{AegisKey, AegisRun, Direction};
 use crate::sector::Run;
@@ -63,9 +62,7 @@ impl Aegis {
 impl Aead<16> for Aegis {
     fn seal(&self, run: Run, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>) {
         let sums = self.apply(Direction::Encrypt, run, ivs, data);
-        for (nth, sum) in sums[..ivs.len()].iter().enumerate() {
-            tags.set(nth, sum);
-        }
+        tags.set(&sums[..ivs.len()]);
     }
 
     fn open(
@@ -76,7 +73,7 @@ impl Aead<16> for Aegis {
         tags: Tags<'_>,
     ) -> std::result::Result<(), BadSector> {
         let sums = self.apply(Direction::Decrypt, run, ivs, data.reborrow());
-        wipe_wrong(data.get_out(), ivs.len(), |nth| tags.agrees(nth, &sums[nth]))
+        wipe_wrong(data.get_out(), tags, &sums[..ivs.len()])
     }
 }
 

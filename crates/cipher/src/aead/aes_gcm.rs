@@ -2,8 +2,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::ccm::wipe_wrong;
-use super::{Aead, Associated, MANY, Nonces, Tags, TagsMut};
+use super::{Aead, Associated, MANY, Nonces, Tags, TagsMut, wipe_wrong};
 use crate::BadSector;
 use crate::kernel::{Direction, GcmKey, GcmRun};
 use crate::sector::Run;
@@ -41,9 +40,7 @@ impl AesGcm {
 impl<const W: usize> Aead<W> for AesGcm {
     fn seal(&self, run: Run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>) {
         let sums = self.apply(Direction::Encrypt, run, ivs, data);
-        for (nth, sum) in sums[..ivs.len()].iter().enumerate() {
-            tags.set(nth, sum);
-        }
+        tags.set(&sums[..ivs.len()]);
     }
 
     fn open(
@@ -54,6 +51,6 @@ impl<const W: usize> Aead<W> for AesGcm {
         tags: Tags<'_>,
     ) -> Result<(), BadSector> {
         let sums = self.apply(Direction::Decrypt, run, ivs, data.reborrow());
-        wipe_wrong(data.get_out(), ivs.len(), |nth| tags.agrees(nth, &sums[nth]))
+        wipe_wrong(data.get_out(), tags, &sums[..ivs.len()])
     }
 }

@@ -31,9 +31,7 @@ impl<const W: usize> Aead<W> for Authenc<W> {
         let mut sums = [NO_SUM; MANY];
         let messages = Messages { heads: &associated[..ivs.len()], head: 8 + W, data: data.get_out() };
         self.mac.sums(&messages, &mut sums[..ivs.len()]);
-        for (nth, sum) in sums[..ivs.len()].iter().enumerate() {
-            tags.set(nth, sum);
-        }
+        tags.set(&sums[..ivs.len()]);
     }
 
     fn open(

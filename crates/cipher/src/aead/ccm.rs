@@ -5,16 +5,13 @@
 //! CBC-MAC is serial, so the MACs of sectors advance side by side.
 
 use cipher::inout::InOutBuf;
-use zeroize::Zeroize;
 
-use super::{Aead, MANY, Tags, TagsMut, sectors};
-use crate::block::{AnyCipher, BlockCipher, blocks, xor};
+use super::counter::add_stream;
+use super::{Aead, MANY, Tags, TagsMut, sectors, wipe_wrong};
+use crate::block::{AnyCipher, BlockCipher, xor};
 use crate::mac::chain;
 use crate::sector::Run;
 use crate::{BadSector, Key, Result};
-
-/// Blocks that are encrypted in one call.
-const GROUP: usize = 64;
 
 pub(crate) struct Ccm {
     cipher: AnyCipher<16>,
@@ -72,31 +69,17 @@ impl Ccm {
     }
 
     fn add_stream(&self, iv: &[u8; 8], data: InOutBuf<'_, '_, u8>) {
-        let (mut rest, mut next, mut stream) = (blocks::<16>(data), 1, [[0; 16]; GROUP]);
-        while !rest.is_empty() {
-            let n = GROUP.min(rest.len());
-            let group;
-            (group, rest) = rest.split_at(n);
-            for block in &mut stream[..n] {
-                *block = self.block(3, iv, next);
-                next += 1;
-            }
-            self.cipher.encrypt_untidied(&mut stream[..n]);
-            for (mut block, stream) in group.into_iter().zip(&stream) {
-                let sum = xor(block.get_in(), stream);
-                *block.get_out() = sum;
-            }
-        }
+        add_stream(&self.cipher, 1, |number| self.block(3, iv, number), data);
     }
 }
 
 impl Aead<8> for Ccm {
     fn seal(&self, run: Run, ivs: &mut [[u8; 8]], data: InOutBuf<'_, '_, u8>, tags: &mut TagsMut<'_>) {
         let sums = self.sums(run, ivs, data.get_in());
-        for (nth, (iv, sector)) in ivs.iter().zip(sectors(data, ivs.len())).enumerate() {
+        for (iv, sector) in ivs.iter().zip(sectors(data, ivs.len())) {
             self.add_stream(iv, sector);
-            tags.set(nth, &sums[nth]);
         }
+        tags.set(&sums[..ivs.len()]);
     }
 
     fn open(
@@ -111,22 +94,6 @@ impl Aead<8> for Ccm {
         }
         let out = data.get_out();
         let sums = self.sums(run, ivs, out);
-        wipe_wrong(out, ivs.len(), |nth| tags.agrees(nth, &sums[nth]))
+        wipe_wrong(out, tags, &sums[..ivs.len()])
     }
-}
-
-/// Of modes that decrypt before they know: wipes the sectors that are not right, and names the first.
-pub(super) fn wipe_wrong(
-    out: &mut [u8],
-    count: usize,
-    is_right: impl Fn(usize) -> bool,
-) -> std::result::Result<(), BadSector> {
-    let (bytes, mut opened) = (out.len() / count, Ok(()));
-    for (nth, sector) in out.chunks_exact_mut(bytes).enumerate() {
-        if !is_right(nth) {
-            sector.zeroize();
-            opened = opened.and(Err(BadSector(nth)));
-        }
-    }
-    opened
 }

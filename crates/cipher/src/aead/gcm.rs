@@ -10,11 +10,9 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use super::Each;
-use crate::block::{AnyCipher, BlockCipher, blocks, xor};
+use super::counter::add_stream;
+use crate::block::{AnyCipher, BlockCipher, xor};
 use crate::{Locked, Result};
-
-/// Blocks that are encrypted in one call.
-const GROUP: usize = 64;
 
 pub(crate) struct Gcm {
     cipher: AnyCipher<16>,
@@ -48,22 +46,7 @@ impl Gcm {
     }
 
     fn add_stream(&self, nonce: &[u8; 12], data: InOutBuf<'_, '_, u8>) {
-        let (mut rest, mut next) = (blocks::<16>(data), 2);
-        let mut stream = [[0; 16]; GROUP];
-        while !rest.is_empty() {
-            let n = GROUP.min(rest.len());
-            let group;
-            (group, rest) = rest.split_at(n);
-            for block in &mut stream[..n] {
-                *block = counter(nonce, next);
-                next += 1;
-            }
-            self.cipher.encrypt_untidied(&mut stream[..n]);
-            for (mut block, stream) in group.into_iter().zip(&stream) {
-                let sum = xor(block.get_in(), stream);
-                *block.get_out() = sum;
-            }
-        }
+        add_stream(&self.cipher, 2, |number| counter(nonce, number), data);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{AnyAead, MANY, Tags, TagsMut};
+use super::{AnyAead, MANY, Tags, TagsMut, count};
 use crate::iv::IvGenerator;
 use crate::mode::Layout;
 use crate::sector::Run;
@@ -31,17 +31,6 @@ pub(crate) struct Sealed<const W: usize> {
 }
 
 impl<const W: usize> Sealed<W> {
-    /// The sectors of a request.
-    ///
-    /// # Errors
-    /// Where it is no whole number of them, or the tuples are not as many.
-    fn count(&self, data: usize, tuples: usize) -> Result<usize, BadSector> {
-        let (bytes, tuple) = (self.layout.size.bytes(), self.places.tuple);
-        let count = data / bytes;
-        let fits = data.is_multiple_of(bytes) && count.checked_mul(tuple) == Some(tuples);
-        if fits { Ok(count) } else { Err(BadSector(count.min(tuples / tuple))) }
-    }
-
     /// Makes random IVs in one call of the system, and lays them into their places; all else becomes zero.
     fn scatter_random(&self, tuples: &mut [u8], count: usize) -> Result<(), BadSector> {
         let Places { tag, tuple } = self.places;
@@ -93,7 +82,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
     }
 
     fn seal(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &mut [u8]) -> Result<(), BadSector> {
-        let count = self.count(data.len(), tags.len())?;
+        let count = count(self.layout.size, self.places.tuple, data.len(), tags.len())?;
         match self.iv {
             None => self.scatter_random(tags, count)?,
             Some(_) => tags.fill(0),
@@ -113,7 +102,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
     }
 
     fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> Result<(), BadSector> {
-        self.count(data.len(), tags.len())?;
+        count(self.layout.size, self.places.tuple, data.len(), tags.len())?;
         let Places { tag, tuple } = self.places;
         let ([numbers, authenticated], mut ivs) = (self.runs(first), [[0; W]; MANY]);
         let (mut rest, mut opened) = (data, Ok(()));

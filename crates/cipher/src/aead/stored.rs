@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cipher::inout::InOutBuf;
 
-use super::{Aead, Tags, TagsMut};
+use super::{Aead, Tags, TagsMut, count};
 use crate::mode::AnyMode;
 use crate::sector::Run;
 use crate::{BadSector, SectorCipher, SectorSize};
@@ -35,15 +35,6 @@ pub(crate) struct Beside {
     pub(crate) tuple: usize,
 }
 
-impl Beside {
-    fn check(&self, data: usize, tuples: usize) -> Result<(), BadSector> {
-        let bytes = self.sector_size().bytes();
-        let count = data / bytes;
-        let fits = data.is_multiple_of(bytes) && count.checked_mul(self.tuple) == Some(tuples);
-        if fits { Ok(()) } else { Err(BadSector(count.min(tuples / self.tuple))) }
-    }
-}
-
 impl SectorCipher for Beside {
     fn sector_size(&self) -> SectorSize {
         self.cipher.sector_size()
@@ -70,14 +61,14 @@ impl SectorCipher for Beside {
     }
 
     fn seal(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &mut [u8]) -> Result<(), BadSector> {
-        self.check(data.len(), tags.len())?;
+        count(self.sector_size(), self.tuple, data.len(), tags.len())?;
         tags.fill(0);
         self.cipher.encrypt(first, data);
         Ok(())
     }
 
     fn open(&self, first: u64, data: InOutBuf<'_, '_, u8>, tags: &[u8]) -> Result<(), BadSector> {
-        self.check(data.len(), tags.len())?;
+        count(self.sector_size(), self.tuple, data.len(), tags.len())?;
         self.cipher.decrypt(first, data);
         Ok(())
     }

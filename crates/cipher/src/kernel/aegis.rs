@@ -44,6 +44,9 @@ pub(super) unsafe fn aegis<V: Vector, const ENCRYPT: bool>(raw: &Raw) {
 
 /// Sectors from `at` on, in `G` vectors. Lanes that are left over do the run's last sector once more: all of them read it
 /// before one writes.
+///
+/// # Safety
+/// As [`aegis`]; the run has a sector `at`.
 #[inline(always)]
 unsafe fn group<V: Vector, const G: usize, const ENCRYPT: bool>(raw: &Raw, at: usize) {
     let offsets = |each: usize| {
@@ -108,6 +111,10 @@ fn each<const G: usize>(mut apply: impl FnMut(usize)) {
     }
 }
 
+/// One step: a block goes into the state.
+///
+/// # Safety
+/// The processor has the features of `V`.
 #[inline(always)]
 unsafe fn update<V: Vector>(state: &mut [V; 5], block: V) {
     let [s0, s1, s2, s3, s4] = *state;

@@ -68,6 +68,9 @@ const WAYS: usize = 8;
 const LINE: usize = 64;
 
 /// Encrypts the sectors of `N` vectors of lanes from their first block to their last.
+///
+/// # Safety
+/// As [`cbc_encrypt`], for the sectors of these lanes; `N` vectors have no more blocks than there are lanes.
 #[inline(always)]
 unsafe fn chain<V: Vector, const R: usize, const N: usize>(
     keys: *const RoundKey,
@@ -115,6 +118,9 @@ unsafe fn chain<V: Vector, const R: usize, const N: usize>(
 }
 
 /// One block of every lane.
+///
+/// # Safety
+/// As [`cbc_encrypt`], for a block at each lane's offset.
 #[inline(always)]
 unsafe fn step<V: Vector, const R: usize, const N: usize>(
     keys: *const RoundKey,

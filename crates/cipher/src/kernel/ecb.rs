@@ -74,6 +74,9 @@ pub(super) unsafe fn numbers<V: Vector, const R: usize>(
 }
 
 /// `N` vectors that lie one after another.
+///
+/// # Safety
+/// As [`ecb`], for these vectors.
 #[inline(always)]
 unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const N: usize>(
     keys: *const RoundKey,
@@ -93,6 +96,9 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const N: usize>(
 }
 
 /// The whole cipher over `N` vectors.
+///
+/// # Safety
+/// As [`ecb`], for these vectors.
 #[inline(always)]
 unsafe fn whole<V: Vector, const R: usize, const ENCRYPT: bool, const N: usize>(
     keys: *const RoundKey,

@@ -198,6 +198,10 @@ unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, co
     }
 }
 
+/// The product in GCM's field.
+///
+/// # Safety
+/// The processor has the features of [`Blocks1`].
 #[inline(always)]
 unsafe fn multiply(a: Blocks1, b: Blocks1) -> Blocks1 {
     // SAFETY: the caller's promise of features.
@@ -205,6 +209,9 @@ unsafe fn multiply(a: Blocks1, b: Blocks1) -> Blocks1 {
 }
 
 /// low + mixed * x^64 + high * x^128, divided by x^128.
+///
+/// # Safety
+/// As [`multiply`].
 #[inline(always)]
 unsafe fn reduce(low: Blocks1, mixed: Blocks1, high: Blocks1) -> Blocks1 {
     // SAFETY: the caller's promise of features.

@@ -93,7 +93,8 @@ impl Sha256Lanes {
 /// A vector of words, one of each message.
 ///
 /// # Safety
-/// Every method may be called only on a processor with the implementing module's features.
+/// Every method may be called only on a processor with the implementing module's features; [`Words::load`] reads 64 bytes at each of the
+/// first [`Words::LANES`] pointers.
 trait Words: Copy {
     const LANES: usize;
 
@@ -112,6 +113,31 @@ trait Words: Copy {
     unsafe fn load(blocks: &Pointers) -> [Self; 16];
     unsafe fn store(self, to: &mut [u32; MOST]);
 }
+
+/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.
+/// Vector `4k + i` holds in each lane word `i` of rows `4k` to `4k + 3`.
+macro_rules! columns_of_four {
+    ($rows:expr, $low_words:ident, $high_words:ident, $low_pairs:ident, $high_pairs:ident) => {{
+        let rows = $rows;
+        let (mut pairs, mut i) = (rows, 0);
+        while i < rows.len() {
+            pairs[i] = $low_words(rows[i], rows[i + 1]);
+            pairs[i + 1] = $high_words(rows[i], rows[i + 1]);
+            i += 2;
+        }
+        let mut fours = pairs;
+        i = 0;
+        while i < rows.len() {
+            fours[i] = $low_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 1] = $high_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 2] = $low_pairs(pairs[i + 1], pairs[i + 3]);
+            fours[i + 3] = $high_pairs(pairs[i + 1], pairs[i + 3]);
+            i += 4;
+        }
+        fours
+    }};
+}
+use columns_of_four;
 
 /// FIPS 180-4, 4.2.2.
 const K: [u32; 64] = [
@@ -182,6 +208,9 @@ const K: [u32; 64] = [
 ];
 
 /// Adds a block of each message to its state.
+///
+/// # Safety
+/// As [`Words`], whose `load` is given these blocks.
 #[inline(always)]
 unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
@@ -281,6 +310,10 @@ unsafe fn hmac<V: Words>(
     }
 }
 
+/// The states as bytes, a message after the other.
+///
+/// # Safety
+/// As [`Words`].
 #[inline(always)]
 unsafe fn digests<V: Words>(state: &[V; 8]) -> [[u8; 32]; MOST] {
     let mut digests = [[0; 32]; MOST];

@@ -42,6 +42,16 @@ fn wipe(queue: &mut Queue) {
     succeed(queue);
 }
 
+/// Such a volume over tags, wiped, and a queue of it under a policy.
+fn wiped(inner: Arc<dyn Device>, text: &str) -> (Arc<TaggedDevice>, Arc<Mapping>, Queue) {
+    let device = tagged(inner);
+    let mapping = mapping(device.clone());
+    mapping.set_policy(policy(text)).unwrap();
+    let mut queue = open(&mapping);
+    wipe(&mut queue);
+    (device, mapping, queue)
+}
+
 fn all_memory_is_back(queue: &mut Queue) {
     // With room for tags the arena is twice as large.
     let whole = queue.alloc(32 << 20).expect("all memory has come back");
@@ -102,11 +112,7 @@ fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
 #[test]
 fn tags_go_with_their_sectors_under_every_policy() {
     for text in POLICIES {
-        let device = tagged(Arc::new(RamDevice::new(SIZE)));
-        let mapping = mapping(device.clone());
-        mapping.set_policy(policy(text)).unwrap();
-        let mut queue = open(&mapping);
-        wipe(&mut queue);
+        let (device, _, mut queue) = wiped(Arc::new(RamDevice::new(SIZE)), text);
         scribble(&mut queue, &device);
         all_memory_is_back(&mut queue);
     }
@@ -117,11 +123,7 @@ fn tags_go_with_sectors_that_come_later() {
     for text in POLICIES {
         let slow = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
         let control = slow.control();
-        let device = tagged(Arc::new(slow));
-        let mapping = mapping(device.clone());
-        mapping.set_policy(policy(text)).unwrap();
-        let mut queue = open(&mapping);
-        wipe(&mut queue);
+        let (device, _, mut queue) = wiped(Arc::new(slow), text);
         // Some would block; some are cut short, whose rest has to be done with its tags.
         control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
         scribble(&mut queue, &device);
@@ -132,11 +134,7 @@ fn tags_go_with_sectors_that_come_later() {
 #[test]
 fn a_sector_whose_tag_is_wrong_fails_its_request_and_is_counted() {
     for text in POLICIES {
-        let device = tagged(Arc::new(RamDevice::new(SIZE)));
-        let mapping = mapping(device.clone());
-        mapping.set_policy(policy(text)).unwrap();
-        let mut queue = open(&mapping);
-        wipe(&mut queue);
+        let (device, mapping, mut queue) = wiped(Arc::new(RamDevice::new(SIZE)), text);
         let (tuples, bad) = (device.tuples(), 3 * 16 + 2_u64);
         let mut way = Blocking::new(&*tuples).unwrap();
         let mut tag = [0; TAG as usize];
@@ -199,10 +197,7 @@ fn a_request_that_fails_below_gives_its_tags_back() {
     for text in POLICIES {
         let faulty = FaultDevice::new(Arc::new(RamDevice::new(SIZE)), 1);
         let control = faulty.control();
-        let mapping = mapping(tagged(Arc::new(faulty)));
-        mapping.set_policy(policy(text)).unwrap();
-        let mut queue = open(&mapping);
-        wipe(&mut queue);
+        let (_, _, mut queue) = wiped(Arc::new(faulty), text);
         control.add(Rule::new(Fault::EIO).within(100_000..100_001));
         for tag in 0..8 {
             submit_write(&mut queue, tag, tag * 65536, 65536, 8);

@@ -9,6 +9,7 @@
 //!   tls.rs         STARTTLS
 //!   activation.rs  sockets from systemd
 //!   tools.rs       nbdinfo, nbdcopy, qemu-img
+//!   talker.rs      a volume in a file, and a client that asks for it
 //!   transmission.rs requests and replies over a real volume
 //! ```
 
@@ -18,6 +19,7 @@ mod fixture;
 mod limits;
 mod negotiation;
 mod stop;
+mod talker;
 mod tls;
 mod tools;
 mod transmission;

@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::lock;
+
 /// The claims of a volume.
 #[derive(Default)]
 pub(crate) struct Claims {
@@ -55,9 +57,8 @@ impl Claims {
         Some(Claim { of: self, number: list.add(blocks, alone) })
     }
 
-    /// A thread that panicked did so outside of the lock's few lines.
     fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.list)
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!        oldest                                                    newest
 //!          |  copied back in runs  |   written   |  closed  | being filled |  free ..
-//!          ^ moved                                                         ^ numbers rise, places on disk go round
+//!          ^ copied first                                                  ^ numbers rise, places on disk go round
 //! ```
 //!
 //! Sections have numbers that never come back; number modulo the ring's length says where, and the round goes up where that is 0.
@@ -15,25 +15,20 @@
 //!   all sections that were there when it was freed are durable (`after`).
 //! - A block that is in `newest` is read from there. It leaves when data and tag are in their places, unless it was written again.
 //!
-//! Locks, in the order in which they are taken: `moves` (who copies back), `commits` (who writes sections), `state` (short: no I/O and no
+//! Locks, in the order in which they are taken: `copies` (who copies back), `commits` (who writes sections), `state` (short: no I/O and no
 //! copying), a section's image.
+
+mod copy_back;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
+use super::lock;
 use super::lower::{Lower, Side, Step, may_wait};
 use super::open::as_device_error;
-use super::tag_cache::TagCache;
-use crate::{Geometry, Journal as Sections, Place, Round};
-
-/// Blocks whose places are looked up at a time while they are copied back.
-const BATCH: usize = 512;
-/// The most that is written to a place at a time, in bytes.
-const RUN: usize = 1 << 20;
-/// Images that are kept for the next sections.
-const SPARE: usize = 8;
+use crate::{Geometry, Journal as Sections, Round};
 
 /// A volume's journal.
 pub(super) struct Journal {
@@ -51,7 +46,7 @@ pub(super) struct Journal {
     /// Held by who writes sections: memory for an encrypted one.
     commits: Mutex<Vec<u8>>,
     /// Held by who copies back: memory for a run, and for its tags.
-    moves: Mutex<(Vec<u8>, Vec<u8>)>,
+    copies: Mutex<(Vec<u8>, Vec<u8>)>,
 }
 
 struct State {
@@ -145,7 +140,7 @@ impl Journal {
             state: state.into(),
             filled: Condvar::new(),
             commits: Mutex::default(),
-            moves: Mutex::default(),
+            copies: Mutex::default(),
         }
     }
 
@@ -301,137 +296,9 @@ impl Journal {
         }
     }
 
-    /// Sees to it that there is room, by copying back what is there if need be.
-    pub(super) fn make_room(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
-        may_wait(lower)?;
-        let mut memory = lock(&self.moves);
-        let is_full = {
-            let state = self.state();
-            state.slots.len() == self.window && state.slots.back().is_some_and(|last| last.closed)
-        };
-        if is_full { self.move_back(lower, tags, &mut memory, false) } else { Ok(()) }
-    }
-
-    /// Writes what is full, and copies back if it is time for that.
-    pub(super) fn tend(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
-        self.write_full(lower)?;
-        let in_use = self.state().slots.iter().filter(|slot| slot.closed).count();
-        if in_use < self.watermark {
-            return Ok(());
-        }
-        let mut memory = lock(&self.moves);
-        self.move_back(lower, tags, &mut memory, false)
-    }
-
-    /// Copies everything to its place. Whoever calls sees to it that nothing is put meanwhile.
-    pub(super) fn empty(&self, lower: &mut dyn Lower, tags: &TagCache) -> Step {
-        let mut memory = lock(&self.moves);
-        self.move_back(lower, tags, &mut memory, true)
-    }
-
-    /// Does something to places while nobody copies blocks there. `forget`: what the journal has for them is void.
-    pub(super) fn apart<T>(&self, forget: &[Range<u64>], act: impl FnOnce() -> T) -> T {
-        let _memory = lock(&self.moves);
-        for range in forget {
-            let mut state = self.state();
-            let blocks: Vec<u64> = state.newest.range(range.clone()).map(|(&block, _)| block).collect();
-            for block in blocks {
-                state.newest.remove(&block);
-            }
-        }
-        act()
-    }
-
-    /// Copies the durable sections' blocks to their places and frees the sections.
-    fn move_back(
-        &self,
-        lower: &mut dyn Lower,
-        tags: &TagCache,
-        memory: &mut (Vec<u8>, Vec<u8>),
-        close: bool,
-    ) -> Step {
-        self.commit(lower, &mut lock(&self.commits), close, true)?;
-        let end = self.state().durable;
-        if self.state().first == end {
-            return Ok(());
-        }
-        let mut from = 0;
-        loop {
-            let batch: Vec<Found> = {
-                let state = self.state();
-                let old = state.newest.range(from..).filter(|(_, location)| location.section < end);
-                old.take(BATCH).map(|(&block, &location)| state.found(block, location)).collect()
-            };
-            let Some(last) = batch.last() else { break };
-            from = last.block + 1;
-            for run in self.runs(&batch) {
-                self.move_run(lower, tags, memory, run)?;
-            }
-            let mut state = self.state();
-            for found in &batch {
-                if state.newest.get(&found.block) == Some(&found.location) {
-                    state.newest.remove(&found.block);
-                }
-            }
-        }
-        tags.write_back(lower)?;
-        lower.flush_all()?;
-        let mut state = self.state();
-        // Whatever was written again is in a section below this number.
-        let after = state.first + state.slots.len() as u64;
-        state.freed.push_back((end, after));
-        while state.first < end {
-            let Some(slot) = state.slots.pop_front() else { break };
-            state.first += 1;
-            // Somebody who reads from it has it for a moment longer.
-            if let Ok(section) = Arc::try_unwrap(slot.section)
-                && state.spare.len() < SPARE
-            {
-                state.spare.push(section.image.into_inner().unwrap_or_else(PoisonError::into_inner));
-            }
-        }
-        Ok(())
-    }
-
-    /// Blocks that follow each other on the disk.
-    fn runs<'b>(&self, batch: &'b [Found]) -> impl Iterator<Item = &'b [Found]> {
-        let (size, spb, geometry) =
-            (self.geometry.block_size(), self.geometry.block_sectors(), self.geometry);
-        let mut rest = batch;
-        std::iter::from_fn(move || {
-            let first = rest.first()?.block;
-            let most = (geometry.place(first * spb).sectors / spb).min((RUN / size) as u64);
-            let n = rest
-                .iter()
-                .zip(first..first.saturating_add(most))
-                .take_while(|(found, at)| found.block == *at);
-            let (run, others) = rest.split_at(n.count().max(1));
-            rest = others;
-            Some(run)
-        })
-    }
-
-    fn move_run(
-        &self,
-        lower: &mut dyn Lower,
-        tags: &TagCache,
-        (data, made): &mut (Vec<u8>, Vec<u8>),
-        run: &[Found],
-    ) -> Step {
-        let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
-        data.resize(run.len() * size, 0);
-        made.resize(run.len() * tag_size, 0);
-        let blocks = data.chunks_exact_mut(size).zip(made.chunks_exact_mut(tag_size));
-        run.iter().zip(blocks).for_each(|(found, (data, tag))| self.get(found, data, tag));
-        let Some(first) = run.first() else { return Ok(()) };
-        let Place { data: at, tag, .. } = self.geometry.place(first.block * self.geometry.block_sectors());
-        lower.write(Side::Data, at, data, false)?;
-        tags.write(lower, tag, made)
-    }
-
     /// Writes a ring of unused sections, so that nothing is replayed. All was copied back.
     pub(super) fn clear(&self, lower: &mut dyn Lower) -> Step {
-        let mut memory = lock(&self.commits);
+        let _commits = lock(&self.commits);
         let (free, round) = {
             let state = self.state();
             if !state.changed {
@@ -440,13 +307,8 @@ impl Journal {
             state.next
         };
         let later = (0..free).map(|index| (index, round.next()));
-        for (index, round) in (free..self.geometry.sections()).map(|index| (index, round)).chain(later) {
-            memory.resize(self.geometry.section().bytes(), 0);
-            self.geometry.section().clear(&mut memory);
-            self.sections.seal(index, round, &mut memory).map_err(as_device_error)?;
-            lower.write(Side::Meta, self.geometry.section_offset(index), &memory, false)?;
-        }
-        lower.flush(Side::Meta)?;
+        let ring = (free..self.geometry.sections()).map(|index| (index, round)).chain(later);
+        write_unused(lower, &self.geometry, &self.sections, ring)?;
         self.state().changed = false;
         Ok(())
     }
@@ -499,6 +361,18 @@ fn slot(state: &State, number: u64) -> usize {
     usize::try_from(number - state.first).unwrap_or(usize::MAX)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Writes sections of which no entry is used, each in its round, durably.
+pub(super) fn write_unused(
+    lower: &mut dyn Lower,
+    geometry: &Geometry,
+    sections: &Sections,
+    ring: impl Iterator<Item = (u32, Round)>,
+) -> Step {
+    let mut image = sections.section();
+    for (index, round) in ring {
+        geometry.section().clear(&mut image);
+        sections.seal(index, round, &mut image).map_err(as_device_error)?;
+        lower.write(Side::Meta, geometry.section_offset(index), &image, false)?;
+    }
+    lower.flush(Side::Meta)
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::Core;
 use super::claims::Claims;
 use super::journal::Journal;
 use super::recalculate::Recalculation;
 use super::regions::Regions;
 use super::status::Mismatches;
 use super::tag_cache::TagCache;
-use super::{Core, Lower, Side, Step};
-use crate::{Disks, Error, ErrorKind, Mode, Options, Result, Round};
+use crate::{Disks, Error, Mode, Options, Result};
 
 /// What a running volume may use, and how long it waits. Nothing of this is on the disk.
 #[derive(Debug, Clone)]
@@ -66,13 +66,6 @@ impl Core {
             (None, None) => Recalculation::none(),
         };
         let geometry = opened.geometry;
-        if mode == Mode::Inline && tuple < geometry.tag_size() {
-            let size = geometry.tag_size();
-            let context = format!(
-                "mode I wants a device that keeps {size} bytes with each block; this one keeps {tuple}"
-            );
-            return Err(Error::new(ErrorKind::BadOption, context));
-        }
         let journal = opened.journal.clone().filter(|_| mode == Mode::Journal).map(|sections| {
             let memory = (settings.journal_memory, settings.watermark);
             Journal::new(geometry, sections, options.journal_crypt.is_some(), opened.next, memory)
@@ -97,18 +90,6 @@ impl Core {
             closed: false.into(),
             aged: Mutex::new(Instant::now()),
         })
-    }
-
-    /// Writes a journal that was never used where the bitmap is.
-    pub(super) fn reset_journal(&self, lower: &mut dyn Lower) -> Step {
-        let Some(sections) = &self.sections else { return Ok(()) };
-        let mut section = vec![0; self.geometry.section().bytes()];
-        for index in 0..self.geometry.sections() {
-            self.geometry.section().clear(&mut section);
-            sections.seal(index, Round::FIRST, &mut section).map_err(as_device_error)?;
-            lower.write(Side::Meta, self.geometry.section_offset(index), &section, false)?;
-        }
-        lower.flush(Side::Meta)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use super::journal::write_unused;
 use super::{Core, Lower, Side, Step};
-use crate::{Flags, Mode};
+use crate::{Flags, Mode, Round};
 
 /// Bytes of data of a step.
 const STEP: u64 = 1 << 20;
@@ -126,7 +127,11 @@ impl Core {
             if !regions.is_all_sound() {
                 return regions.sweep(lower, &self.cache, Duration::ZERO);
             }
-            self.reset_journal(lower)?;
+            if let Some(sections) = &self.sections {
+                // One that was never used, where the bitmap is.
+                let ring = (0..self.geometry.sections()).map(|index| (index, Round::FIRST));
+                write_unused(lower, &self.geometry, sections, ring)?;
+            }
             {
                 let superblock = &mut self.superblock().0;
                 superblock.flags.set(Flags::DIRTY_BITMAP, false);

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::lock;
 use super::lower::{Lower, Side, Step, may_wait};
 use super::tag_cache::TagCache;
 use crate::Bitmap;
@@ -155,8 +156,4 @@ impl State {
     fn may_go(&self, region: u64) -> bool {
         self.bits.is_set(region) && !self.redo.is_set(region)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

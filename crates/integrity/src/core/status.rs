@@ -1,7 +1,9 @@
 //! What a running volume tells of itself.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+
+use super::lock;
 
 /// So many sectors that fail are remembered.
 const FIRST: usize = 16;
@@ -31,7 +33,7 @@ pub(super) struct Mismatches {
 impl Mismatches {
     pub(super) fn add(&self, sector: u64) {
         self.count.fetch_add(1, Relaxed);
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = lock(&self.first);
         if first.len() < FIRST && !first.contains(&sector) {
             first.push(sector);
             log::warn!("the tag of sector {sector} is wrong");
@@ -39,7 +41,7 @@ impl Mismatches {
     }
 
     pub(super) fn tell(&self) -> (u64, Vec<u64>) {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let first = lock(&self.first).clone();
         (self.count.load(Relaxed), first)
     }
 }

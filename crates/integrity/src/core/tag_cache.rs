@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use super::lock;
 use super::lower::{Lower, Side, Step, Stop, may_wait};
 
 /// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in it.
@@ -92,7 +93,7 @@ impl TagCache {
     /// Writes everything that was changed, in runs. It is not durable before the device was flushed.
     pub(crate) fn write_back(&self, lower: &mut dyn Lower) -> Step {
         may_wait(lower)?;
-        let mut memory = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = lock(&self.writer);
         // The references keep the pages until they are written.
         let mut marked = std::mem::take(&mut self.pages().marked);
         while let Some((&first, _)) = marked.first_key_value() {
@@ -210,8 +211,4 @@ fn parts(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         done += n;
         (n > 0).then_some((now / PAGE as u64, from, n))
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use crate::geometry::{JOURNAL_SECTOR, MAC_PART, METADATA_SECTORS, SECTOR_BYTES};
 /// The high half of the sector of an entry that nobody uses.
 const UNUSED: u64 = 0xffff_ffff;
 /// The first sector that an entry cannot express: what is at and above it means something else.
-pub(crate) const INEXPRESSIBLE: u64 = 0xffff_fffe_0000_0000;
+const INEXPRESSIBLE: u64 = 0xffff_fffe_0000_0000;
 
 impl Section {
     /// The byte where entry `n` begins.

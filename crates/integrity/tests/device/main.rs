@@ -1,43 +1,22 @@
 //! A volume as a device, over devices in memory that fail, forget and keep tuples.
 
-use std::io;
+#[path = "../layout/memory.rs"]
+mod memory;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use memory::Memory;
 use underseal_device::{
     Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Now, RamDevice, Ring, Started, Token,
 };
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
-    Disk, Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
+    Disks, Format, Hash, IntegrityDevice, Mode, Options, Recalculate, Settings, format,
 };
 
 const SIZE: usize = 4 << 20;
-
-struct Memory(Mutex<Vec<u8>>);
-
-impl Disk for Memory {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().len() as u64)
-    }
-
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        bytes.copy_from_slice(&self.0.lock().unwrap()[at..at + bytes.len()]);
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn options(mode: Mode, hash: &str) -> Options {
     Options { hash: Some(Hash::new(hash, None).unwrap()), ..Options::new(mode) }
@@ -45,7 +24,7 @@ fn options(mode: Mode, hash: &str) -> Options {
 
 /// Puts a new volume on a device. Its tags are to be made anew, where they are made here.
 fn make(device: &dyn Device, options: &Options, block_size: u32, tag_size: Option<u16>) {
-    let disk = Memory(vec![0; SIZE].into());
+    let disk = Memory::new(vec![0; SIZE]);
     let disks = Disks::one(&disk);
     let format_as = Format {
         tag_size,
@@ -56,7 +35,7 @@ fn make(device: &dyn Device, options: &Options, block_size: u32, tag_size: Optio
     };
     let superblock = format_as.superblock(options, disks.sizes().unwrap()).unwrap();
     format(&disks, options, &superblock).unwrap();
-    Blocking::new(device).unwrap().write(0, &disk.0.lock().unwrap(), true).unwrap();
+    Blocking::new(device).unwrap().write(0, &disk.bytes(), true).unwrap();
 }
 
 fn open(device: Arc<dyn Device>, options: &Options) -> IntegrityDevice {
@@ -268,8 +247,27 @@ fn inline_tags_are_those_of_the_device() {
     let mut way = Blocking::new(&volume).unwrap();
     assert_eq!(way.read(0, &mut data[..4096]).unwrap_err().kind(), ErrorKind::Read);
     way.read(4096, &mut data[..4096]).unwrap();
-    let untagged: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
-    assert!(IntegrityDevice::open(untagged, None, &options, &Settings::default()).is_err());
+}
+
+#[test]
+fn a_device_with_too_little_room_for_tags_is_refused_before_anything_is_written() {
+    let options = options(Mode::Inline, "sha256");
+    // Larger than the volume was, which an opening would write down.
+    let inner = Arc::new(RamDevice::new(2 * SIZE as u64));
+    make(&*inner, &options, 4096, None);
+    let all = || {
+        let mut bytes = vec![0; 2 * SIZE];
+        Blocking::new(&*inner).unwrap().read(0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = all();
+    let short = Arc::new(TaggedDevice::new(inner.clone(), 4096, 31));
+    let refused = IntegrityDevice::open(short, None, &options, &Settings::default()).err().unwrap();
+    assert!(refused.to_string().contains("keeps 32 bytes with each block; this one keeps 31"), "{refused}");
+    assert!(all() == before);
+    let enough = Arc::new(TaggedDevice::new(inner.clone(), 4096, 32));
+    drop(open(enough, &options));
+    assert!(all() != before);
 }
 
 #[test]

@@ -3,15 +3,17 @@
 use std::ops::Range;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use underseal_integrity::{Flags, Format, Geometry, Hash, Mode, Options, Sizes, Superblock, look, open};
 
 use crate::support::*;
 
 fn superblocks() -> impl Strategy<Value = Superblock> {
-    let numbers =
-        (0u8..=33, 1u16..=424, 0u32..40, any::<u64>(), 0u32..0x40, 0u8..4, any::<u8>(), any::<u64>());
-    numbers.prop_map(
-        |(
+    let shape = (0u8..=33, 1u16..=424, 0u32..40, 0u8..4, any::<u8>());
+    (shape, any::<u64>(), 0u32..0x40, any::<u64>()).prop_map(|(shape, provided, flags, recalculated)| {
+        let (log2_interleave, tag_size, journal_sections, log2_block, log2_bitmap) = shape;
+        let (flags, salt) = (Flags(flags), [7; 16]);
+        Superblock {
             log2_interleave,
             tag_size,
             journal_sections,
@@ -20,22 +22,9 @@ fn superblocks() -> impl Strategy<Value = Superblock> {
             log2_block,
             log2_bitmap,
             recalculated,
-        )| {
-            let salt = [7; 16];
-            let flags = Flags(flags);
-            Superblock {
-                log2_interleave,
-                tag_size,
-                journal_sections,
-                provided,
-                flags,
-                log2_block,
-                log2_bitmap,
-                recalculated,
-                salt,
-            }
-        },
-    )
+            salt,
+        }
+    })
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -133,12 +122,11 @@ proptest! {
 
 #[test]
 fn a_damaged_journal_is_replayed_or_refused_and_then_nothing_is_changed() {
-    let runner = |config| proptest::test_runner::TestRunner::new(config);
     let changes = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..8);
     for name in ["int-a-sha256-512-torn", "int-a-crc32c-cbc", "int-a-hmac256-mac256"] {
         let options = options(images()[name]["table"].as_str().unwrap());
         let whole = unpack(name).data.bytes();
-        runner(ProptestConfig::with_cases(24))
+        TestRunner::new(ProptestConfig::with_cases(24))
             .run(&changes, |changes| {
                 let image = Image { data: Memory::new(whole.clone()), meta: None };
                 let geometry = look(&image.disks(), &options).unwrap().geometry;
@@ -159,7 +147,6 @@ fn a_damaged_journal_is_replayed_or_refused_and_then_nothing_is_changed() {
 
 #[test]
 fn a_format_that_is_taken_can_be_opened() {
-    let runner = |config| proptest::test_runner::TestRunner::new(config);
     let format_options = (
         0u16..300,
         0u32..5,
@@ -169,7 +156,7 @@ fn a_format_that_is_taken_can_be_opened() {
         any::<bool>(),
     );
     let sizes = (4096usize..3_000_000, proptest::option::of(4096usize..3_000_000));
-    runner(ProptestConfig::with_cases(64))
+    TestRunner::new(ProptestConfig::with_cases(64))
         .run(&(format_options, sizes), |((tag, block, journal, interleave, padding, hmac), (data, meta))| {
             let format_options = Format {
                 tag_size: (tag > 0).then_some(tag),

@@ -226,3 +226,17 @@ fn the_last_page_of_tags_lies_on_the_metadata_device_also_behind_a_start() {
     let short = Geometry::new(&superblock, &options, sizes(end - 512)).unwrap_err();
     assert_eq!(short.kind(), ErrorKind::TooSmall);
 }
+
+#[test]
+fn tags_that_a_device_keeps_are_written_nowhere_else() {
+    let options = Options { mode: Mode::Inline, ..crc32c() };
+    let image = made(&Format { recalculating: true, ..Format::default() }, &options, 1 << 20);
+    let mut opened = open(&image.disks(), &options).unwrap();
+    let before = image.data.bytes();
+    let refused = opened.recalculate(&image.disks(), &options, |_| true).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let (geometry, tags) = (opened.geometry, opened.tags.unwrap());
+    let refused = wipe(&image.disks(), &geometry, &tags, 0..8, Wipe::Tags).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(image.data.bytes() == before);
+}

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{MOST, Pointers, Words};
+use super::{MOST, Pointers, Words, columns_of_four};
 
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn hmac(
@@ -97,23 +97,13 @@ impl Words for Eight {
                 rows[i] = _mm256_shuffle_epi8(row, swap);
                 i += 1;
             }
-            // Rows become columns: pairs of words, of double words, then lanes of four words.
-            let mut pairs = rows;
-            i = 0;
-            while i < 8 {
-                pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
-                pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
-                i += 2;
-            }
-            let mut fours = pairs;
-            i = 0;
-            while i < 8 {
-                fours[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
-                fours[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
-                fours[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-                fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-                i += 4;
-            }
+            let fours = columns_of_four!(
+                rows,
+                _mm256_unpacklo_epi32,
+                _mm256_unpackhi_epi32,
+                _mm256_unpacklo_epi64,
+                _mm256_unpackhi_epi64
+            );
             i = 0;
             while i < 4 {
                 words[half + i] = Self(_mm256_permute2x128_si256::<0x20>(fours[i], fours[i + 4]));

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{MOST, Pointers, Words};
+use super::{MOST, Pointers, Words, columns_of_four};
 
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn hmac(
@@ -91,23 +91,13 @@ impl Words for Sixteen {
             rows[i] = _mm512_shuffle_epi8(_mm512_loadu_si512(blocks[i].cast()), swap);
             i += 1;
         }
-        // Rows become columns: pairs of words, of double words, then lanes of four words.
-        let mut pairs = rows;
-        i = 0;
-        while i < 16 {
-            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-            i += 2;
-        }
-        let mut fours = pairs;
-        i = 0;
-        while i < 16 {
-            fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-            fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-            i += 4;
-        }
+        let fours = columns_of_four!(
+            rows,
+            _mm512_unpacklo_epi32,
+            _mm512_unpackhi_epi32,
+            _mm512_unpacklo_epi64,
+            _mm512_unpackhi_epi64
+        );
         let mut words = [Self(rows[0]); 16];
         i = 0;
         while i < 4 {

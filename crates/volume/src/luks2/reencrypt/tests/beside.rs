@@ -1,5 +1,8 @@
 //! A header that somebody else changes in the middle of its reencryption.
 
+use std::cell::Cell;
+use std::ops::Range;
+
 use serde_json::json;
 use uuid::Uuid;
 

@@ -1,6 +1,9 @@
 //! Starts of reencryptions that are refused, or made again after a crash.
 
-use serde_json::{Map, json};
+use std::cell::Cell;
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::ErrorKind;
@@ -61,15 +64,6 @@ fn copies_are_made_of_any_length() {
         assert!(bytes[8192 + len..].iter().all(|&byte| byte == 0), "{len}");
     }
 }
-
-const DECRYPT: DecryptOptions = DecryptOptions {
-    direction: Direction::Forward,
-    protection: Protection::Journal,
-    first: Some(8 * KIB as u64),
-    size: None,
-    over_header: true,
-    allow_null: false,
-};
 
 #[test]
 fn data_are_not_moved_over_a_header_or_what_else_is_before_them() {

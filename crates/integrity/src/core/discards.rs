@@ -1,0 +1,87 @@
+//! Blocks that nobody needs any more: their tags say so, and the device below may forget their data.
+
+use std::ops::Range;
+
+use underseal_device::Kind;
+
+use super::Core;
+use super::journal::Journal;
+use super::lower::{Lower, Side, Step, may_wait};
+use crate::{DISCARDED, Mode};
+
+impl Core {
+    pub(crate) fn takes_discards(&self) -> bool {
+        self.discards && self.hash.is_some() && !self.is_read_only() && self.mode != Mode::Inline
+    }
+
+    /// The blocks need not be kept; afterwards they read as anything, and without an error.
+    pub(crate) fn discard(&self, lower: &mut dyn Lower, offset: u64, len: u64) -> Step {
+        if !self.takes_discards() || len == 0 {
+            return Ok(());
+        }
+        self.check_writable(Kind::Discard, offset)?;
+        may_wait(lower)?;
+        let block = self.geometry.block_size() as u64;
+        let blocks = offset / block..(offset + len) / block;
+        let _claim = self.claim(lower, blocks.clone(), true)?;
+        match (&self.journal, &self.regions) {
+            (Some(journal), _) => {
+                let ranges = self.discard_torn(lower, journal, blocks)?;
+                journal.apart(&ranges, || self.discard_places(lower, &ranges))
+            }
+            (None, Some(regions)) => {
+                let sectors = self.sectors(&blocks);
+                self.last(regions.begin(lower, &sectors))?;
+                let done = self.discard_places(lower, &[blocks]);
+                regions.end(&sectors);
+                done
+            }
+            (None, None) => self.discard_places(lower, &[blocks]),
+        }
+    }
+
+    /// A tag that lies in two sectors could be torn where it is. Such blocks become zeros, by the journal; what is left is given back.
+    fn discard_torn(
+        &self,
+        lower: &mut dyn Lower,
+        journal: &Journal,
+        blocks: Range<u64>,
+    ) -> Step<Vec<Range<u64>>> {
+        let (tag_size, spb) = (self.geometry.tag_size() as u64, self.geometry.block_sectors());
+        if 512 % tag_size == 0 {
+            return Ok(vec![blocks]);
+        }
+        let zeros = vec![0; self.geometry.block_size()];
+        let (mut ranges, mut start) = (Vec::new(), blocks.start);
+        for block in blocks.clone() {
+            if self.geometry.place(block * spb).tag % 512 + tag_size <= 512 {
+                continue;
+            }
+            let mut tag = vec![0; self.geometry.tag_size()];
+            self.hash.iter().for_each(|hash| hash.make(block * spb, &zeros, &mut tag));
+            self.write_to_journal(lower, journal, &(block..block + 1), &zeros, &tag)?;
+            ranges.push(start..block);
+            start = block + 1;
+        }
+        ranges.push(start..blocks.end);
+        ranges.retain(|range| !range.is_empty());
+        Ok(ranges)
+    }
+
+    fn discard_places(&self, lower: &mut dyn Lower, ranges: &[Range<u64>]) -> Step {
+        let spb = self.geometry.block_sectors();
+        let runs: Vec<_> = ranges.iter().flat_map(|blocks| self.runs(blocks.clone())).collect();
+        for run in &runs {
+            let place = self.geometry.place(run.start * spb);
+            let len = self.count(run) * self.geometry.tag_size();
+            self.last(self.cache.fill(lower, place.tag, len, DISCARDED))?;
+        }
+        // The data may be anything once they are discarded, so the tags have to say so before.
+        self.last(self.cache.write_back(lower).and_then(|()| lower.flush(Side::Meta)))?;
+        for run in &runs {
+            let place = self.geometry.place(run.start * spb);
+            lower.discard(place.data, (run.end - run.start) * spb * 512)?;
+        }
+        Ok(())
+    }
+}

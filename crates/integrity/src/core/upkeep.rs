@@ -1,0 +1,99 @@
+//! What was written becomes durable: at a flush, in time, and at the end.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use underseal_device::Kind;
+
+use super::journal::Journal;
+use super::lower::{Lower, Side, Step, may_wait};
+use super::{Core, lock};
+use crate::Mode;
+
+impl Core {
+    /// Everything that was written before is on stable storage.
+    pub(crate) fn flush(&self, lower: &mut dyn Lower) -> Step {
+        may_wait(lower)?;
+        self.check(Kind::Flush, 0)?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let done = match (&self.journal, self.mode) {
+            (Some(journal), _) => journal.flush(lower),
+            (None, Mode::Inline) => lower.flush(Side::Data),
+            (None, _) => self.flush_places(lower),
+        };
+        self.last(done)?;
+        // What failed in another thread meanwhile may be what this was to keep.
+        self.check(Kind::Flush, 0)
+    }
+
+    pub(super) fn flush_places(&self, lower: &mut dyn Lower) -> Step {
+        self.cache.write_back(lower)?;
+        lower.flush_all()
+    }
+
+    /// True when [`Core::tend`] has something to do that others would have to wait for.
+    pub(crate) fn wants_tending(&self) -> bool {
+        self.failed.get().is_none() && self.journal.as_ref().is_some_and(Journal::wants_tending)
+    }
+
+    /// What is to be done now and then: full sections are written, blocks copied back, old things made durable.
+    pub(crate) fn tend(&self, lower: &mut dyn Lower) -> Step {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.check(Kind::Write, 0)?;
+        let done = if let Some(journal) = &self.journal {
+            let is_old =
+                journal.waits_since().is_some_and(|since| since.elapsed() >= self.settings.commit_time);
+            let committed = if is_old { journal.flush(lower) } else { Ok(()) };
+            committed.and_then(|()| journal.tend(lower, &self.cache))
+        } else if let Some(regions) = &self.regions {
+            regions.sweep(lower, &self.cache, self.settings.bitmap_time)
+        } else {
+            self.age(lower)
+        };
+        self.last(done)
+    }
+
+    /// Tags do not stay in memory for long: who is killed without losing power loses none.
+    fn age(&self, lower: &mut dyn Lower) -> Step {
+        let is_due = {
+            let mut aged = lock(&self.aged);
+            let is_due = aged.elapsed() >= Duration::from_secs(1);
+            if is_due {
+                *aged = Instant::now();
+            }
+            is_due
+        };
+        if is_due && !self.cache.are_written() { self.cache.write_back(lower) } else { Ok(()) }
+    }
+
+    /// Leaves the volume clean. Nobody else is at it any more; what still comes fails.
+    pub(crate) fn close(&self, lower: &mut dyn Lower) -> Step {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        if self.closed.load(SeqCst) && self.failed.get().is_none() {
+            return Ok(());
+        }
+        // What could not be written must be seen by whoever opens it next: nothing is called clean.
+        self.check(Kind::Flush, 0)?;
+        self.closed.store(true, SeqCst);
+        let done = self.close_all(lower);
+        self.last(done)
+    }
+
+    fn close_all(&self, lower: &mut dyn Lower) -> Step {
+        if let Some(journal) = &self.journal {
+            journal.empty(lower, &self.cache)?;
+            journal.clear(lower)?;
+        }
+        if self.mode == Mode::Inline {
+            return lower.flush(Side::Data);
+        }
+        self.flush_places(lower)?;
+        self.close_superblock(lower)
+    }
+}
