@@ -10,7 +10,9 @@ use std::thread;
 
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::Device;
-use underseal_integrity::{Disk, Disks, Format, IntegrityDevice, Mode, Options, Settings};
+use underseal_integrity::{
+    Disk, Disks, Format, Geometry, IntegrityDevice, Mode, Options, Settings, Sizes, Superblock,
+};
 use underseal_volume::table::IntegrityLine;
 use underseal_volume::{IntegrityLayer, Target};
 
@@ -94,21 +96,39 @@ fn options(layer: &IntegrityLayer, mode: Mode) -> Result<Options> {
     })
 }
 
-/// Makes the layer of a new volume: superblock and an empty journal.
+/// The layer of a new volume, decided: it fits.
+pub(crate) struct Plan {
+    options: Options,
+    superblock: Superblock,
+}
+
+/// Decides the layer of a new volume on an image of so many bytes; nothing is written. `found` is what is there already.
 ///
 /// # Errors
-/// Those of the layer; `Failed`.
-pub(crate) fn make(on: &(dyn Target + Sync), layer: &IntegrityLayer) -> Result<()> {
-    let disk = On(on);
-    let disks = Disks::one(&disk);
+/// Those of the layer that would not fit.
+pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>) -> Result<Plan> {
     let options = options(layer, Mode::Journal)?;
     let format = Format {
         tag_size: options.tag_size,
         block_size: options.block_size.unwrap_or_default(),
         ..Format::default()
     };
-    let superblock = format.superblock(&options, disks.sizes()?)?;
-    Ok(underseal_integrity::format(&disks, &options, &superblock)?)
+    let sizes = Sizes { data: size, meta: None };
+    let superblock = format.superblock(&options, sizes)?;
+    if let Some(device) = found {
+        let geometry = Geometry::new(&superblock, &options, sizes)?;
+        IntegrityDevice::fits(&geometry, options.mode, device, None)?;
+    }
+    Ok(Plan { options, superblock })
+}
+
+/// Makes what was decided: superblock and an empty journal.
+///
+/// # Errors
+/// Those of the layer; `Failed`.
+pub(crate) fn make(on: &(dyn Target + Sync), plan: &Plan) -> Result<()> {
+    let disk = On(on);
+    Ok(underseal_integrity::format(&Disks::one(&disk), &plan.options, &plan.superblock)?)
 }
 
 /// Bytes of a volume that a thread fills at a time.

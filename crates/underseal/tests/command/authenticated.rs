@@ -88,6 +88,24 @@ fn what_was_changed_on_the_image_is_found() {
 }
 
 #[test]
+fn an_image_on_which_the_layer_does_not_fit_is_left_as_it_was() {
+    let place = Place::new();
+    // A header, 16 MiB, and not enough behind it for a section of a journal.
+    let disk = place.noise("disk", (16 << 20) + (64 << 10));
+    let head = place.noise("head", 1 << 20);
+    let format = ["format", "disk", "--force", "--passphrase-file", "pass", "--cipher", "aes-gcm-random"];
+    let all = [&format[..], &CHEAP, &["--integrity", "aead"]].concat();
+    place.run(&all).fails(2, "too small");
+    assert!(place.read("disk") == disk, "nothing was written");
+    let small = place.noise("small", 64 << 10);
+    let all: Vec<&str> = all.iter().map(|word| if *word == "disk" { "small" } else { *word }).collect();
+    place.run(&[&all[..], &["--header", "head"]].concat()).fails(2, "too small");
+    assert!(place.read("small") == small && place.read("head") == head);
+    place.run(&[&all[..], &["--size", "16448K"]].concat()).fails(2, "too small");
+    assert!(place.read("small") == small, "its size is as it was, too");
+}
+
+#[test]
 fn without_a_wipe_what_was_never_written_is_not_readable() {
     let place = Place::new();
     format(&place, "aegis128-random", "aead", &["--integrity-no-wipe", "--integrity-no-journal"]);
