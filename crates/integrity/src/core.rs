@@ -136,7 +136,7 @@ impl Core {
         bad.for_each(|sector| self.mismatches.add(sector));
         // What is not what was written is told to nobody.
         data.fill(0);
-        Err(Kind::Read.failed(offset, &format!("the tag of sector {first} is wrong"), Errno::ILSEQ).into())
+        Err(underseal_device::Error::mismatch(offset, first * 512).into())
     }
 
     /// From the journal what is there, the rest from its place.

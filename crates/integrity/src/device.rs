@@ -232,6 +232,10 @@ impl Device for IntegrityDevice {
     fn answers_at_once(&self) -> bool {
         self.shared.data.answers_at_once()
     }
+
+    fn verifies(&self) -> bool {
+        self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
+    }
 }
 
 fn no_bell(e: std::io::Error) -> underseal_device::Error {

@@ -133,7 +133,7 @@ impl Controlled {
             dispatched: stats.dispatched.into(),
             latency: (&stats.stages).into(),
             mismatches: mapping
-                .has_tags()
+                .may_mismatch()
                 .then_some(Mismatches { count: stats.mismatches, first: stats.mismatched }),
         }
     }
