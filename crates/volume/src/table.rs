@@ -73,6 +73,20 @@ pub enum Target {
     Error,
 }
 
+/// What a device has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes that it keeps beside each block; 0: none.
+    pub tuple: usize,
+}
+
+impl Room {
+    /// For any line: nobody has looked.
+    const ANY: Self = Self { size: u64::MAX, tuple: 0 };
+}
+
 /// Lines that one table may have.
 const MAX_LINES: usize = 65536;
 /// Sectors that a byte offset of 63 bits can name.
@@ -203,6 +217,14 @@ impl Table {
     /// other; `TooSmall` when a line ends beyond its device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
         let devices = self.names();
+        self.volume_on(&sizes.iter().map(|size| Room { size: *size, tuple: 0 }).collect::<Vec<_>>())
+    }
+
+    /// The same on devices that keep something beside their blocks: a crypt line may ask for less than there is, as in the kernel.
+    ///
+    /// # Errors
+    /// As [`Table::volume`].
+    pub fn volume_on(&self, rooms: &[Room]) -> Result<Volume> {
         let mut segments = Vec::with_capacity(self.lines.len());
         let (mut discards, mut dispatch) = (true, DispatchFlags::default());
         for line in &self.lines {
@@ -212,8 +234,8 @@ impl Table {
             }
             let name = line.target.device().map(|name| self.own_name(name));
             let device = name.and_then(|name| devices.iter().position(|other| *other == name));
-            let size = device.and_then(|device| sizes.get(device)).copied().unwrap_or(u64::MAX);
-            segments.push(line.segment(device.unwrap_or(0), size)?);
+            let room = device.and_then(|device| rooms.get(device)).copied();
+            segments.push(line.segment(device.unwrap_or(0), room.unwrap_or(Room::ANY))?);
         }
         self.is_on_blocks(&segments)?;
         Ok(Volume::new(segments)?.with_discards(discards).with_dispatch(dispatch))
@@ -284,15 +306,16 @@ impl Line {
         Ok(Self { start, len, target })
     }
 
-    /// The line as a segment on the device of this number and size in bytes.
-    fn segment(&self, device: usize, size: u64) -> Result<Segment> {
+    /// The line as a segment on the device of this number.
+    fn segment(&self, device: usize, Room { size, tuple }: Room) -> Result<Segment> {
         let stored = |lower, iv_offset, cipher, recipe| {
             SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, recipe })
         };
         let (offset, kind) = match &self.target {
             Target::Crypt(crypt) => {
-                let recipe = Some(Arc::new(crypt.recipe()));
-                (crypt.offset, stored(crypt.offset, crypt.iv_offset, crypt.build()?, recipe))
+                let recipe = crypt.recipe(tuple);
+                let cipher = crypt.build(&recipe)?;
+                (crypt.offset, stored(crypt.offset, crypt.iv_offset, cipher, Some(Arc::new(recipe))))
             }
             Target::Linear { offset, .. } => {
                 (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))

@@ -7,7 +7,7 @@ use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_volume::table::{Table, Target};
+use underseal_volume::table::{Room, Table, Target};
 use underseal_volume::{ErrorKind, ReadAt, plain};
 use zeroize::Zeroizing;
 
@@ -182,8 +182,11 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
             *device = integrity::open_line(device.clone(), line, options.read_only)?;
         }
     }
-    let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
-    let volume = table.volume(&sizes).map_err(refused)?;
+    let room = |device: &Arc<dyn Device>| {
+        let geometry = device.geometry();
+        Room { size: geometry.size, tuple: geometry.tag_size as usize }
+    };
+    let volume = table.volume_on(&opened.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
     Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))
 }
 
