@@ -124,6 +124,7 @@ impl Table {
         if lines.is_empty() {
             return Err(bad("the table has no line"));
         }
+        has_one_layer_each(&lines, &below)?;
         Ok(Self { lines, below })
     }
 
@@ -216,7 +217,6 @@ impl Table {
     /// `Unsupported` for authenticated modes; `BadOption` where the kernel refuses cipher, key or how lines follow each
     /// other; `TooSmall` when a line ends beyond its device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
-        let devices = self.names();
         self.volume_on(&sizes.iter().map(|size| Room { size: *size, tuple: 0 }).collect::<Vec<_>>())
     }
 
@@ -225,6 +225,7 @@ impl Table {
     /// # Errors
     /// As [`Table::volume`].
     pub fn volume_on(&self, rooms: &[Room]) -> Result<Volume> {
+        let devices = self.names();
         let mut segments = Vec::with_capacity(self.lines.len());
         let (mut discards, mut dispatch) = (true, DispatchFlags::default());
         for line in &self.lines {
@@ -388,14 +389,44 @@ impl fmt::Display for Place {
 /// The device's name before a line, if it has one, and the line.
 fn name_of(line: &str) -> (&str, &str) {
     match line.split_once(": ") {
-        Some((name, rest)) if !name.contains(char::is_whitespace) => (name, rest.trim_start()),
+        Some((name, rest)) if !name.contains(char::is_whitespace) => (plain_name(name), rest.trim_start()),
         _ => ("", line),
     }
 }
 
+/// The name of one of the table's own devices, without where the kernel shows it.
+fn plain_name(name: &str) -> &str {
+    name.strip_prefix("/dev/mapper/").unwrap_or(name)
+}
+
 /// Whether a line's word for its device means the one of this name.
 fn is_named(word: &str, name: &str) -> bool {
-    word == name || word.strip_prefix("/dev/mapper/") == Some(name)
+    plain_name(word) == name
+}
+
+/// Refuses layers on layers, and what else is on the device of one: it would be taken for being on the layer, or write to its journal.
+fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
+    let is_layer = |line: &&Line| matches!(line.target, Target::Integrity(_));
+    let layers = || below.iter().map(|(_, line)| line).chain(lines).filter(is_layer);
+    for (number, layer) in layers().enumerate() {
+        let device = layer.target.device().unwrap_or_default();
+        let is_below = number < below.len();
+        let on_it = |line: &&Line| line.target.device() == Some(device);
+        let why = match () {
+            () if below.iter().any(|(name, _)| is_named(device, name)) => {
+                "an integrity line on an integrity line"
+            }
+            () if layers().filter(on_it).count() > 1 => {
+                "two integrity lines are on one device, each with a journal there"
+            }
+            () if !is_below && lines.iter().filter(on_it).count() > 1 => {
+                "another line is on the device of an integrity line"
+            }
+            () => continue,
+        };
+        return Err(bad(format!("{}: {why}", crate::text::printable(device))));
+    }
+    Ok(())
 }
 
 /// Takes out those devices that others are on.

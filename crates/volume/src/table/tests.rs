@@ -369,6 +369,30 @@ fn a_layer_under_both_of_its_names_is_one_device() {
 }
 
 #[test]
+fn each_device_has_one_layer() {
+    let layer = "integrity disk 0 - J 1 internal_hash:crc32c";
+    for (text, why) in [
+        // The name of another layer: the upper one would be dropped.
+        (format!("low: 0 1600 {layer}\na: 0 8 integrity low 0 28 J 0"), "on an integrity line"),
+        (format!("low: 0 1600 {layer}\na: 0 8 integrity /dev/mapper/low 0 28 J 0"), "on an integrity line"),
+        (
+            format!("low: 0 1600 {layer}\nb: 0 80 integrity low 0 28 J 0\na: 0 8 linear b 0"),
+            "on an integrity line",
+        ),
+        (
+            format!("low: 0 1600 {layer}\n/dev/mapper/low: 0 1600 {layer}\na: 0 8 linear low 0"),
+            "one integrity",
+        ),
+        (format!("0 8 {layer}\n8 8 {layer}"), "two integrity lines"),
+        (format!("b: 0 80 {layer}\na: 0 8 {layer}\na: 8 8 linear b 0"), "two integrity lines"),
+        (format!("0 8 {layer}\n8 8 linear disk 0"), "another line is on the device"),
+    ] {
+        let refused = Table::parse(&text).unwrap_err();
+        assert!(refused.to_string().contains(why), "{text}: {refused}");
+    }
+}
+
+#[test]
 fn a_cipher_may_ask_for_less_than_the_device_keeps() {
     let line = format!("0 8 crypt capi:gcm(aes)-random {} 0 disk 0 1 integrity:28:aead", "0".repeat(64));
     let table = Table::parse(&line).unwrap();
