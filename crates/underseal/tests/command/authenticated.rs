@@ -88,6 +88,24 @@ fn what_was_changed_on_the_image_is_found() {
 }
 
 #[test]
+fn the_integrity_that_is_required_is_the_headers() {
+    let place = Place::new();
+    let require = |kind: &str, command: &str| {
+        place.unlock(command, "disk", &["--require-cipher", "aes-gcm-random", "--require-integrity", kind])
+    };
+    format(&place, "aes-gcm-random", "aead", &["--integrity-no-wipe"]);
+    for command in ["check", "read", "write", "open"] {
+        require("hmac-sha256", command).fails(6, "segments.0.integrity.type: aead is not hmac(sha256)");
+    }
+    require("aead", "read").fails(1, "not as it was written");
+    place.format("plain", &["--size", "24M"]);
+    let none = place.unlock("read", "plain", &["--require-integrity", "aead"]);
+    none.fails(6, "segments.0.integrity.type: none is not aead");
+    let plain = ["--type", "plain", "--require-integrity", "aead"];
+    place.unlock("read", "plain", &plain).fails(2, "a plain volume");
+}
+
+#[test]
 fn an_image_on_which_the_layer_does_not_fit_is_left_as_it_was() {
     let place = Place::new();
     // A header, 16 MiB, and not enough behind it for a section of a journal.
