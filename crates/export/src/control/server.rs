@@ -92,7 +92,7 @@ impl Attend for Shared {
                 log::info!("control: {peer}: {}: {}", told(&request), notes.join("; "));
                 Reply::Noted(notes)
             }
-            status @ Reply::Status(_) => status,
+            told @ (Reply::Status(_) | Reply::Checked(_)) => told,
         };
         answer(&client, &peer, &reply);
         if let Some(mut closers) = closers {
@@ -192,6 +192,7 @@ fn may_take_long(request: &Request) -> bool {
         | Request::Message(_)
         | Request::SetKey { .. }
         | Request::Resize { .. }
+        | Request::Check { .. }
         | Request::Reencrypt(Reencrypt::Start { .. } | Reencrypt::Stop) => true,
         // Others wait for the volume to go on.
         Request::Resume => false,
@@ -218,6 +219,7 @@ fn told(request: &Request) -> String {
             Reencrypt::Stop => "reencrypt: stop".into(),
             Reencrypt::Rate(rate) => format!("reencrypt: rate {rate:?}"),
         },
+        Request::Check { .. } => "check".into(),
         Request::Close => "close".into(),
     }
 }

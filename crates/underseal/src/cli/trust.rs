@@ -41,6 +41,11 @@ impl TrustArgs {
         }
     }
 
+    /// Whether the header has to be something.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.require_cipher.is_some() || self.require_integrity.is_some() || self.header_digest.is_some()
+    }
+
     /// What the header must be.
     pub(crate) fn pinned(&self) -> Pinned {
         let (cipher, integrity) = (self.require_cipher.clone(), self.require_integrity.clone());

@@ -85,6 +85,18 @@ fn what_was_changed_on_the_image_is_found() {
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["mismatches"]["count"], 1, "{status}");
     assert_eq!(status["mismatches"]["first"][0], found[0], "{status}");
+    // And the server looks at all of it, by its name and by its image's.
+    for which in ["mismatches", "disk"] {
+        let open = place.run(&["check", which]);
+        assert_eq!((open.code, &open.stdout), (Some(1), &checked.stdout), "{}", open.stderr);
+        assert!(open.stderr.contains("8192 bytes"), "{}", open.stderr);
+    }
+    place.run(&["check", "disk", "--require-integrity", "aead"]).fails(2, "is open");
+    place.run(&["suspend", "mismatches"]).succeeds();
+    place.run(&["check", "mismatches"]).fails(1, "suspended");
+    place.run(&["resume", "mismatches"]).succeeds();
+    place.nbdsh(server.uri(), &format!("h.pwrite(bytes(16384), {})", found[0])).status().unwrap();
+    assert!(place.run(&["check", "mismatches"]).succeeds().contains("as it was written"));
 }
 
 #[test]
