@@ -36,6 +36,7 @@ mod splice;
 mod stats;
 mod sync;
 mod users;
+mod verified;
 mod workers;
 
 pub use error::{Error, ErrorKind};

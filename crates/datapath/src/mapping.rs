@@ -380,7 +380,7 @@ impl Mapping {
     }
 
     /// What reads and writes below are multiples of.
-    pub(crate) fn sector(&self) -> u32 {
+    pub fn sector(&self) -> u32 {
         self.shape.sector
     }
 

@@ -34,6 +34,12 @@ pub trait Device: Send + Sync {
         true
     }
 
+    /// True when it compares what it reads with tags that it made of what was written, and fails what differs
+    /// ([`Error::mismatch_at`]).
+    fn verifies(&self) -> bool {
+        false
+    }
+
     /// Where data is allocated at and after `offset`, as one extent that ends at or before `offset + len`.
     ///
     /// A device that cannot tell says that all is data.

@@ -1,5 +1,6 @@
 //! The crate's one error: a stable kind, what was done where, and its cause.
 
+use std::fmt;
 use std::io;
 
 /// What went wrong, for a program to match on.
@@ -34,8 +35,36 @@ underseal_error::error_type! {
 }
 
 impl Error {
-    /// The system's error number, where the system gave one.
+    /// A read at byte `offset` that found a block which is not as it was written, by its tag; `at` is where that begins.
+    pub fn mismatch(offset: u64, at: u64) -> Self {
+        Self::new(ErrorKind::Read, format!("read at byte {offset}"))
+            .with_source(io::Error::other(Mismatch(at)))
+    }
+
+    /// Where the first block begins that is not as it was written, where the device tells that.
+    pub fn mismatch_at(&self) -> Option<u64> {
+        Some(self.system()?.get_ref()?.downcast_ref::<Mismatch>()?.0)
+    }
+
+    /// The system's error number, where the system gave one or has one for it.
     pub fn errno(&self) -> Option<i32> {
-        self.source.as_ref()?.downcast_ref().and_then(io::Error::raw_os_error)
+        let mismatch = || self.mismatch_at().map(|_| rustix::io::Errno::ILSEQ.raw_os_error());
+        self.system()?.raw_os_error().or_else(mismatch)
+    }
+
+    fn system(&self) -> Option<&io::Error> {
+        self.source.as_ref()?.downcast_ref()
     }
 }
+
+/// A block whose tag is another: where it begins on the device.
+#[derive(Debug)]
+struct Mismatch(u64);
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the tag of the block at byte {} is wrong", self.0)
+    }
+}
+
+impl std::error::Error for Mismatch {}

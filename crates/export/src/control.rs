@@ -12,6 +12,7 @@
 //! says nonsense never delays the volume. Keys follow their request as bytes, never as text, and are received into
 //! locked memory.
 
+mod check;
 mod client;
 mod directory;
 mod keys;
@@ -25,7 +26,7 @@ mod volume;
 pub use client::Client;
 pub use directory::Directory;
 pub use name::Name;
-pub use protocol::{Rate, Reencrypt, Refusal, RefusalKind, Reply, Request};
+pub use protocol::{Checked, Rate, Reencrypt, Refusal, RefusalKind, Reply, Request};
 pub use reencryption::Reencrypter;
 pub use server::ControlServer;
 pub use status::Status;

@@ -135,7 +135,7 @@ impl Core {
         bad.for_each(|sector| self.mismatches.add(sector));
         // What is not what was written is told to nobody.
         data.fill(0);
-        Err(Kind::Read.failed(offset, &format!("the tag of sector {first} is wrong"), Errno::ILSEQ).into())
+        Err(underseal_device::Error::mismatch(offset, first * 512).into())
     }
 
     /// Writes blocks, with their tags where those are handed in. Where it stops, whole blocks are written.

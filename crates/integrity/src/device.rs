@@ -12,8 +12,10 @@
 //! A request that would wait goes to a worker as a whole. The keeper writes full sections, copies back, makes tags anew; where it is
 //! late, workers do what they need themselves.
 
+mod below;
 mod jobs;
 mod lower;
+mod replayed;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -26,11 +28,13 @@ use underseal_device::{
     monotonic,
 };
 
+use below::below;
 use jobs::{Job, Jobs};
-use lower::{AtOnce, DeviceDisk, Waiting};
+use lower::{AtOnce, Waiting};
+use replayed::Replayed;
 
 use crate::core::{Core, Settings, Status, Step, Stop};
-use crate::{Disks, Error, ErrorKind, Mode, Options, Result};
+use crate::{Disks, Error, ErrorKind, Mode, Options, Overlay, Result};
 
 /// What a channel is woken for: a request is over, or it is time to try again to listen for that.
 const BELL: u8 = 0;
@@ -71,22 +75,50 @@ impl IntegrityDevice {
         options: &Options,
         settings: &Settings,
     ) -> Result<Self> {
-        let tuple = data.geometry().tag_size as usize;
         let core = {
-            let disk = DeviceDisk::new(&*data)?;
-            let meta_disk = meta.as_deref().map(DeviceDisk::new).transpose()?;
+            let (disk, meta_disk) = below(&data, &meta, options)?;
             let disks = Disks { data: &disk, meta: meta_disk.as_ref().map(|disk| disk as _) };
-            // What cannot be is refused before anything is written.
-            let looked = crate::look(&disks, options)?;
-            check_below(&looked.geometry, options.mode, &*data, meta.as_deref())?;
-            let core = Core::open(&disks, options, settings, tuple)?;
-            let read_only = |device: &dyn Device| device.geometry().read_only;
-            if read_only(&*data) || meta.as_deref().is_some_and(read_only) {
-                core.without_writes()
-            } else {
-                core
-            }
+            Core::open(&disks, options, settings, data.geometry().tag_size as usize)?
         };
+        let read_only = |device: &dyn Device| device.geometry().read_only;
+        let is_read_only = read_only(&*data) || meta.as_deref().is_some_and(read_only);
+        Self::run(if is_read_only { core.without_writes() } else { core }, data, meta, settings)
+    }
+
+    /// The same, to be read only: nothing is written, also by opening it. What that would write, the blocks of the journal above all, is
+    /// kept in memory, and read from there.
+    ///
+    /// # Errors
+    /// As [`IntegrityDevice::open`]; `Io` where that is more than 1 GiB.
+    pub fn open_to_read(
+        data: Arc<dyn Device>,
+        meta: Option<Arc<dyn Device>>,
+        options: &Options,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let (core, over_data, over_meta) = {
+            let (disk, meta_disk) = below(&data, &meta, options)?;
+            let over_data = Overlay::new(&disk);
+            let over_meta = meta_disk.as_ref().map(Overlay::new);
+            let disks = Disks { data: &over_data, meta: over_meta.as_ref().map(|disk| disk as _) };
+            let core = Core::open(&disks, options, settings, data.geometry().tag_size as usize)?;
+            // Nobody looks at the journal again.
+            let geometry = core.geometry();
+            let journal = geometry.journal_offset()..geometry.journal_offset() + geometry.journal_bytes();
+            let of_data = if over_meta.is_some() { 0..0 } else { journal.clone() };
+            let over_meta = over_meta.map(|over| over.into_sectors(journal));
+            (core.without_writes(), over_data.into_sectors(of_data), over_meta)
+        };
+        let meta = meta.zip(over_meta).map(|(meta, over)| Replayed::over(meta, over));
+        Self::run(core, Replayed::over(data, over_data), meta, settings)
+    }
+
+    fn run(
+        core: Core,
+        data: Arc<dyn Device>,
+        meta: Option<Arc<dyn Device>>,
+        settings: &Settings,
+    ) -> Result<Self> {
         let geometry = geometry(&core, &*data);
         let shared = Arc::new(Shared { core, data, meta, geometry, jobs: Jobs::default() });
         let device = Self { shared, threads: Mutex::default() };
@@ -158,39 +190,6 @@ impl Drop for IntegrityDevice {
     }
 }
 
-/// Refuses devices on which such a volume cannot be.
-fn check_below(
-    volume: &crate::Geometry,
-    mode: Mode,
-    data: &dyn Device,
-    meta: Option<&dyn Device>,
-) -> Result<()> {
-    let (block, start) = (volume.block_size() as u64, volume.start() * 512);
-    let below = data.geometry();
-    let (least, of_meta) =
-        (u64::from(below.block), u64::from(meta.map_or(below.block, |meta| meta.geometry().block)));
-    let refuse = |context: String| Err(Error::new(ErrorKind::Unsupported, context));
-    if below.zones.is_some() || meta.is_some_and(|meta| meta.geometry().zones.is_some()) {
-        return refuse("an integrity volume writes everywhere: a zoned device cannot hold it".into());
-    }
-    if block % least != 0 || 4096 % of_meta != 0 || start % of_meta != 0 || start % least != 0 {
-        return refuse(format!(
-            "blocks of {block} bytes from byte {start} on cannot be written to a device with blocks of {least} bytes"
-        ));
-    }
-    if mode == Mode::Inline && least != block {
-        return refuse(format!("the device keeps tags for blocks of {least} bytes, not of {block}"));
-    }
-    let (tuple, tag_size) = (below.tag_size as usize, volume.tag_size());
-    if mode == Mode::Inline && tuple < tag_size {
-        let context = format!(
-            "mode I wants a device that keeps {tag_size} bytes with each block; this one keeps {tuple}"
-        );
-        return Err(Error::new(ErrorKind::BadOption, context));
-    }
-    Ok(())
-}
-
 /// What the volume is to those above.
 fn geometry(core: &Core, data: &dyn Device) -> Geometry {
     let (block, below) = (core.geometry().block_size(), data.geometry());
@@ -232,6 +231,10 @@ impl Device for IntegrityDevice {
 
     fn answers_at_once(&self) -> bool {
         self.shared.data.answers_at_once()
+    }
+
+    fn verifies(&self) -> bool {
+        self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
     }
 }
 

@@ -2,24 +2,55 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use crate::disk::Disk;
 use crate::geometry::{SECTOR, SECTOR_BYTES};
 
-/// The most that is kept: more than any journal that the kernel makes by itself holds.
+/// The most that is kept, 1 GiB: more than any journal that the kernel makes by itself holds.
 const MOST_SECTORS: usize = 2 << 20;
 
 /// Sectors over those of the disk below.
 pub struct Overlay<'d, D: Disk + ?Sized = dyn Disk> {
     below: &'d D,
-    sectors: Mutex<BTreeMap<u64, [u8; SECTOR_BYTES]>>,
+    sectors: Mutex<Sectors>,
 }
+
+/// What was written, by the number of the sector.
+#[derive(Default)]
+pub(crate) struct Sectors(BTreeMap<u64, [u8; SECTOR_BYTES]>);
 
 impl<'d, D: Disk + ?Sized> Overlay<'d, D> {
     /// Nothing yet over `below`.
     pub fn new(below: &'d D) -> Self {
         Self { below, sectors: Mutex::default() }
+    }
+
+    /// What was written, without what lies in these bytes.
+    pub(crate) fn into_sectors(self, without: Range<u64>) -> Sectors {
+        let mut sectors = self.sectors.into_inner().unwrap_or_else(PoisonError::into_inner);
+        sectors.0.retain(|sector, _| !without.contains(&(sector * SECTOR)));
+        sectors
+    }
+}
+
+impl Sectors {
+    /// Puts those that lie in bytes which were read at `offset` over them.
+    pub(crate) fn put_over(&self, offset: u64, bytes: &mut [u8]) {
+        let end = offset.saturating_add(bytes.len() as u64);
+        for (sector, over) in self.0.range(offset / SECTOR..end.div_ceil(SECTOR)) {
+            // Either may begin and end within the other.
+            let at = sector * SECTOR;
+            let skip = usize::try_from(offset.saturating_sub(at)).unwrap_or(SECTOR_BYTES);
+            let to = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = (SECTOR_BYTES - skip).min(bytes.len() - to);
+            bytes[to..to + len].copy_from_slice(&over[skip..skip + len]);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -30,16 +61,7 @@ impl<D: Disk + ?Sized> Disk for Overlay<'_, D> {
 
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.below.read_at(offset, bytes)?;
-        let end = offset.saturating_add(bytes.len() as u64);
-        let sectors = self.sectors.lock().unwrap_or_else(PoisonError::into_inner);
-        for (sector, over) in sectors.range(offset / SECTOR..end.div_ceil(SECTOR)) {
-            // Either may begin and end within the other.
-            let at = sector * SECTOR;
-            let skip = usize::try_from(offset.saturating_sub(at)).unwrap_or(SECTOR_BYTES);
-            let to = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
-            let len = (SECTOR_BYTES - skip).min(bytes.len() - to);
-            bytes[to..to + len].copy_from_slice(&over[skip..skip + len]);
-        }
+        self.sectors.lock().unwrap_or_else(PoisonError::into_inner).put_over(offset, bytes);
         Ok(())
     }
 
@@ -51,12 +73,12 @@ impl<D: Disk + ?Sized> Disk for Overlay<'_, D> {
         whole[at..at + bytes.len()].copy_from_slice(bytes);
         let mut sectors = self.sectors.lock().unwrap_or_else(PoisonError::into_inner);
         for (sector, bytes) in (first..).zip(whole.chunks_exact(SECTOR_BYTES)) {
-            sectors.insert(sector, std::array::from_fn(|i| bytes[i]));
+            sectors.0.insert(sector, std::array::from_fn(|i| bytes[i]));
         }
-        if sectors.len() > MOST_SECTORS {
+        if sectors.0.len() > MOST_SECTORS {
             return Err(io::Error::new(
                 io::ErrorKind::OutOfMemory,
-                "the journal holds more than fits into memory",
+                "more than 1 GiB of the journal would have to be kept in memory: open the volume for writing once",
             ));
         }
         Ok(())

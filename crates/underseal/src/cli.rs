@@ -37,7 +37,7 @@ pub(crate) use header::{
 };
 pub(crate) use integrity::{
     Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
-    IntegrityInfoArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
+    IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
 };
 pub(crate) use keyslot::{
     AreaArgs, Keyslot, KeyslotAddArgs, KeyslotArgs, KeyslotChangeArgs, KeyslotConvertArgs, KeyslotKillArgs,

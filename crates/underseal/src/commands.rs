@@ -17,7 +17,7 @@ mod table;
 mod token;
 mod write;
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 pub(crate) use control::{close_open, status_of_open};
@@ -52,8 +52,13 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Whether two paths name one file.
+/// Whether two paths name one file, or one block device.
 fn same_file(a: &Path, b: &Path) -> bool {
-    let about = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let about = |path: &Path| {
+        let file = std::fs::metadata(path).ok()?;
+        // A device has as many nodes as somebody makes.
+        let is_device = file.file_type().is_block_device();
+        Some(if is_device { (true, file.rdev(), 0) } else { (false, file.dev(), file.ino()) })
+    };
     about(a).is_some_and(|a| about(b) == Some(a))
 }

@@ -10,20 +10,21 @@ use std::thread;
 
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_device::Device;
-use underseal_integrity::{Disk, Disks, Format, IntegrityDevice, Mode, Options, Overlay, Settings};
+use underseal_integrity::{
+    Disk, Disks, Format, Geometry, IntegrityDevice, Mode, Options, Settings, Sizes, Superblock,
+};
 use underseal_volume::table::IntegrityLine;
 use underseal_volume::{IntegrityLayer, Target};
 
 use crate::cli::LayerArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::DeviceBytes;
 use crate::progress::Progress;
 
-/// Opens a volume's layer on its device. What its journal holds goes to its place.
+/// Opens a volume's layer on its device. What its journal holds goes to its place, or, where nothing may be written, into memory.
 ///
 /// # Errors
-/// Those of the layer; `Usage` for a journal that cannot be put in order because nothing may be written.
+/// Those of the layer.
 pub(crate) fn open(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
@@ -32,14 +33,11 @@ pub(crate) fn open(
 ) -> Result<Arc<IntegrityDevice>> {
     let mode = match () {
         () if how.integrity_recovery_mode => Mode::Recovery,
-        () if read_only => {
-            is_settled(&**device, &options(layer, Mode::Journal)?)?;
-            Mode::Recovery
-        }
         () if how.integrity_no_journal || !layer.has_journal => Mode::Direct,
         () => Mode::Journal,
     };
-    in_mode(device, layer, mode)
+    let options = options(layer, mode)?;
+    Ok(stand(Below { data: device.clone(), meta: None, read_only }, &options, &Settings::default())?)
 }
 
 /// Opens the layer of a table's line.
@@ -51,13 +49,30 @@ pub(crate) fn open_line(
     line: &IntegrityLine,
     read_only: bool,
 ) -> Result<Arc<IntegrityDevice>> {
-    let (mut options, settings) = line::options(line)?;
-    if read_only && options.mode != Mode::Recovery {
-        is_settled(&*device, &options)?;
-        // Tags that are made here are compared here, which recovery does not; others whoever is above compares.
-        options.mode = if options.hash.is_some() { Mode::Direct } else { Mode::Recovery };
-    }
-    Ok(Arc::new(IntegrityDevice::open(device, None, &options, &settings)?))
+    let (options, settings) = line::options(line)?;
+    Ok(stand(Below { data: device, meta: None, read_only }, &options, &settings)?)
+}
+
+/// What a layer stands on.
+pub(crate) struct Below {
+    pub(crate) data: Arc<dyn Device>,
+    pub(crate) meta: Option<Arc<dyn Device>>,
+    /// Nothing may be written, not even by opening it.
+    pub(crate) read_only: bool,
+}
+
+/// Opens a layer on its devices.
+///
+/// # Errors
+/// Those of the layer.
+pub(crate) fn stand(
+    below: Below,
+    options: &Options,
+    settings: &Settings,
+) -> underseal_integrity::Result<Arc<IntegrityDevice>> {
+    let Below { data, meta, read_only } = below;
+    let open = if read_only { IntegrityDevice::open_to_read } else { IntegrityDevice::open };
+    Ok(Arc::new(open(data, meta, options, settings)?))
 }
 
 /// The same in direct mode, to be filled.
@@ -65,12 +80,9 @@ pub(crate) fn open_directly(
     device: &Arc<dyn Device>,
     layer: &IntegrityLayer,
 ) -> Result<Arc<IntegrityDevice>> {
-    in_mode(device, layer, Mode::Direct)
-}
-
-fn in_mode(device: &Arc<dyn Device>, layer: &IntegrityLayer, mode: Mode) -> Result<Arc<IntegrityDevice>> {
-    let options = options(layer, mode)?;
-    Ok(Arc::new(IntegrityDevice::open(device.clone(), None, &options, &Settings::default())?))
+    let options = options(layer, Mode::Direct)?;
+    let below = Below { data: device.clone(), meta: None, read_only: false };
+    Ok(stand(below, &options, &Settings::default())?)
 }
 
 /// What a header says of its layer. Neither hash nor keys: tags come from above.
@@ -84,38 +96,39 @@ fn options(layer: &IntegrityLayer, mode: Mode) -> Result<Options> {
     })
 }
 
-/// Refuses a layer whose journal holds what is not in its place, as far as that can be said without writing.
-fn is_settled(device: &dyn Device, options: &Options) -> Result<()> {
-    let bytes = DeviceBytes::new(device)?;
-    let disk = On(&bytes);
-    let opened = underseal_integrity::open(&Disks::one(&Overlay::new(&disk)), options)?;
-    match opened.replayed {
-        Some(replayed) if replayed.entries > 0 => {
-            let context =
-                "its journal holds writes that may not be in their places yet, and nothing may be written";
-            Err(Error::usage(context).with_remedy(
-                "opening it for writing once; --integrity-recovery-mode reads what is in its place without them",
-            ))
-        }
-        _ => Ok(()),
-    }
+/// The layer of a new volume, decided: it fits.
+pub(crate) struct Plan {
+    options: Options,
+    superblock: Superblock,
 }
 
-/// Makes the layer of a new volume: superblock and an empty journal.
+/// Decides the layer of a new volume on an image of so many bytes; nothing is written. `found` is what is there already.
 ///
 /// # Errors
-/// Those of the layer; `Failed`.
-pub(crate) fn make(on: &(dyn Target + Sync), layer: &IntegrityLayer) -> Result<()> {
-    let disk = On(on);
-    let disks = Disks::one(&disk);
+/// Those of the layer that would not fit.
+pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>) -> Result<Plan> {
     let options = options(layer, Mode::Journal)?;
     let format = Format {
         tag_size: options.tag_size,
         block_size: options.block_size.unwrap_or_default(),
         ..Format::default()
     };
-    let superblock = format.superblock(&options, disks.sizes()?)?;
-    Ok(underseal_integrity::format(&disks, &options, &superblock)?)
+    let sizes = Sizes { data: size, meta: None };
+    let superblock = format.superblock(&options, sizes)?;
+    if let Some(device) = found {
+        let geometry = Geometry::new(&superblock, &options, sizes)?;
+        IntegrityDevice::fits(&geometry, options.mode, device, None)?;
+    }
+    Ok(Plan { options, superblock })
+}
+
+/// Makes what was decided: superblock and an empty journal.
+///
+/// # Errors
+/// Those of the layer; `Failed`.
+pub(crate) fn make(on: &(dyn Target + Sync), plan: &Plan) -> Result<()> {
+    let disk = On(on);
+    Ok(underseal_integrity::format(&Disks::one(&disk), &plan.options, &plan.superblock)?)
 }
 
 /// Bytes of a volume that a thread fills at a time.

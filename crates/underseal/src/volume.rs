@@ -197,6 +197,10 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
     if args.trust.header_digest.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header-digest"));
     }
+    if args.trust.require_integrity.is_some() {
+        let what = "a plain volume has nothing beside its sectors that could tell whether they were changed";
+        return Err(Error::usage(what).with_remedy("without --require-integrity"));
+    }
     if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != of.cipher) {
         return Err(Error::usage(format!("--cipher {} is not what --require-cipher says", of.cipher)));
     }

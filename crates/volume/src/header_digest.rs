@@ -54,6 +54,8 @@ pub struct Pinned {
     pub digest: Option<HeaderDigest>,
     /// All data is encrypted with this.
     pub cipher: Option<CipherSpec>,
+    /// All data has this beside its sectors, in LUKS2's word: `aead`, `hmac(sha256)`, ..
+    pub integrity: Option<String>,
 }
 
 impl Header {
@@ -76,11 +78,16 @@ impl Header {
         {
             return refuse(format!("the header's digest is {}, not {wanted}", self.digest()));
         }
-        let Some(wanted) = &pinned.cipher else { return Ok(()) };
         for segment in self.info().segments {
-            let found = segment.cipher.unwrap_or_else(|| "none".into());
-            if found != wanted.to_string() {
-                let place = format!("segments.{}.encryption", segment.number);
+            let cipher = pinned.cipher.as_ref().map(CipherSpec::to_string);
+            let fields = [
+                ("encryption", segment.cipher, cipher),
+                ("integrity.type", segment.integrity, pinned.integrity.clone()),
+            ];
+            for (field, found, wanted) in fields {
+                let Some(wanted) = wanted.filter(|wanted| found.as_ref() != Some(wanted)) else { continue };
+                let found = found.unwrap_or_else(|| "none".into());
+                let place = format!("segments.{}.{field}", segment.number);
                 return refuse(format!("{place}: {found} is not {wanted}, which is required"));
             }
         }

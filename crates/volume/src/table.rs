@@ -73,6 +73,20 @@ pub enum Target {
     Error,
 }
 
+/// What a device has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes that it keeps beside each block; 0: none.
+    pub tuple: usize,
+}
+
+impl Room {
+    /// For any line: nobody has looked.
+    const ANY: Self = Self { size: u64::MAX, tuple: 0 };
+}
+
 /// Lines that one table may have.
 const MAX_LINES: usize = 65536;
 /// Sectors that a byte offset of 63 bits can name.
@@ -110,6 +124,7 @@ impl Table {
         if lines.is_empty() {
             return Err(bad("the table has no line"));
         }
+        has_one_layer_each(&lines, &below)?;
         Ok(Self { lines, below })
     }
 
@@ -202,6 +217,14 @@ impl Table {
     /// `BadOption` where the kernel refuses cipher, key or how lines follow each other; `TooSmall` when a line ends beyond its
     /// device.
     pub fn volume(&self, sizes: &[u64]) -> Result<Volume> {
+        self.volume_on(&sizes.iter().map(|size| Room { size: *size, tuple: 0 }).collect::<Vec<_>>())
+    }
+
+    /// The same on devices that keep something beside their blocks: a crypt line may ask for less than there is, as in the kernel.
+    ///
+    /// # Errors
+    /// As [`Table::volume`].
+    pub fn volume_on(&self, rooms: &[Room]) -> Result<Volume> {
         let devices = self.names();
         let mut segments = Vec::with_capacity(self.lines.len());
         let (mut discards, mut dispatch) = (true, DispatchFlags::default());
@@ -212,8 +235,8 @@ impl Table {
             }
             let name = line.target.device().map(|name| self.own_name(name));
             let device = name.and_then(|name| devices.iter().position(|other| *other == name));
-            let size = device.and_then(|device| sizes.get(device)).copied().unwrap_or(u64::MAX);
-            segments.push(line.segment(device.unwrap_or(0), size)?);
+            let room = device.and_then(|device| rooms.get(device)).copied();
+            segments.push(line.segment(device.unwrap_or(0), room.unwrap_or(Room::ANY))?);
         }
         self.is_on_blocks(&segments)?;
         Ok(Volume::new(segments)?.with_discards(discards).with_dispatch(dispatch))
@@ -284,15 +307,16 @@ impl Line {
         Ok(Self { start, len, target })
     }
 
-    /// The line as a segment on the device of this number and size in bytes.
-    fn segment(&self, device: usize, size: u64) -> Result<Segment> {
+    /// The line as a segment on the device of this number.
+    fn segment(&self, device: usize, Room { size, tuple }: Room) -> Result<Segment> {
         let stored = |lower, iv_offset, cipher, recipe| {
             SegmentKind::Stored(Stored { device, lower: lower << 9, iv_offset, cipher, recipe })
         };
         let (offset, kind) = match &self.target {
             Target::Crypt(crypt) => {
-                let recipe = Some(Arc::new(crypt.recipe()));
-                (crypt.offset, stored(crypt.offset, crypt.iv_offset, crypt.build()?, recipe))
+                let recipe = crypt.recipe(tuple);
+                let cipher = crypt.build(&recipe)?;
+                (crypt.offset, stored(crypt.offset, crypt.iv_offset, cipher, Some(Arc::new(recipe))))
             }
             Target::Linear { offset, .. } => {
                 (*offset, stored(*offset, 0, recipe::null(SectorSize::S512)?, None))
@@ -365,14 +389,44 @@ impl fmt::Display for Place {
 /// The device's name before a line, if it has one, and the line.
 fn name_of(line: &str) -> (&str, &str) {
     match line.split_once(": ") {
-        Some((name, rest)) if !name.contains(char::is_whitespace) => (name, rest.trim_start()),
+        Some((name, rest)) if !name.contains(char::is_whitespace) => (plain_name(name), rest.trim_start()),
         _ => ("", line),
     }
 }
 
+/// The name of one of the table's own devices, without where the kernel shows it.
+fn plain_name(name: &str) -> &str {
+    name.strip_prefix("/dev/mapper/").unwrap_or(name)
+}
+
 /// Whether a line's word for its device means the one of this name.
 fn is_named(word: &str, name: &str) -> bool {
-    word == name || word.strip_prefix("/dev/mapper/") == Some(name)
+    plain_name(word) == name
+}
+
+/// Refuses layers on layers, and what else is on the device of one: it would be taken for being on the layer, or write to its journal.
+fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
+    let is_layer = |line: &&Line| matches!(line.target, Target::Integrity(_));
+    let layers = || below.iter().map(|(_, line)| line).chain(lines).filter(is_layer);
+    for (number, layer) in layers().enumerate() {
+        let device = layer.target.device().unwrap_or_default();
+        let is_below = number < below.len();
+        let on_it = |line: &&Line| line.target.device() == Some(device);
+        let why = match () {
+            () if below.iter().any(|(name, _)| is_named(device, name)) => {
+                "an integrity line on an integrity line"
+            }
+            () if layers().filter(on_it).count() > 1 => {
+                "two integrity lines are on one device, each with a journal there"
+            }
+            () if !is_below && lines.iter().filter(on_it).count() > 1 => {
+                "another line is on the device of an integrity line"
+            }
+            () => continue,
+        };
+        return Err(bad(format!("{}: {why}", crate::text::printable(device))));
+    }
+    Ok(())
 }
 
 /// Takes out those devices that others are on.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 
-use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result};
+use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result, recipe};
 
 /// A run of the volume.
 #[derive(Debug, Clone)]
@@ -154,6 +154,14 @@ impl Volume {
             return Err(bad("the volume has no segment".into()));
         }
         Ok(Self { segments, sector_size, allow_discards: false, dispatch: DispatchFlags::default() })
+    }
+
+    /// So many bytes of a device as they are there, from its first one on.
+    ///
+    /// # Errors
+    /// As [`Volume::new`].
+    pub fn as_it_lies(size: u64) -> Result<Self> {
+        Self::new(vec![Segment::stored(0, size, 0, 0, recipe::null(SectorSize::S512)?)])
     }
 
     /// The same volume, with or without discards passed to the lower device.

@@ -123,7 +123,7 @@ impl Queue {
             }
             Now::Blocked(done) => self.start_rest(index, buffer, done),
             Now::Failed(e) => {
-                let error = self.lower(piece.device, e);
+                let error = self.unread(&piece, e);
                 self.fail(index, buffer, error)
             }
         }
@@ -207,8 +207,9 @@ impl Queue {
             if let (Op::ZeroBelow { fast, .. }, true) = (slot.op, unsupported(&e)) {
                 return self.write_zeros_instead(index, fast);
             }
-            let device = slot.device;
-            return Step::Failed(self.lower(device, e));
+            let (device, piece) = (slot.device, slot.piece);
+            let failed = if slot.op.reads() { self.unread(&piece, e) } else { self.lower(device, e) };
+            return Step::Failed(failed);
         }
         if let Op::Flush { device } = &mut slot.op {
             *device += 1;
@@ -308,6 +309,16 @@ impl Queue {
         let latency = now.saturating_duration_since(slot.since);
         slot.since = now;
         self.post.stats.lower.record(nanos(latency), 1);
+    }
+
+    /// The error of reading a piece: what the device finds not to be as it was written counts as if a cipher had.
+    pub(super) fn unread(&self, piece: &Piece, e: underseal_device::Error) -> Error {
+        let at = e.mismatch_at().and_then(|at| at.checked_sub(piece.lower)).filter(|skip| *skip < piece.len);
+        let error = self.lower(piece.device, e);
+        if error.kind() == ErrorKind::Integrity {
+            self.post.stats.mismatches.add(piece.at + at.unwrap_or(0));
+        }
+        error
     }
 
     pub(super) fn lower(&self, device: usize, e: underseal_device::Error) -> Error {

@@ -11,11 +11,13 @@
 //!   {"version":1,"request":{"reencrypt":{"start":{"old":64,"new":64}}}} \n  and both keys; also "rate"
 //!   {"version":1,"request":{"reencrypt":"pause"}}                    \n    also "go-on", "stop"
 //!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n    also "give-way", {"limit":1048576}
+//!   {"version":1,"request":{"check":{"from":0}}}                     \n    reads on from there, for a second or so
 //!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
 //!
 //!   {"version":1,"reply":"done"}                                     \n
 //!   {"version":1,"reply":{"noted":["..."]}}                          \n    done, and this should be known
 //!   {"version":1,"reply":{"resized":{"size":1048576,"notes":[]}}}    \n
+//!   {"version":1,"reply":{"checked":{"to":1048576,"size":1048576,"lost":[[4096,8192]]}}} \n
 //!   {"version":1,"reply":{"status":{...}}}                           \n
 //!   {"version":1,"reply":{"refused":{"kind":"policy","message":"...","remedy":"..."}}} \n
 //! ```
@@ -76,6 +78,11 @@ pub enum Request {
     },
     /// Begin, or end, or do otherwise the reencryption that the header or a state file says is under way.
     Reencrypt(Reencrypt),
+    /// Read a stretch, and tell what is not as it was written.
+    Check {
+        /// Where to begin, in bytes.
+        from: u64,
+    },
     /// Stop serving, as SIGTERM does.
     Close,
 }
@@ -152,10 +159,23 @@ pub enum Reply {
         /// Clients that could not be told, and when they will see it.
         notes: Vec<String>,
     },
+    /// What of a stretch could not be read.
+    Checked(Checked),
     /// What was asked for.
     Status(Box<Status>),
     /// Nothing was changed.
     Refused(Refusal),
+}
+
+/// A stretch of a volume that was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    /// Where to go on; the volume's end, where all is read.
+    pub to: u64,
+    /// The volume's size now, in bytes.
+    pub size: u64,
+    /// What is not as it was written, in order: from the first byte to before the second.
+    pub lost: Vec<(u64, u64)>,
 }
 
 /// Why a request was not done.
@@ -336,6 +356,7 @@ mod tests {
             Request::SetPolicy("workers,order=sorted".into()),
             Request::Suspend { seconds: 7, wipe: false },
             Request::Suspend { seconds: 7, wipe: true },
+            Request::Check { from: 1 << 40 },
             Request::Resize { size: None, seconds: 7 },
             Request::Resize { size: Some(4096), seconds: 7 },
             Request::Resume,

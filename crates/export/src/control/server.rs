@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Controlled;
-use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
+use super::protocol::{Checked, Reencrypt, Refusal, RefusalKind, Reply, Request};
 use crate::Result;
 use crate::net::{Attend, Attendant, Deadlined, Listener, Peer, Printable, RateLimit, Socket};
 
@@ -23,6 +23,7 @@ struct Shared {
     /// How many requests are answered that may take long.
     long: AtomicUsize,
     complaints: RateLimit,
+    losses: RateLimit,
 }
 
 /// Clients at a time. One more is told so and sent away.
@@ -38,8 +39,9 @@ impl ControlServer {
     /// # Errors
     /// `Listen` when there is no thread to be had.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
-        let (closers, long, complaints) = (Mutex::default(), AtomicUsize::new(0), RateLimit::default());
-        let shared = Shared { volume, closers, long, complaints };
+        let (closers, long) = (Mutex::default(), AtomicUsize::new(0));
+        let (complaints, losses) = (RateLimit::default(), RateLimit::default());
+        let shared = Shared { volume, closers, long, complaints, losses };
         let shared = Arc::new(shared);
         let attendant = Attendant::start("control", listeners, CLIENTS, shared.clone())?;
         Ok(Self { attendant, shared })
@@ -92,6 +94,10 @@ impl Attend for Shared {
                 log::info!("control: {peer}: {}: {}", told(&request), notes.join("; "));
                 Reply::Noted(notes)
             }
+            Reply::Checked(checked) => {
+                self.tell_of(&checked);
+                Reply::Checked(checked)
+            }
             status @ Reply::Status(_) => status,
         };
         answer(&client, &peer, &reply);
@@ -136,6 +142,17 @@ impl Shared {
             log::warn!("control: {peer}: {what} was refused: {}{more}", refusal.message);
         }
         Reply::Refused(refusal)
+    }
+
+    /// What a check has found is worth a line.
+    fn tell_of(&self, checked: &Checked) {
+        let Some((start, end)) = checked.lost.first() else { return };
+        if let Some(more) = self.losses.pass() {
+            let others = checked.lost.len() - 1;
+            log::warn!(
+                "check: bytes {start} to {end}, and {others} runs behind, are not as they were written{more}"
+            );
+        }
     }
 
     fn lock_closers(&self) -> std::sync::MutexGuard<'_, Vec<Socket>> {
@@ -192,6 +209,7 @@ fn may_take_long(request: &Request) -> bool {
         | Request::Message(_)
         | Request::SetKey { .. }
         | Request::Resize { .. }
+        | Request::Check { .. }
         | Request::Reencrypt(Reencrypt::Start { .. } | Reencrypt::Stop) => true,
         // Others wait for the volume to go on.
         Request::Resume => false,
@@ -218,6 +236,7 @@ fn told(request: &Request) -> String {
             Reencrypt::Stop => "reencrypt: stop".into(),
             Reencrypt::Rate(rate) => format!("reencrypt: rate {rate:?}"),
         },
+        Request::Check { .. } => "check".into(),
         Request::Close => "close".into(),
     }
 }

@@ -93,6 +93,7 @@ pub enum Format {
     Luks2,
     Plain,
     Table,
+    Integrity,
 }
 
 /// A volume whose bytes go from an old form to a new one.

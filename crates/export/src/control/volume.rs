@@ -86,6 +86,7 @@ impl Controlled {
             (Request::Resize { size, seconds: limit }, _) => {
                 return self.resize(*size, seconds(limit)).unwrap_or_else(Reply::Refused);
             }
+            (Request::Check { from }, _) => return self.check(*from).unwrap_or_else(Reply::Refused),
             (Request::Suspend { seconds: limit, wipe }, _) => self.suspend(seconds(limit), *wipe),
             (Request::Resume, _) => self.resume(),
             (Request::Message(words), _) => self.message(words),
@@ -133,7 +134,7 @@ impl Controlled {
             dispatched: stats.dispatched.into(),
             latency: (&stats.stages).into(),
             mismatches: mapping
-                .has_tags()
+                .may_mismatch()
                 .then_some(Mismatches { count: stats.mismatches, first: stats.mismatched }),
         }
     }
@@ -198,6 +199,19 @@ impl Controlled {
         let notes: Vec<_> = self.tell_size.iter().filter_map(|tell| tell(before, size)).collect();
         notes.iter().for_each(|note| log::warn!("resize: {note}"));
         Ok(Reply::Resized { size, notes })
+    }
+
+    fn check(&self, from: u64) -> Answer<Reply> {
+        let name = &self.described.name;
+        if self.mapping.is_suspended() {
+            let remedy = format!("underseal resume {name}");
+            return Err(Refusal::new(RefusalKind::Busy, "it is suspended, and nothing is read", remedy));
+        }
+        if !self.mapping.is_authenticated() {
+            let message = "its sectors are not authenticated: whatever is there reads as data";
+            return Err(Refusal::new(RefusalKind::Unsupported, message, ""));
+        }
+        super::check::check(&self.mapping, from, |e| self.refused(e)).map(Reply::Checked)
     }
 
     fn reencrypt(&self, what: &Reencrypt, keys: Option<&Key>) -> Answer {

@@ -403,6 +403,52 @@ fn a_journal_is_replayed_on_a_device_that_takes_whole_blocks_only() {
 }
 
 #[test]
+fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
+    for mode in [Mode::Journal, Mode::Direct] {
+        let written = options(Mode::Journal, "crc32c");
+        let below = unclean(&written);
+        let read = options(mode, "crc32c");
+        let strict = Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
+        let volume = IntegrityDevice::open_to_read(strict, None, &read, &Settings::default()).unwrap();
+        assert!(volume.geometry().read_only);
+        let mut way = Blocking::new(&volume).unwrap();
+        // Blocks of the journal and others, in one request and in several.
+        let mut data = vec![0; 16 * 4096];
+        way.read(0, &mut data).unwrap();
+        assert_eq!(data[8 * 4096..9 * 4096], block(4096, 8, 8), "{mode:?}");
+        assert!(data[..8 * 4096].iter().chain(&data[9 * 4096..]).all(|byte| *byte == 0), "{mode:?}");
+        let (mut channel, mut one) = (volume.channel(1).unwrap(), vec![0; 4096]);
+        assert!(matches!(channel.read_now(8 * 4096, &mut one), Now::Done), "{mode:?}");
+        assert_eq!(one, block(4096, 8, 8));
+        assert!(way.write(0, &[1; 4096], false).is_err());
+        volume.close().unwrap();
+        // It was there for whoever writes, all the while.
+        let volume = open(below, &written);
+        Blocking::new(&volume).unwrap().read(8 * 4096, &mut one).unwrap();
+        assert_eq!(one, block(4096, 8, 8));
+    }
+}
+
+#[test]
+fn a_journal_that_is_torn_and_empty_keeps_nobody_from_reading() {
+    let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    let options = options(Mode::Journal, "crc32c");
+    make(&*below, &options, 4096, None);
+    // The first section was about to be written in round 1, and one of its sectors was: its commit id says so.
+    let (mut way, at) = (Blocking::new(&*below).unwrap(), 4096 + 7 * 512);
+    let mut sector = [0; 512];
+    way.read(at, &mut sector).unwrap();
+    sector[504..].iter_mut().for_each(|byte| *byte ^= 0x11 ^ 0x22);
+    way.write(at, &sector, true).unwrap();
+    let strict = || Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
+    assert!(IntegrityDevice::open(strict(), None, &options, &Settings::default()).is_err());
+    let volume = IntegrityDevice::open_to_read(strict(), None, &options, &Settings::default()).unwrap();
+    let mut data = vec![1; 4096];
+    Blocking::new(&volume).unwrap().read(0, &mut data).unwrap();
+    assert_eq!(data, [0; 4096]);
+}
+
+#[test]
 fn a_device_that_is_read_only_is_not_written() {
     let options = options(Mode::Journal, "crc32c");
     let read_only = |inner| Arc::new(Strict { inner, block: 512, read_only: true });

@@ -117,7 +117,7 @@ fn cipher(text: &str) -> Result<CipherSpec, underseal_cipher::Error> {
 }
 
 /// A type of integrity as LUKS2 names it: `hmac-sha256` is `hmac(sha256)`.
-fn integrity(text: &str) -> Result<String, String> {
+pub(super) fn integrity(text: &str) -> Result<String, String> {
     match text.split_once('-') {
         Some((mac @ ("hmac" | "cmac" | "phmac"), of)) => Ok(format!("{mac}({of})")),
         None if ["aead", "poly1305", "none"].contains(&text) => Ok(text.into()),

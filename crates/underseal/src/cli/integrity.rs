@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::{LowerArgs, ServeArgs};
 use crate::size;
 
 /// Works on dm-integrity volumes that stand alone: a checksum or MAC for each block, nothing encrypted.
@@ -20,6 +21,7 @@ pub(crate) struct IntegrityCommandArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Integrity {
     Format(IntegrityFormatArgs),
+    Open(Box<IntegrityOpenArgs>),
     Info(IntegrityInfoArgs),
     Check(IntegrityCheckArgs),
     Recalculate(IntegrityRecalculateArgs),
@@ -115,6 +117,67 @@ pub(crate) struct IntegrityFormatArgs {
     pub(crate) integrity_legacy_hmac: bool,
 }
 
+/// Serves the bytes until SIGINT or SIGTERM, as `underseal open` does
+///
+/// A block whose checksum is wrong cannot be read. What the journal holds goes to its place first; with --read-only it is read from the
+/// journal, and nothing is written.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IntegrityOpenArgs {
+    #[command(flatten)]
+    pub(crate) place: IntegrityPlaceArgs,
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let clients free space on the image, which shows how much of it is in use; a block that was discarded is then read unverified
+    #[arg(long)]
+    pub(crate) allow_discards: bool,
+    #[command(flatten)]
+    pub(crate) hashes: IntegrityHashArgs,
+    #[command(flatten)]
+    pub(crate) mode: IntegrityModeArgs,
+    #[command(flatten)]
+    pub(crate) lower: LowerArgs,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+/// What becomes of writes when the power goes; through the journal, unless one of the first three is given.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Mode")]
+pub(crate) struct IntegrityModeArgs {
+    /// Write in place, without the journal: what is being written when the power goes cannot be read afterwards
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_no_journal: bool,
+    /// Write in place, and keep a bitmap of where: checksums are made anew there when the power went
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_bitmap_mode: bool,
+    /// Read what is in its place, whatever the journal holds and without comparing checksums; nothing is written
+    #[arg(long, group = "mode")]
+    pub(crate) integrity_recovery_mode: bool,
+    /// So much of the journal is filled before its blocks are copied to their places
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100))]
+    pub(crate) journal_watermark: Option<u8>,
+    /// Writes are in the journal on disk after this time, also without a flush
+    #[arg(long, value_name = "MS")]
+    pub(crate) journal_commit_time: Option<u32>,
+    /// How many sectors a bit of the bitmap stands for
+    #[arg(long, value_name = "SECTORS", requires = "integrity_bitmap_mode")]
+    pub(crate) bitmap_sectors_per_bit: Option<u32>,
+    /// Bits of the bitmap stay so long after the last write
+    #[arg(long, value_name = "MS", requires = "integrity_bitmap_mode")]
+    pub(crate) bitmap_flush_time: Option<u32>,
+    /// Make checksums anew from what is there, beside requests, unless that was begun before
+    #[arg(long, conflicts_with_all = ["read_only", "integrity_recovery_mode"])]
+    pub(crate) integrity_recalculate: bool,
+    /// The same, from the beginning
+    #[arg(long, conflicts_with_all = ["read_only", "integrity_recovery_mode"])]
+    pub(crate) integrity_recalculate_reset: bool,
+    /// With a key too, although it then vouches for whatever somebody else may have written
+    #[arg(long)]
+    pub(crate) integrity_legacy_recalculate: bool,
+}
+
 /// Shows what the superblock says, and how the journal was left, without any key
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -166,6 +229,7 @@ const EXAMPLES: &str = "\
 Examples:
   underseal integrity format disk.img --size 10G
   underseal integrity format disk.img --size 10G --integrity hmac-sha256 --integrity-key-file key
+  underseal integrity open disk.img --nbd unix:disk.sock
   underseal integrity info disk.img
   underseal integrity check disk.img                 every block whose checksum is wrong
   underseal integrity recalculate disk.img --reset";

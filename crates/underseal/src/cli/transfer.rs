@@ -51,6 +51,9 @@ pub(crate) struct WriteArgs {
 }
 
 /// Reads all of an authenticated volume, and lists what is not as it was written.
+///
+/// IMAGE is an image, or the name of a volume that is open (`underseal list`): its server reads that, beside what its users do, and no
+/// passphrase is needed. Ctrl-C ends it.
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
@@ -61,6 +64,7 @@ pub(crate) struct CheckArgs {
 const CHECK_EXAMPLES: &str = "\
 Examples:
   underseal check disk.img
+  underseal check work                      a volume that is open, by its name
   underseal check disk.img --passphrase-file pass.txt > damaged.txt";
 
 const READ_EXAMPLES: &str = "\

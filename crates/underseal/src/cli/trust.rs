@@ -21,6 +21,9 @@ pub(crate) struct TrustArgs {
     /// Refuse data that is encrypted with any other cipher
     #[arg(long, value_name = "CIPHER")]
     pub(crate) require_cipher: Option<CipherSpec>,
+    /// Refuse data that has anything else beside its sectors to tell whether they were changed, or nothing: aead, poly1305, hmac-sha256, ..
+    #[arg(long, value_name = "TYPE", value_parser = super::format::integrity)]
+    pub(crate) require_integrity: Option<String>,
     /// Refuse every header but this one: sha256:HEX, as `underseal info` shows it. It is another after each change of a keyslot
     #[arg(long, value_name = "DIGEST")]
     pub(crate) header_digest: Option<HeaderDigest>,
@@ -38,8 +41,14 @@ impl TrustArgs {
         }
     }
 
+    /// Whether the header has to be something.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.require_cipher.is_some() || self.require_integrity.is_some() || self.header_digest.is_some()
+    }
+
     /// What the header must be.
     pub(crate) fn pinned(&self) -> Pinned {
-        Pinned { digest: self.header_digest, cipher: self.require_cipher.clone() }
+        let (cipher, integrity) = (self.require_cipher.clone(), self.require_integrity.clone());
+        Pinned { digest: self.header_digest, cipher, integrity }
     }
 }

@@ -1,57 +1,106 @@
 //! `underseal check`.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use underseal_cipher::IntegrityKind;
-use underseal_datapath::Mapping;
-use underseal_volume::{Segment, Stored};
+use underseal_export::control::{Checked, Name, Reply, Request, Status};
 
+use super::control::{ask, find, refused};
 use crate::cli::CheckArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::is_remote;
 use crate::output::print;
 use crate::progress::Progress;
 use crate::transfer;
 use crate::volume::{self, Access, Opened};
 
-/// Reads all of a volume, and lists what is not as it was written.
+/// Reads all of a volume, and lists what is not as it was written. An open one its server reads.
 pub(super) fn run(args: &CheckArgs, quiet: bool) -> Result<()> {
+    let image = &args.volume.image;
+    match find(image) {
+        Ok(Some((name, status))) => open(args, &name, &status, quiet),
+        Err(e) if !image.exists() && !is_remote(image) => Err(e),
+        Ok(None) | Err(_) => closed(args, quiet),
+    }
+}
+
+fn closed(args: &CheckArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: true, allow_discards: false };
     let Opened { mapping, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
     let image = args.volume.image.display();
-    if !is_authenticated(&mapping) {
+    if !mapping.is_authenticated() {
         let context = format!("{image}: its sectors are not authenticated: whatever is there reads as data");
         return Err(Error::new(Exit::Unsupported, context));
     }
     let size = mapping.size();
     let mut progress = Progress::new("checking", Some(size), quiet);
-    let mut lost = Lost::new(|run| print(&format!("bytes {} to {}: not as written\n", run.start, run.end)));
+    let mut lost = Lost::new(tell);
     let read = transfer::salvage(&mapping, 0..size, &mut std::io::sink(), &mut progress, &mut |range| {
         lost.add(range)
     });
     drop(progress);
     let bytes = lost.end()?;
     read?;
+    verdict(&image, (bytes, size), quiet)
+}
+
+/// What a server may take for a stretch, on a disk that is hardly there.
+const STRETCH: Duration = Duration::from_secs(600);
+
+fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<()> {
+    if args.volume.trust.is_asked() {
+        let what = format!("{name}: is open, and its header was looked at then");
+        return Err(Error::usage(what).with_remedy("these options with `underseal open`"));
+    }
+    let mut progress = Progress::new("checking", Some(status.size), quiet);
+    let mut lost = Lost::new(tell);
+    let (mut at, mut size) = (0, status.size);
+    let mut stretch = || loop {
+        let Checked { to, size: now, lost: runs } =
+            match ask(name, &Request::Check { from: at }, None, STRETCH)? {
+                Reply::Checked(checked) => checked,
+                Reply::Refused(refusal) => return Err(refused(name, refusal)),
+                _ => {
+                    return Err(Error::new(
+                        Exit::Failed,
+                        format!("{name}: its server does not say what it read"),
+                    ));
+                }
+            };
+        runs.into_iter().filter(|(start, end)| start < end).for_each(|(start, end)| lost.add(start..end));
+        progress.advance(to.saturating_sub(at));
+        size = now;
+        if to >= now || to <= at {
+            return Ok(());
+        }
+        at = to;
+    };
+    let read = stretch();
+    drop(progress);
+    let bytes = lost.end()?;
+    read?;
+    verdict(name, (bytes, size), quiet)
+}
+
+fn tell(run: &Range<u64>) -> Result<()> {
+    print(&format!("bytes {} to {}: not as written\n", run.start, run.end))
+}
+
+/// How it is, when so many bytes of so many cannot be read.
+fn verdict(what: &dyn Display, (bytes, size): (u64, u64), quiet: bool) -> Result<()> {
     match bytes {
         0 if quiet => Ok(()),
-        0 => print(&format!("{image}: every sector is as it was written\n")),
+        0 => print(&format!("{what}: every sector is as it was written\n")),
         bytes => {
-            let context = format!("{image}: {bytes} bytes of {size} are not as they were written");
+            let context = format!("{what}: {bytes} bytes of {size} are not as they were written");
             Err(Error::new(Exit::Failed, context)
                 .with_remedy("a backup; what is written anew can be read again"))
         }
     }
-}
-
-/// Whether every sector that is stored has a tag. Stored IVs alone are none.
-fn is_authenticated(mapping: &Mapping) -> bool {
-    let aead = |stored: &Stored| {
-        let integrity = stored.recipe.as_ref().and_then(|recipe| recipe.integrity);
-        integrity.is_some_and(|integrity| integrity.kind == IntegrityKind::Aead)
-    };
-    mapping.volume().is_some_and(|volume| volume.segments().iter().filter_map(Segment::as_stored).all(aead))
 }
 
 /// What could not be read, in order: runs are told as they end.

@@ -5,14 +5,17 @@ mod resume;
 mod show;
 mod top;
 
+use std::path::Path;
 use std::time::Duration;
 
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
+use super::same_file;
 use crate::cli::{Control, ListArgs, PolicyArgs, ResizeArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::lower::is_remote;
 use crate::output::{Versioned, json, print, print_json, printable};
 
 /// What a server may take to answer what it answers from memory.
@@ -113,6 +116,28 @@ fn end(name: &Name) -> Result<()> {
     finished(name, ended)
 }
 
+/// The open volume that is called so, or lies there.
+///
+/// # Errors
+/// When the directory of control sockets cannot be used, or the server of that name does not answer.
+pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
+    let text = image.to_string_lossy();
+    let there = image.exists() || is_remote(image);
+    if let Ok(name) = text.parse::<Name>()
+        && let Some(status) = status_of_open(&name)?
+        && (!there || same_file(image, Path::new(&status.image)))
+    {
+        return Ok(Some((name, status)));
+    }
+    let lies_there = |status: &Status| {
+        let other = Path::new(&status.image);
+        if is_remote(image) { image == other } else { same_file(image, other) }
+    };
+    // One that does not answer is told by its lock.
+    let all = all()?.into_iter().filter_map(|(name, status)| Some((name, status.ok()?)));
+    Ok(all.into_iter().find(|(_, status)| there && lies_there(status)))
+}
+
 /// All volumes of this user that are open, and how they are.
 ///
 /// # Errors
@@ -162,7 +187,7 @@ pub(super) fn finished(name: &Name, reply: Reply) -> Result<()> {
             notes.iter().for_each(|note| log::warn!("{name}: {}", printable(note)));
             Ok(())
         }
-        Reply::Done | Reply::Resized { .. } | Reply::Status(_) => Ok(()),
+        Reply::Done | Reply::Resized { .. } | Reply::Checked(_) | Reply::Status(_) => Ok(()),
     }
 }
 
@@ -180,7 +205,7 @@ fn failed(name: &Name, e: underseal_export::Error) -> Error {
     Error::from(e).within(name)
 }
 
-fn refused(name: &Name, refusal: Refusal) -> Error {
+pub(super) fn refused(name: &Name, refusal: Refusal) -> Error {
     let exit = match refusal.kind {
         RefusalKind::Request
         | RefusalKind::Policy

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use underseal_cipher::SectorSize;
 use underseal_datapath::Mapping;
 use underseal_device::Device;
-use underseal_volume::{ActivateOptions, ErrorKind, FormatOptions, NewHeader, NewIntegrity};
+use underseal_volume::{ActivateOptions, ErrorKind, FormatOptions, IntegrityLayer, NewHeader, NewIntegrity};
 
 use self::destination::Destination;
 use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::integrity;
 use crate::lower::{DeviceBytes, is_remote};
 use crate::output::print;
@@ -33,6 +34,8 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     let passphrase = Secret::new(args.secret.source(), &args.image).get_new()?;
     let new = NewHeader::prepare(image.size(), &passphrase, options);
     let new = new.map_err(|e| refused(e, &args.image))?;
+    let layer = new.integrity_layer()?;
+    let plan = layer.map(|layer| plan_layer(&layer, &image)).transpose()?;
     // Until here all is as it was. A header of its own comes first: it may not fit, and the image must not lose data to that.
     let made = match &mut header {
         Some(header) => {
@@ -47,9 +50,9 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
         }
     };
     let mut data = image.size().saturating_sub(made.data_offset());
-    if let Some(layer) = made.integrity_layer().map_err(|e| e.in_file(&args.image))? {
+    if let (Some(layer), Some(plan)) = (layer, plan) {
         let device = image.device()?;
-        integrity::make(&DeviceBytes::new(&*device)?, &layer)?;
+        integrity::make(&DeviceBytes::new(&*device)?, &plan)?;
         let over = integrity::open_directly(&device, &layer)?;
         data = over.geometry().size;
         if !args.integrity_no_wipe {
@@ -165,6 +168,15 @@ fn integrity(args: &FormatArgs) -> Result<Option<NewIntegrity>> {
     }))
 }
 
+/// Decides what lies between the volume and its image, while all is as it was.
+fn plan_layer(layer: &IntegrityLayer, image: &Destination) -> Result<integrity::Plan> {
+    let planned = integrity::plan(layer, image.size(), image.found());
+    planned.map_err(|e| match e.exit() {
+        Exit::BadHeader => e.within(image.path().display()).into_usage().with_remedy(larger(image.path())),
+        _ => e.within(image.path().display()),
+    })
+}
+
 /// Sees to it that nothing is lost that somebody wants.
 fn allow_overwriting(on: &Destination, force: bool) -> Result<()> {
     let Some(found) = on.contents().map_err(|e| Error::io(on.path(), "cannot read", e))? else {
@@ -183,10 +195,14 @@ fn refused(e: underseal_volume::Error, image: &Path) -> Error {
     let kind = e.kind();
     let error = Error::from(e).within(image.display());
     match kind {
-        ErrorKind::TooSmall if is_remote(image) => error.into_usage().with_remedy("a larger export"),
-        ErrorKind::TooSmall => error.into_usage().with_remedy("a larger --size"),
+        ErrorKind::TooSmall => error.into_usage().with_remedy(larger(image)),
         _ => error,
     }
+}
+
+/// What an image has to be on which too much has to fit.
+fn larger(image: &Path) -> &'static str {
+    if is_remote(image) { "a larger export" } else { "a larger --size" }
 }
 
 fn say(quiet: bool, text: &str) -> Result<()> {

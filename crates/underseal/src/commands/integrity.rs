@@ -3,9 +3,10 @@
 mod check;
 mod format;
 mod info;
+mod open;
 mod place;
 
-use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate, open};
+use underseal_integrity::{Hash, JournalCrypt, Mode, Options, Recalculate};
 
 use self::place::{Volume, said};
 use crate::cli::{
@@ -19,6 +20,7 @@ use crate::progress::Progress;
 pub(super) fn run(args: &IntegrityCommandArgs, quiet: bool) -> Result<()> {
     match &args.what {
         Integrity::Format(args) => format::run(args, quiet),
+        Integrity::Open(args) => self::open::run(args, quiet),
         Integrity::Info(args) => info::run(args),
         Integrity::Check(args) => check::run(args, quiet),
         Integrity::Recalculate(args) => recalculate(args, quiet),
@@ -63,7 +65,7 @@ fn recalculate(args: &IntegrityRecalculateArgs, quiet: bool) -> Result<()> {
     };
     let volume = Volume::open(&args.place, false)?;
     let disks = volume.disks();
-    let mut opened = open(&disks, &options).map_err(|e| volume.said(e))?;
+    let mut opened = underseal_integrity::open(&disks, &options).map_err(|e| volume.said(e))?;
     let provided = opened.geometry.provided();
     let mut done = opened.recalculation().unwrap_or(provided);
     let mut progress = Progress::new("recalculating", Some((provided - done) * 512), quiet);

@@ -81,6 +81,7 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
     let by_hand = match words[1..] {
         [] | ["format"] => vec![FORMATS, PASSPHRASES],
         ["open"] => vec![SERVING, CONTROL, PASSPHRASES],
+        ["integrity", "open"] => vec![SERVING, CONTROL],
         ["table", "open"] => vec![TABLES, SERVING, CONTROL],
         ["table", ..] => vec![TABLES],
         ["read" | "write"] | ["keyslot", ..] | ["reencrypt"] => vec![PASSPHRASES],

@@ -7,7 +7,7 @@ use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
-use underseal_volume::table::{Table, Target};
+use underseal_volume::table::{Room, Table};
 use underseal_volume::{ErrorKind, ReadAt, plain};
 use zeroize::Zeroizing;
 
@@ -182,25 +182,24 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
             *device = integrity::open_line(device.clone(), line, options.read_only)?;
         }
     }
-    let sizes: Vec<u64> = opened.iter().map(|device| device.geometry().size).collect();
-    let volume = table.volume(&sizes).map_err(refused)?;
+    let room = |device: &Arc<dyn Device>| {
+        let geometry = device.geometry();
+        Room { size: geometry.size, tuple: geometry.tag_size as usize }
+    };
+    let volume = table.volume_on(&opened.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
     Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))
 }
 
-/// Two layers on one file would each write a journal of its own to the same place.
+/// Two layers on one file would each write a journal of its own to the same place. Under one name the table was refused already.
 fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
-    let lines = table.lines().iter().filter(|line| matches!(line.target, Target::Integrity(_))).count();
     let layers: Vec<&PathBuf> =
         (0..).zip(paths).filter(|(i, _)| table.layer(*i).is_some()).map(|(_, p)| p).collect();
     let is_twice = |(i, path): &(usize, &&PathBuf)| {
         layers[..*i].iter().any(|earlier| earlier == *path || same_file(earlier, path))
     };
-    let twice = layers.iter().enumerate().find(is_twice).map(|(_, path)| path.display());
-    if lines <= layers.len() && twice.is_none() {
-        return Ok(());
-    }
-    let which = twice.map(|path| format!("{path}: ")).unwrap_or_default();
-    Err(Error::usage(format!("{which}two integrity lines are on one device, each with a journal there"))
+    let Some((_, path)) = layers.iter().enumerate().find(is_twice) else { return Ok(()) };
+    let path = path.display();
+    Err(Error::usage(format!("{path}: two integrity lines are on one device, each with a journal there"))
         .with_remedy("one integrity line for each device"))
 }
 

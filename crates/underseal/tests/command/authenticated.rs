@@ -85,6 +85,54 @@ fn what_was_changed_on_the_image_is_found() {
     let status: Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["mismatches"]["count"], 1, "{status}");
     assert_eq!(status["mismatches"]["first"][0], found[0], "{status}");
+    // And the server looks at all of it, by its name and by its image's.
+    for which in ["mismatches", "disk"] {
+        let open = place.run(&["check", which]);
+        assert_eq!((open.code, &open.stdout), (Some(1), &checked.stdout), "{}", open.stderr);
+        assert!(open.stderr.contains("8192 bytes"), "{}", open.stderr);
+    }
+    place.run(&["check", "disk", "--require-integrity", "aead"]).fails(2, "is open");
+    place.run(&["suspend", "mismatches"]).succeeds();
+    place.run(&["check", "mismatches"]).fails(1, "suspended");
+    place.run(&["resume", "mismatches"]).succeeds();
+    place.nbdsh(server.uri(), &format!("h.pwrite(bytes(16384), {})", found[0])).status().unwrap();
+    assert!(place.run(&["check", "mismatches"]).succeeds().contains("as it was written"));
+}
+
+#[test]
+fn the_integrity_that_is_required_is_the_headers() {
+    let place = Place::new();
+    let require = |kind: &str, command: &str| {
+        place.unlock(command, "disk", &["--require-cipher", "aes-gcm-random", "--require-integrity", kind])
+    };
+    format(&place, "aes-gcm-random", "aead", &["--integrity-no-wipe"]);
+    for command in ["check", "read", "write", "open"] {
+        require("hmac-sha256", command).fails(6, "segments.0.integrity.type: aead is not hmac(sha256)");
+    }
+    require("aead", "read").fails(1, "not as it was written");
+    place.format("plain", &["--size", "24M"]);
+    let none = place.unlock("read", "plain", &["--require-integrity", "aead"]);
+    none.fails(6, "segments.0.integrity.type: none is not aead");
+    let plain = ["--type", "plain", "--require-integrity", "aead"];
+    place.unlock("read", "plain", &plain).fails(2, "a plain volume");
+}
+
+#[test]
+fn an_image_on_which_the_layer_does_not_fit_is_left_as_it_was() {
+    let place = Place::new();
+    // A header, 16 MiB, and not enough behind it for a section of a journal.
+    let disk = place.noise("disk", (16 << 20) + (64 << 10));
+    let head = place.noise("head", 1 << 20);
+    let format = ["format", "disk", "--force", "--passphrase-file", "pass", "--cipher", "aes-gcm-random"];
+    let all = [&format[..], &CHEAP, &["--integrity", "aead"]].concat();
+    place.run(&all).fails(2, "too small");
+    assert!(place.read("disk") == disk, "nothing was written");
+    let small = place.noise("small", 64 << 10);
+    let all: Vec<&str> = all.iter().map(|word| if *word == "disk" { "small" } else { *word }).collect();
+    place.run(&[&all[..], &["--header", "head"]].concat()).fails(2, "too small");
+    assert!(place.read("small") == small && place.read("head") == head);
+    place.run(&[&all[..], &["--size", "16448K"]].concat()).fails(2, "too small");
+    assert!(place.read("small") == small, "its size is as it was, too");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 
-use crate::common::Place;
+use crate::common::{Place, Server};
 
 /// A place with keys and a volume `disk` of 8 MiB, made with these options.
 fn with_volume(options: &[&str]) -> Place {
@@ -120,4 +120,64 @@ fn what_somebody_may_want_is_not_overwritten() {
         .run(&["integrity", "format", "new", "--size", "8M", "--integrity", "md6"])
         .fails(6, "not supported");
     assert!(!place.path("new").exists());
+}
+
+#[test]
+fn a_volume_is_served_and_what_is_wrong_is_counted_and_listed() {
+    let keyed = ["--integrity", "hmac-sha256", "--integrity-key-file", "key"];
+    let place = with_volume(&keyed);
+    let serve = |options: &[&str]| {
+        let open = ["integrity", "open", "disk", "--nbd", "unix:nbd", "--name", "checksums"];
+        Server::run(place.command(&[&open[..], &keyed, options].concat()))
+    };
+    let pwrite = |server: &Server, byte: &str| {
+        place
+            .nbdsh(server.uri(), &format!("h.pwrite(b'{byte}' * 8192, 1 << 20)\nh.flush()"))
+            .output()
+            .unwrap()
+    };
+    for mode in
+        [&[][..], &["--integrity-no-journal"], &["--integrity-bitmap-mode", "--bitmap-flush-time", "100"]]
+    {
+        let server = serve(mode);
+        assert!(pwrite(&server, "a").status.success(), "{mode:?}");
+        let status: Value =
+            serde_json::from_str(&place.run(&["status", "checksums", "--json"]).succeeds()).unwrap();
+        assert_eq!(
+            (&status["opened"]["format"], &status["mismatches"]["count"]),
+            (&"integrity".into(), &0.into())
+        );
+        assert!(place.run(&["check", "checksums"]).succeeds().contains("as it was written"));
+        server.stop();
+        assert_eq!(check(&place, &keyed).0, Some(0), "{mode:?}");
+    }
+    // A byte of what was written, on the image.
+    let disk = place.read("disk");
+    let at = disk.windows(4096).position(|bytes| bytes.iter().all(|byte| *byte == b'a')).unwrap();
+    let image = std::fs::File::options().write(true).open(place.path("disk")).unwrap();
+    image.write_all_at(b"b", at as u64 + 1000).unwrap();
+    let before = place.read("disk");
+    let server = serve(&["--read-only"]);
+    let read = |from: u64| place.nbdsh(server.uri(), &format!("h.pread(4096, {from})")).output().unwrap();
+    assert!(read(0).status.success() && !read(1 << 20).status.success());
+    assert!(!pwrite(&server, "c").status.success(), "it is read-only");
+    let checked = place.run(&["check", "checksums"]);
+    // Blocks of 512 bytes, and where the run was found a block begins.
+    let lost = (1 << 20) + 512;
+    assert_eq!(
+        checked.stdout,
+        format!("bytes {lost} to {}: not as written\n", lost + 512),
+        "{}",
+        checked.stderr
+    );
+    let status: Value =
+        serde_json::from_str(&place.run(&["status", "checksums", "--json"]).succeeds()).unwrap();
+    assert!(status["mismatches"]["count"].as_u64() > Some(1), "{status}");
+    assert_eq!(status["mismatches"]["first"], serde_json::json!([lost]), "{status}");
+    server.stop();
+    assert!(place.read("disk") == before, "nothing is written");
+    let open = ["integrity", "open", "disk", "--integrity", "none"];
+    place.run(&open).fails(2, "without a hash");
+    let both = place.run(&[&open[..3], &["--integrity-no-journal", "--integrity-bitmap-mode"]].concat());
+    assert_eq!(both.code, Some(2), "{}", both.stderr);
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   refusals.rs  what the kernel refuses: its words, exit status 2, nothing written
 //!   trips.rs     written and read back: large sectors, several lines and devices, the server
+//!   integrity.rs with integrity lines: damage, journals, one layer for each device
 //!   kernels.rs   a random sample of tables that a real kernel wrote: the same bytes through the command
 //! ```
 
@@ -10,6 +11,7 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod integrity;
 mod kernels;
 mod refusals;
 mod trips;

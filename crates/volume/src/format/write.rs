@@ -8,7 +8,7 @@ use underseal_cipher::Key;
 use super::{FormatOptions, Version};
 use crate::lock::LockTo;
 use crate::storage::{self, Target};
-use crate::{Error, ErrorKind, Header, Result, VolumeKey, luks1, luks2};
+use crate::{Error, ErrorKind, Header, IntegrityLayer, Result, VolumeKey, luks1, luks2};
 
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
@@ -88,6 +88,17 @@ impl NewHeader {
 
     pub(crate) fn of_parts(parts: Parts, key: VolumeKey, detached: bool) -> Self {
         Self { detached, key, parts }
+    }
+
+    /// What has to be made below the volume, and is not made by writing the header: see [`Header::integrity_layer`].
+    ///
+    /// # Errors
+    /// `BadHeader`, which what was prepared is not.
+    pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
+        match &self.parts.copies {
+            Copies::Luks1(_) => Ok(None),
+            Copies::Luks2(copies) => luks2::activate::integrity_layer(&copies.metadata()?),
+        }
     }
 
     /// The volume key.

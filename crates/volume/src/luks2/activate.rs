@@ -117,7 +117,7 @@ fn authenticated(
 ///
 /// # Errors
 /// `Unsupported` for a header that has it beside other segments.
-pub(super) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLayer>> {
+pub(crate) fn integrity_layer(metadata: &Metadata) -> Result<Option<IntegrityLayer>> {
     let regular = || metadata.segments.values().filter(|segment| !segment.is_backup());
     let mut layers = regular().filter_map(|segment| {
         let crypt = segment.crypt.as_ref().ok()?;

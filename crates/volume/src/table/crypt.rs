@@ -72,21 +72,19 @@ impl Crypt {
         Ok(Self { cipher, key, iv_offset, device: device.to_string(), offset, options, surplus })
     }
 
-    /// Makes the cipher.
-    ///
-    /// # Errors
-    /// The cipher's errors, which are in the kernel's words.
-    pub fn build(&self) -> Result<Arc<dyn SectorCipher>> {
-        build_with(&self.recipe().options(&self.key.bytes()?)).map_err(of_cipher)
+    /// Makes the cipher of [its recipe](Crypt::recipe). The errors are in the kernel's words.
+    pub(super) fn build(&self, recipe: &Recipe) -> Result<Arc<dyn SectorCipher>> {
+        build_with(&recipe.options(&self.key.bytes()?)).map_err(of_cipher)
     }
 
-    /// What the cipher is made from, but for the key.
-    pub(super) fn recipe(&self) -> Recipe {
+    /// What the cipher is made from, but for the key, on a device that keeps so many bytes beside each sector. What it does not use of
+    /// them is zeros.
+    pub(super) fn recipe(&self, tuple: usize) -> Recipe {
         let key_size = self.options.integrity_key_size.map(|size| size as usize);
         let beside = |asked: &super::Integrity| {
             let kind = if asked.aead { IntegrityKind::Aead } else { IntegrityKind::None };
             let bytes = asked.tag_size as usize;
-            Integrity { bytes, tuple: bytes, kind, key_size, iv_offset: self.iv_offset }
+            Integrity { bytes, tuple: tuple.max(bytes), kind, key_size, iv_offset: self.iv_offset }
         };
         Recipe {
             cipher: self.cipher.clone(),

@@ -87,10 +87,10 @@ fn what_the_kernel_refuses_is_refused_in_its_words() {
         let refused = match Line::parse(&line) {
             Err(e) => Some(e),
             Ok(Line { target: Target::Crypt(crypt), .. }) if crypt.cipher.is_authenticated() => {
-                assert!(crypt.build().is_err(), "{line}");
+                assert!(crypt.build(&crypt.recipe(0)).is_err(), "{line}");
                 continue;
             }
-            Ok(Line { target: Target::Crypt(crypt), .. }) => crypt.build().err(),
+            Ok(Line { target: Target::Crypt(crypt), .. }) => crypt.build(&crypt.recipe(0)).err(),
             Ok(other) => panic!("{other:?}"),
         };
         let refused = refused.unwrap_or_else(|| panic!("accepted: {line}; the kernel says {words}"));
@@ -366,6 +366,46 @@ fn a_layer_under_both_of_its_names_is_one_device() {
     assert!(table.layer(0).is_some() && table.layer(1).is_none());
     let volume = table.volume(&[1600 * 512]).unwrap();
     assert!(volume.segments().iter().all(|segment| segment.as_stored().unwrap().device == 0));
+}
+
+#[test]
+fn each_device_has_one_layer() {
+    let layer = "integrity disk 0 - J 1 internal_hash:crc32c";
+    for (text, why) in [
+        // The name of another layer: the upper one would be dropped.
+        (format!("low: 0 1600 {layer}\na: 0 8 integrity low 0 28 J 0"), "on an integrity line"),
+        (format!("low: 0 1600 {layer}\na: 0 8 integrity /dev/mapper/low 0 28 J 0"), "on an integrity line"),
+        (
+            format!("low: 0 1600 {layer}\nb: 0 80 integrity low 0 28 J 0\na: 0 8 linear b 0"),
+            "on an integrity line",
+        ),
+        (
+            format!("low: 0 1600 {layer}\n/dev/mapper/low: 0 1600 {layer}\na: 0 8 linear low 0"),
+            "one integrity",
+        ),
+        (format!("0 8 {layer}\n8 8 {layer}"), "two integrity lines"),
+        (format!("b: 0 80 {layer}\na: 0 8 {layer}\na: 8 8 linear b 0"), "two integrity lines"),
+        (format!("0 8 {layer}\n8 8 linear disk 0"), "another line is on the device"),
+    ] {
+        let refused = Table::parse(&text).unwrap_err();
+        assert!(refused.to_string().contains(why), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn a_cipher_may_ask_for_less_than_the_device_keeps() {
+    let line = format!("0 8 crypt capi:gcm(aes)-random {} 0 disk 0 1 integrity:28:aead", "0".repeat(64));
+    let table = Table::parse(&line).unwrap();
+    for (tuple, kept) in [(0, 28), (28, 28), (32, 32), (27, 28)] {
+        let volume = table.volume_on(&[Room { size: 1 << 20, tuple }]).unwrap();
+        let stored = volume.segments()[0].as_stored().unwrap();
+        assert_eq!(stored.cipher.tag_size(), kept);
+        assert_eq!(stored.recipe.as_ref().unwrap().integrity.unwrap().bytes, 28);
+    }
+    // None but an authenticated one has a use for it.
+    let plain = line.replace("capi:gcm(aes)-random", "aes-xts-plain64").replace(" 1 integrity:28:aead", "");
+    let volume = Table::parse(&plain).unwrap().volume_on(&[Room { size: 1 << 20, tuple: 32 }]).unwrap();
+    assert_eq!(volume.segments()[0].as_stored().unwrap().cipher.tag_size(), 0);
 }
 
 #[test]

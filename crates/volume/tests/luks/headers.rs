@@ -175,7 +175,8 @@ fn names_and_flags_are_what_they_read() {
     let name = image.to_str().unwrap();
     let uuid = "01234567-89ab-4def-8123-456789abcdef".parse().unwrap();
     let mut header = Header::read(&open(&image)).unwrap();
-    let pinned = Pinned { digest: Some(header.digest()), cipher: "aes-xts-plain64".parse().ok() };
+    let (digest, cipher) = (Some(header.digest()), "aes-xts-plain64".parse().ok());
+    let pinned = Pinned { digest, cipher, integrity: None };
     header.hold_to(&pinned).unwrap();
     let settings = Settings {
         label: Some("work".into()),

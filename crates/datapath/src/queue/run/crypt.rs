@@ -171,7 +171,10 @@ impl Queue {
             }
             (Outcome::Blocked(done), _) => self.start_rest(index, buffer, done),
             (Outcome::Failed(e), _) => {
-                let error = self.lower(piece.device, e);
+                let error = match work {
+                    Work::ReadAndDecrypt => self.unread(&piece, e),
+                    _ => self.lower(piece.device, e),
+                };
                 self.fail(index, buffer, error)
             }
             (Outcome::Broken(refused), _) => {

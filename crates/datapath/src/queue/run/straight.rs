@@ -69,7 +69,7 @@ impl Queue {
             match now {
                 Now::Done => {}
                 Now::Blocked(_) => return None,
-                Now::Failed(e) => return Some(Err(self.lower(piece.device, e))),
+                Now::Failed(e) => return Some(Err(self.unread(&piece, e))),
             }
             let came = Instant::now();
             self.post.stats.lower.record(nanos(came.saturating_duration_since(began)), 1);

@@ -36,6 +36,8 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
         Format::Plain => plain(name, opened, &secret)?,
         Format::Table if secret.is_asked() => as_in_a_table(&ask_hidden(PROMPT)?)?,
         Format::Table => as_in_a_table(&secret.get()?)?,
+        // It has none that could be wiped.
+        Format::Integrity => return done(name, &Request::Resume),
     };
     let request = Request::SetKey { size: key.len(), resume: true };
     finished(name, ask(name, &request, Some(&key), PATIENCE)?)?;

@@ -157,6 +157,7 @@ fn format(of: Option<&Opened>) -> String {
         Format::Luks2 => "LUKS2",
         Format::Plain => "plain",
         Format::Table => "a table",
+        Format::Integrity => "dm-integrity",
     };
     let header = of.header.as_ref().map(|header| format!(", its header in {header}"));
     format!("{name}{}", header.unwrap_or_default())

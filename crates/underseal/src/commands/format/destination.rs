@@ -149,6 +149,15 @@ impl Destination {
         }
     }
 
+    /// The device that was there before.
+    pub(super) fn found(&self) -> Option<&dyn Device> {
+        match &self.place {
+            Medium::Absent => None,
+            Medium::File(device) => Some(&**device),
+            Medium::Remote(device, _) => Some(&**device),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

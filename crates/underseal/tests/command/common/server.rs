@@ -1,7 +1,7 @@
 //! `underseal open` in the foreground.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -28,8 +28,11 @@ impl Server {
 
     /// Serves this image with these arguments.
     pub(crate) fn start_image(place: &Place, image: &str, args: &[&str]) -> Self {
-        let all = [&["open", image, "--passphrase-file", "pass"], args].concat();
-        let mut command = place.command(&all);
+        Self::run(place.command(&[&["open", image, "--passphrase-file", "pass"], args].concat()))
+    }
+
+    /// Serves what this command opens.
+    pub(crate) fn run(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

@@ -1,0 +1,112 @@
+//! A stretch of a volume is read, to find what is not as it was written: as much as is read in a moment, so that whoever asked can show
+//! how far it is, and stop by asking no more.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use underseal_datapath::{Completion, Error, ErrorKind, Mapping, Queue, QueueOptions, Request};
+
+use super::protocol::{Checked, Refusal, RefusalKind};
+use super::volume::Answer;
+
+/// Bytes of a request.
+const CHUNK: u64 = 1 << 20;
+/// Requests at a time.
+const DEPTH: u32 = 4;
+/// Nobody waits longer for an answer, but for what was begun.
+const MOMENT: Duration = Duration::from_secs(1);
+/// Runs that one answer has room for.
+const MOST_RUNS: usize = 4096;
+
+/// Reads on from a byte.
+pub(super) fn check(
+    mapping: &Arc<Mapping>,
+    from: u64,
+    refused: impl Fn(&Error) -> Refusal,
+) -> Answer<Checked> {
+    let sector = u64::from(mapping.sector());
+    let size = mapping.size();
+    let max_request = usize::try_from(CHUNK).unwrap_or(1 << 20) * DEPTH as usize;
+    let mut stretch = Stretch {
+        queue: Queue::open(mapping.clone(), QueueOptions { depth: DEPTH, max_request })
+            .map_err(|e| refused(&e))?,
+        lost: Vec::new(),
+        refused,
+    };
+    let (mut at, end) = (from / sector * sector, Instant::now() + MOMENT);
+    while at < size && Instant::now() < end && stretch.lost.len() < MOST_RUNS {
+        let until = (at + u64::from(DEPTH) * CHUNK).min(size);
+        stretch.chunks(at..until, sector)?;
+        at = until;
+    }
+    let lost = stretch.lost.into_iter().map(|run| (run.start, run.end)).collect();
+    Ok(Checked { to: at, size, lost })
+}
+
+struct Stretch<R> {
+    queue: Queue,
+    /// What could not be read, in order.
+    lost: Vec<Range<u64>>,
+    refused: R,
+}
+
+impl<R: Fn(&Error) -> Refusal> Stretch<R> {
+    /// Reads some chunks at once, and those that fail again, sector by sector.
+    fn chunks(&mut self, range: Range<u64>, sector: u64) -> Answer {
+        let starts = || range.clone().step_by(usize::try_from(CHUNK).unwrap_or(1 << 20));
+        let chunk = |start: u64| start..(start + CHUNK).min(range.end);
+        for start in starts() {
+            self.submit(chunk(start))?;
+        }
+        let mut bad = Vec::new();
+        for _ in starts() {
+            let (start, is_whole) = self.next()?;
+            if !is_whole {
+                bad.push(start);
+            }
+        }
+        bad.sort_unstable();
+        for chunk in bad.into_iter().map(chunk) {
+            for start in chunk.clone().step_by(usize::try_from(sector).unwrap_or(1)) {
+                let one = start..(start + sector).min(chunk.end);
+                self.submit(one.clone())?;
+                if !self.next()?.1 {
+                    self.lose(one);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, range: Range<u64>) {
+        match self.lost.last_mut().filter(|run| run.end == range.start) {
+            Some(run) => run.end = range.end,
+            None => self.lost.push(range),
+        }
+    }
+
+    fn submit(&mut self, range: Range<u64>) -> Answer {
+        let len = usize::try_from(range.end - range.start).unwrap_or(0);
+        let read = Request::Read { offset: range.start, len };
+        let full = |_| Refusal::new(RefusalKind::Failed, "no memory left for requests", "");
+        self.queue.submit(range.start, read).map_err(full)
+    }
+
+    /// The next answer: where its request began, and whether what was read is what was written.
+    fn next(&mut self) -> Answer<(u64, bool)> {
+        loop {
+            if let Some(Completion { tag, result, buffer }) = self.queue.next_completion() {
+                buffer.into_iter().for_each(|buffer| self.queue.free(buffer));
+                return match result {
+                    Ok(()) => Ok((tag, true)),
+                    Err(e) if e.kind() == ErrorKind::Integrity => Ok((tag, false)),
+                    Err(e) => Err((self.refused)(&e)),
+                };
+            }
+            let failed =
+                |e: std::io::Error| Refusal::new(RefusalKind::Failed, format!("cannot wait: {e}"), "");
+            self.queue.wait().map_err(failed)?;
+        }
+    }
+}

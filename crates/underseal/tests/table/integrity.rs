@@ -1,0 +1,113 @@
+//! Tables with integrity lines: what is not as it was written, journals, and one layer for each device.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+
+use crate::support::scratch::assert_same;
+use crate::support::volume::underseal;
+use crate::support::{Scratch, bytes, output, run, seed};
+use crate::{decrypt, encrypt, key, table};
+
+/// A dm-integrity volume `disk` made with these options, and how many sectors it offers.
+fn make(scratch: &Scratch, options: &[&str]) -> u64 {
+    let format = ["integrity", "format", "disk", "--size", "8M", "-q"];
+    run(underseal().current_dir(scratch.folder()).args([&format[..], options].concat()));
+    let info =
+        output(underseal().current_dir(scratch.folder()).args(["integrity", "info", "disk", "--json"]));
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    info["size"].as_u64().unwrap() / 512
+}
+
+/// Changes bits of a byte of the image.
+fn flip(scratch: &Scratch, at: u64, bits: u8) {
+    let image = File::options().read(true).write(true).open(scratch.path("disk")).unwrap();
+    let mut byte = [0];
+    image.read_exact_at(&mut byte, at).unwrap();
+    image.write_all_at(&[byte[0] ^ bits], at).unwrap();
+}
+
+#[test]
+fn what_a_layer_finds_is_listed_and_gone_past() {
+    let scratch = Scratch::new();
+    let sectors = make(&scratch, &[]);
+    let lines = format!("0 {sectors} integrity disk 0 - J 1 internal_hash:crc32c");
+    let plain = bytes(seed("layer"), usize::try_from(sectors * 512).unwrap());
+    encrypt(&scratch, &lines, &plain);
+    assert_same(&decrypt(&scratch, &lines), &plain, "before");
+    // Two sectors near the end of the image, where the end of the volume is.
+    let end = 8 << 20;
+    let place = |sector: usize| {
+        let wanted = &plain[sector * 512..][..512];
+        let disk = fs::read(scratch.path("disk")).unwrap();
+        (end - (256 << 10)..end - 512).step_by(512).find(|at| &disk[*at..at + 512] == wanted).unwrap()
+    };
+    let last = usize::try_from(sectors).unwrap() - 100;
+    for sector in [last - 7, last] {
+        flip(&scratch, place(sector) as u64, 1);
+    }
+    let ran = output(table(&scratch, "decrypt", &lines).args(["-q", "-o", "back"]));
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let ran = output(table(&scratch, "decrypt", &lines).args(["-q", "-o", "back", "--on-error", "zero"]));
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{err}");
+    let mut expected = plain.clone();
+    for sector in [last - 7, last] {
+        let (from, to) = (sector * 512, sector * 512 + 512);
+        assert!(err.contains(&format!("bytes {from} to {to}: not as written")), "{err}");
+        expected[from..to].fill(0);
+    }
+    assert!(err.contains("1024 bytes are not as they were written"), "{err}");
+    assert_same(&fs::read(scratch.path("back")).unwrap(), &expected, "zeros for what is lost");
+}
+
+#[test]
+fn a_torn_and_empty_journal_does_not_keep_from_reading() {
+    let scratch = Scratch::new();
+    let sectors = make(&scratch, &[]);
+    // One sector of the first section is of the next round.
+    for at in 504..512 {
+        flip(&scratch, 4096 + 7 * 512 + at, 0x11 ^ 0x22);
+    }
+    let before = fs::read(scratch.path("disk")).unwrap();
+    let lines = format!("0 {sectors} integrity disk 0 - J 1 internal_hash:crc32c");
+    assert!(decrypt(&scratch, &lines).iter().all(|byte| *byte == 0));
+    assert_same(&fs::read(scratch.path("disk")).unwrap(), &before, "reading changes nothing");
+}
+
+#[test]
+fn two_layers_are_never_on_one_device() {
+    let scratch = Scratch::new();
+    let sectors = make(&scratch, &[]);
+    symlink(scratch.path("disk"), scratch.path("link")).unwrap();
+    let half = sectors / 16 * 8;
+    for other in ["link", "./disk", scratch.path("disk").to_str().unwrap()] {
+        let lines = format!(
+            "one: 0 {sectors} integrity disk 0 - J 1 internal_hash:crc32c\n\
+             two: 0 {sectors} integrity {other} 0 - J 1 internal_hash:crc32c\n\
+             top: 0 {half} linear one 0\ntop: {half} {half} linear /dev/mapper/two {half}"
+        );
+        let ran = output(table(&scratch, "decrypt", &lines).args(["-o", "back"]));
+        let err = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{other}: {err}");
+        assert!(err.contains("two integrity lines are on one device"), "{other}: {err}");
+    }
+}
+
+#[test]
+fn a_cipher_uses_less_than_the_layer_keeps() {
+    let scratch = Scratch::new();
+    let options = ["--integrity", "none", "--tag-size", "32", "--sector-size", "4096", "--no-wipe"];
+    let sectors = make(&scratch, &options);
+    let lines = |bytes| {
+        format!(
+            "low: 0 {sectors} integrity disk 0 32 J 1 block_size:4096\n\
+             top: 0 {sectors} crypt capi:gcm(aes)-random {} 0 low 0 2 integrity:{bytes}:aead sector_size:4096",
+            key(32)
+        )
+    };
+    let plain = bytes(seed("tuple"), usize::try_from(sectors * 512).unwrap());
+    encrypt(&scratch, &lines(28), &plain);
+    assert_same(&decrypt(&scratch, &lines(28)), &plain, "28 bytes of 32");
+    let ran = output(table(&scratch, "decrypt", &lines(36)).args(["-o", "back"]));
+    assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
+}
