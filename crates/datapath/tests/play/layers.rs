@@ -133,7 +133,8 @@ impl Layers {
     pub(crate) fn close(&self) -> bool {
         let open = std::mem::take(&mut *self.open.lock().unwrap());
         // Each of them, whatever becomes of the others.
-        open.iter().map(|layer| layer.close().is_ok()).fold(true, |all, is| all && is)
+        let closed: Vec<_> = open.iter().map(|layer| layer.close()).collect();
+        closed.iter().all(Result::is_ok)
     }
 
     pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
