@@ -34,6 +34,11 @@ fn volumes_with_tags_are_disks() {
 }
 
 #[test]
+fn volumes_over_integrity_volumes_are_disks_whatever_the_mode_promises() {
+    play(12, |setup| setup.layer.is_some());
+}
+
+#[test]
 fn volumes_are_disks_while_they_are_reencrypted() {
     play(12, |setup| setup.rewrites);
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
+use crate::geometry::SECTOR;
 use crate::{Error, ErrorKind, Result, Sizes};
 
 /// Bytes at positions: a file, a block device, another device, or in tests a recorder of the order of writes.
@@ -99,8 +100,15 @@ pub(crate) fn size(disk: &dyn Disk) -> Result<u64> {
 
 pub(crate) fn read(disk: &dyn Disk, offset: u64, bytes: &mut [u8]) -> Result<()> {
     disk.read_at(offset, bytes).map_err(|e| {
-        let kind = if e.kind() == io::ErrorKind::UnexpectedEof { ErrorKind::TooSmall } else { ErrorKind::Io };
-        Error::new(kind, format!("cannot read {} bytes at byte {offset}", bytes.len())).with_source(e)
+        let what = format!("cannot read {} bytes at byte {offset}", bytes.len());
+        match disk.size() {
+            Ok(size) if e.kind() == io::ErrorKind::UnexpectedEof => Error::new(
+                ErrorKind::TooSmall,
+                format!("{what}: the device of {} sectors ends before", size / SECTOR),
+            ),
+            _ => Error::new(ErrorKind::Io, what),
+        }
+        .with_source(e)
     })
 }
 

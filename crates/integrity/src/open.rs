@@ -1,9 +1,10 @@
 //! What happens to a volume when it is opened: the superblock is checked, the journal replayed, the bitmap taken in.
 
 use crate::disk::{self, Disks};
+use crate::geometry::SECTOR;
 use crate::{
     Bitmap, Error, ErrorKind, Flags, Geometry, Journal, Mode, Options, Recalculate, Replayed, Result, Round,
-    Superblock, Tags,
+    Sizes, Superblock, Tags,
 };
 
 /// A volume that is ready to be read and written.
@@ -38,7 +39,8 @@ impl Opened {
 ///
 /// # Errors
 /// `NoSuperblock` where none is; `BadSuperblock` and `BadOption` for what does not fit; `Integrity` and `BadJournal` for what is damaged,
-/// forged or has other keys; `Unsupported` for a recalculation that would authenticate what a forger wrote; `TooSmall`; `Io`.
+/// forged or has other keys; `Unsupported` for a recalculation that would authenticate what a forger wrote; `TooSmall` for a device that was
+/// cut short; `Io`.
 pub fn open(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     let mut opened = look(disks, options)?;
     if options.mode == Mode::Recovery {
@@ -100,7 +102,11 @@ pub fn look(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
         Err(e) => return Err(e),
     };
     superblock.check(options, has_meta)?;
-    let geometry = Geometry::new(&superblock, options, disks.sizes()?)?;
+    let sizes = disks.sizes()?;
+    let geometry = Geometry::new(&superblock, options, sizes)?;
+    if !is_recovery {
+        refuse_cut_short(&superblock, &geometry, sizes)?;
+    }
     refuse_recalculation(&superblock, &geometry, options)?;
     let tags = options.hash.clone().map(|hash| {
         let salt = superblock.flags.has(Flags::FIXED_HMAC).then_some(superblock.salt);
@@ -109,6 +115,20 @@ pub fn look(disks: &Disks<'_>, options: &Options) -> Result<Opened> {
     let has_journal = geometry.sections() > 0 && !is_recovery;
     let journal = if has_journal { Some(Journal::new(&geometry, &superblock, options)?) } else { None };
     Ok(Opened { superblock, geometry, tags, journal, replayed: None, next: (0, Round::FIRST), bitmap: None })
+}
+
+/// The kernel gives such a volume to whoever asks for no more than is left, and forgets what it was; cryptsetup asks for all of it.
+fn refuse_cut_short(superblock: &Superblock, geometry: &Geometry, sizes: Sizes) -> Result<()> {
+    let (was, is) = (superblock.provided, geometry.provided());
+    if was <= is {
+        return Ok(());
+    }
+    let context = format!(
+        "the volume was cut short: a device of {} sectors has room for {is} of its {was} sectors. Make the device as large as it \
+         was, or open it for recovery (mode R) to read what is left",
+        sizes.data / SECTOR
+    );
+    Err(Error::new(ErrorKind::TooSmall, context))
 }
 
 /// A recalculation takes whatever stands there for good: with a key that would make a forger's data authentic, unless the superblock,

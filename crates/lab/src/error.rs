@@ -41,6 +41,7 @@ macro_rules! path_error {
 path_error!(
     underseal_cipher: "the cipher cannot be made",
     underseal_device: "the lower device failed",
+    underseal_integrity: "the integrity layer cannot be made",
     underseal_volume: "the volume cannot be made",
     underseal_datapath: "the data path failed"
 );

@@ -3,6 +3,7 @@
 mod dispatch;
 mod ecryptfs;
 mod inline;
+mod integrity;
 mod order;
 mod policies;
 mod reencrypt;
@@ -50,6 +51,7 @@ pub fn all() -> &'static [Experiment] {
         zoned::EXPERIMENT,
         ecryptfs::EXPERIMENT,
         reencrypt::EXPERIMENT,
+        integrity::EXPERIMENT,
     ]
 }
 

@@ -55,9 +55,18 @@ fn experiments_are_listed_with_their_questions() {
         let field = |name: &str| experiment[name].as_str().unwrap();
         assert!(line.starts_with(field("name")) && line.ends_with(field("question")), "{line}");
     }
-    for name in
-        ["inline", "tail", "dispatch", "order", "whole-request", "zoned", "policies", "ecryptfs", "reencrypt"]
-    {
+    for name in [
+        "inline",
+        "tail",
+        "dispatch",
+        "order",
+        "whole-request",
+        "zoned",
+        "policies",
+        "ecryptfs",
+        "reencrypt",
+        "integrity",
+    ] {
         assert!(listed.iter().any(|experiment| experiment["name"] == name), "{name}");
     }
 }
@@ -65,12 +74,12 @@ fn experiments_are_listed_with_their_questions() {
 #[test]
 fn what_is_run_is_kept_and_reported() {
     let place = Place::new();
-    let json = place.run(&["run", "zoned", "inline", "--quick", "--rounds", "1", "--json", "-"]);
+    let json = place.run(&["run", "zoned", "inline", "integrity", "--quick", "--rounds", "1", "--json", "-"]);
     let all: Value = serde_json::from_str(&json.succeeds()).unwrap();
     assert_eq!(all["json_version"], 1);
     let outcomes = &all["outcomes"];
     let names: Vec<_> = outcomes.as_array().unwrap().iter().map(|o| o["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["zoned", "inline"]);
+    assert_eq!(names, ["zoned", "inline", "integrity"]);
     for outcome in outcomes.as_array().unwrap() {
         let name = outcome["name"].as_str().unwrap();
         assert_eq!((outcome["quick"].as_bool(), outcome["rounds"].as_u64()), (Some(true), Some(1)), "{name}");

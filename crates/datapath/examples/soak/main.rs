@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p underseal-datapath --example soak -- --seconds 7200 --seed 1`; `--round N` plays one round of
 //! a failure again: its threads may meet in another order. `--lower NbdShared` plays over one kind of device only,
-//! `--reencrypt 1` only rounds in which the volume is reencrypted, `--tags 1` only those of authenticated ones.
+//! `--reencrypt 1` only rounds in which the volume is reencrypted, `--tags 1` only those of authenticated ones, `--layers 1` only those
+//! over integrity volumes.
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -17,7 +18,7 @@ use play::round::{Played, Setup};
 fn main() {
     let mut words = std::env::args().skip(1);
     let (mut seconds, mut first, mut round, mut each, mut lower) = (60, seed(), None, 5, None);
-    let (mut rewrites, mut tags) = (None, None);
+    let (mut rewrites, mut tags, mut layers) = (None, None, None);
     while let Some(word) = words.next() {
         let text = words.next();
         let value = text.as_ref().and_then(|text| text.parse::<u64>().ok());
@@ -28,11 +29,12 @@ fn main() {
             ("--seed", Some(value)) => first = value,
             ("--round", Some(value)) => round = Some(value),
             ("--reencrypt", Some(value)) => rewrites = Some(value != 0),
+            ("--layers", Some(value)) => layers = Some(value != 0),
             ("--tags", Some(value)) => tags = Some(value != 0),
             _ => {
                 eprintln!(
                     "usage: soak [--seconds N] [--seed S] [--round R] [--each SECONDS] [--lower DEVICE] \
-                     [--reencrypt 0|1] [--tags 0|1]"
+                     [--reencrypt 0|1] [--tags 0|1] [--layers 0|1]"
                 );
                 std::process::exit(2);
             }
@@ -48,6 +50,7 @@ fn main() {
         let wanted = |setup: &Setup| {
             lower.as_ref().is_none_or(|name| *name == format!("{:?}", setup.device))
                 && rewrites.is_none_or(|wanted| wanted == setup.rewrites)
+                && layers.is_none_or(|wanted| wanted == setup.layer.is_some())
                 && tags.is_none_or(|wanted| wanted == (setup.tags > 0))
         };
         let mut rounds = std::iter::repeat_with(|| Setup::new(round.unwrap_or_else(|| dice.next())));

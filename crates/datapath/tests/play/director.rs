@@ -13,6 +13,7 @@ use underseal_volume::Volume;
 
 use super::dice::Dice;
 use super::disk::tick;
+use super::layers::Layers;
 use super::rewriter::Rewriter;
 use super::round::{Devices, Setup, Shared};
 use super::site::Site;
@@ -46,14 +47,16 @@ pub(crate) fn direct(
                 changes += 1;
             }
             60..75 => suspend(setup, shared, mapping, &mut dice),
-            75..85 if setup.faults || setup.tags > 0 => {
+            75..85 if setup.faults || setup.tags > 0 || setup.layer.is_some() => {
                 devices.controls.iter().for_each(|control| inject(setup, control, &mut dice));
             }
-            85..90 if setup.cache || setup.rewrites => {
+            85..90 if setup.cache || setup.rewrites || setup.layer.is_some() => {
                 cut_power(setup, shared, devices, rewriter.as_mut(), &mut dice);
                 cuts += 1;
             }
-            90..95 if !setup.rewrites && setup.tags == 0 => claim(setup, mapping, &mut dice),
+            90..95 if !setup.rewrites && setup.tags == 0 && setup.layer.is_none() => {
+                claim(setup, mapping, &mut dice)
+            }
             _ => {
                 let stats = mapping.stats();
                 assert!(
@@ -184,7 +187,14 @@ fn cut_power(
     while shared.drained.load(SeqCst) < setup.threads && !shared.stop.load(SeqCst) {
         thread::sleep(Duration::from_millis(1));
     }
+    if let Some(layers) = &devices.layers {
+        assert!(layers.close() || setup.may_fail(), "{setup}: a layer could not be left clean");
+    }
     devices.go_on();
+    if let Some(layers) = &devices.layers {
+        reopen_layers(setup, layers, devices, dice);
+        shared.set_mapping(setup.open(setup.volume(1), devices));
+    }
     if let Some(rewriter) = rewriter {
         rewriter.site.is_off.store(false, SeqCst);
         let volume = reopen(setup, &rewriter.site, devices, dice);
@@ -192,6 +202,22 @@ fn cut_power(
     }
     shared.uncertain.store(false, SeqCst);
     shared.restored.fetch_add(1, SeqCst);
+}
+
+/// Opens the layers as they stand: their journals are replayed. That may be cut too.
+fn reopen_layers(setup: &Setup, layers: &Layers, devices: &Devices, dice: &mut Dice) {
+    while setup.may_fail() && dice.one_in(3) {
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| layers.open());
+            thread::sleep(Duration::from_micros(dice.length(5000)));
+            devices.go_off(dice.one_in(2));
+            let _ = opening.join().unwrap_or_else(|panic| resume_unwind(panic));
+        });
+        layers.close();
+        devices.go_on();
+    }
+    devices.controls.iter().for_each(|control| control.clear());
+    layers.open().unwrap_or_else(|e| panic!("{setup}: {}", underseal_error::with_causes(&e)));
 }
 
 /// Opens the volume as it stands. That may fail too, and be cut.

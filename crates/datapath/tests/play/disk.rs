@@ -33,6 +33,9 @@ struct Block {
     in_flight: u32,
     /// When a write to it last began or ended.
     touched: u64,
+    /// A power cut may have torn it, and since when it was written again after that.
+    torn: bool,
+    mended: u64,
 }
 
 #[derive(Clone)]
@@ -44,7 +47,8 @@ struct Change {
 
 impl Disk {
     pub(crate) fn new(bytes: u64, is_volatile: bool, clock: Arc<AtomicU64>) -> Self {
-        let block = Block { base: vec![ANYTHING], since: vec![], in_flight: 0, touched: 0 };
+        let block =
+            Block { base: vec![ANYTHING], since: vec![], in_flight: 0, touched: 0, torn: false, mended: 0 };
         Self { blocks: vec![block; usize::try_from(bytes / UNIT).unwrap()], clock, is_volatile }
     }
 
@@ -78,6 +82,8 @@ impl Disk {
             // A power cut has forgotten the order of what was in flight.
             let Some(at) = block.since.iter().position(|change| change.id == id) else { continue };
             if ok {
+                block.mended = if block.torn { now } else { block.mended };
+                block.torn = false;
                 block.since[at].acknowledged = Some(now);
             }
             if safe {
@@ -101,6 +107,7 @@ impl Disk {
         for block in &mut self.blocks {
             assert_eq!(block.in_flight, 0);
             let written = std::mem::take(&mut block.since);
+            block.torn |= !written.is_empty();
             block.base.extend(written.into_iter().map(|change| change.stamp));
             block.base.sort_unstable();
             block.base.dedup();
@@ -146,6 +153,11 @@ impl Disk {
             }
         }
         checked
+    }
+
+    /// Whether a read that began at `since` may have met a block that a power cut has torn.
+    pub(crate) fn may_be_torn(&mut self, offset: u64, len: u64, since: u64) -> bool {
+        self.range(offset, len).iter().any(|block| block.torn || block.mended > since)
     }
 
     /// Takes over the blocks of another model that are `mine`.

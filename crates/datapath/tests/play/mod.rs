@@ -6,6 +6,7 @@
 //!     |     disk      what each of its blocks may hold now, and after a power cut
 //!     |     hot       blocks that all of them write, none of which may be half of one write and half of another
 //!     |     zones     the player of a volume that is written in sequence
+//!     +-- layers    integrity volumes under an authenticated one, opened anew after each power cut
 //!     +-- director  changes the policy, suspends, wipes and sets the key, injects faults, cuts the power
 //!     |     rewriter  has the volume reencrypted, and its operator
 //!     |     site      what that thread does, and what a process finds that comes after a crash
@@ -21,6 +22,7 @@ mod director;
 mod disk;
 mod forms;
 mod hot;
+mod layers;
 mod lower;
 mod luks;
 mod player;

@@ -18,6 +18,7 @@ use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;
 use super::director::direct;
+use super::layers::{Layer, Layers};
 use super::lower::{Lower, Place, ZONE};
 use super::player::Player;
 use super::rewriter::Rewriter;
@@ -64,6 +65,8 @@ pub(crate) struct Setup {
     pub(crate) cache: bool,
     /// Its ciphers keep so many bytes beside each sector.
     pub(crate) tags: u32,
+    /// Or they are real ones, or plain, over integrity volumes.
+    pub(crate) layer: Option<Layer>,
     /// It is reencrypted, again and again, and then it is one segment; its state lies on the other device.
     pub(crate) rewrites: bool,
     /// How far that is, a LUKS2 header says.
@@ -80,7 +83,9 @@ pub(crate) enum Engine {
 
 /// The lower devices of a round, and what makes them fail.
 pub(crate) struct Devices {
+    /// Those that the volume lies on; none where layers are between.
     all: Vec<Arc<dyn Device>>,
+    pub(crate) layers: Option<Layers>,
     pub(crate) controls: Vec<Arc<FaultControl>>,
 }
 
@@ -102,8 +107,18 @@ impl Devices {
                 tags => Arc::new(TaggedDevice::new(Arc::new(device), setup.sector, tags)),
             }
         };
-        let all = devices.into_iter().map(tagged).collect();
-        Self { all, controls }
+        let all: Vec<_> = devices.into_iter().map(tagged).collect();
+        match setup.layer {
+            Some(layer) => {
+                Self { all: vec![], layers: Some(Layers::new(layer, setup.sector.min(4096), all)), controls }
+            }
+            None => Self { all, layers: None, controls },
+        }
+    }
+
+    /// What the volume lies on.
+    fn of_volume(&self) -> Vec<Arc<dyn Device>> {
+        self.layers.as_ref().map_or_else(|| self.all.clone(), Layers::devices)
     }
 
     /// The power goes: of one after the other, either of them first.
@@ -184,11 +199,23 @@ impl Setup {
         let tagged = !zoned && (sector >= 4096 || device != Lower::Direct) && Dice::of(seed, 30).one_in(4);
         let tags = if tagged { 20 } else { 0 };
         let (faults, cache) = (!tagged && faults, !tagged && cache);
+        let layered = !zoned && !tagged && sector <= 4096 && (sector == 4096 || device != Lower::Direct);
+        let mut layers = Dice::of(seed, 40);
+        let layer = (layered && layers.one_in(3)).then(|| Layer::new(layers.clone()));
+        // After its first error in writing, a layer is to be opened anew: that is what a power cut is for.
+        let (faults, cache) = match layer {
+            Some(_) => (false, layers.below(4) > 0),
+            None => (faults, cache),
+        };
+        // In direct mode a block that is torn cannot be read, so nobody changes a part of it.
+        let is_direct = layer.is_some_and(|layer| layer.mode == underseal_integrity::Mode::Direct);
+        let block = if is_direct { sector } else { block };
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
         // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
-        let rewrites = !zoned && dice.clone().one_in(2) && !tagged;
-        let spreads = (second != CIPHERS[0] || tagged) && !rewrites;
+        let rewrites = !zoned && dice.clone().one_in(2) && !tagged && layer.is_none();
+        let spreads = (second != CIPHERS[0] || tagged || layer.is_some_and(|layer| layer.sealed.is_some()))
+            && !rewrites;
         let keeps_apart = !zoned && !faults && !cache && (spreads || block < sector);
         let hot = if keeps_apart { 8 * u64::from(sector) } else { 0 };
         Self {
@@ -217,10 +244,11 @@ impl Setup {
             second,
             hot,
             // A zone is emptied by discarding it.
-            discards: zoned || dice.one_in(2),
+            discards: zoned || (dice.one_in(2) && layer.is_none()),
             faults,
             cache,
             tags,
+            layer,
             rewrites,
             luks: rewrites && Dice::of(seed, 21).one_in(2),
         }
@@ -233,6 +261,11 @@ impl Setup {
 
     pub(crate) fn may_fail(&self) -> bool {
         self.faults || self.cache
+    }
+
+    /// A block that is being written when the power goes cannot be read afterwards.
+    pub(crate) fn is_torn_by_cuts(&self) -> bool {
+        self.layer.is_some_and(|layer| layer.mode == underseal_integrity::Mode::Direct)
     }
 
     pub(crate) fn is_zoned(&self) -> bool {
@@ -273,6 +306,9 @@ impl Setup {
     /// Two segments that lie the other way round, the second on a device of its own.
     pub(crate) fn volume(&self, key: u8) -> Volume {
         let cipher = |spec: &str, length: u8| {
+            if let Some(sealed) = self.layer.and_then(|layer| layer.cipher(self.sector, key)) {
+                return sealed;
+            }
             let key = Key::new(&(0..length).map(|i| key ^ i).collect::<Vec<u8>>()).unwrap();
             let cipher = build(&spec.parse().unwrap(), &key, SectorSize::new(self.sector).unwrap()).unwrap();
             match self.tags {
@@ -284,7 +320,7 @@ impl Setup {
         let half = (self.size / 2).next_multiple_of(if self.is_zoned() { ZONE } else { 65536 });
         let lower = match () {
             () if self.is_zoned() => [ZONE, 2 * ZONE],
-            () => [65536, if self.tags > 0 { 131_072 } else { 4096 }],
+            () => [65536, if self.tags > 0 || self.layer.is_some() { 131_072 } else { 4096 }],
         };
         let segments = vec![
             Segment::stored(0, half, lower[0], 0, first),
@@ -295,7 +331,7 @@ impl Setup {
 
     /// Opens a volume on its devices.
     pub(crate) fn open(&self, volume: Volume, devices: &Devices) -> Arc<Mapping> {
-        let mapping = Mapping::over(volume, devices.all.clone()).unwrap();
+        let mapping = Mapping::over(volume, devices.of_volume()).unwrap();
         let mapping = mapping.with_sectors(SectorSize::new(self.sector).unwrap());
         let mapping = mapping.with_block(self.block).unwrap().with_accelerator(self.engine());
         assert_eq!(mapping.block(), self.block, "{self}");
@@ -333,7 +369,7 @@ impl Setup {
         };
         let shared = Shared::default();
         shared.set_mapping(self.open(volume, &devices));
-        if self.tags > 0 {
+        if self.tags > 0 || self.layer.is_some() {
             wipe(&shared.mapping());
         }
         let mut played = Played::default();
@@ -383,6 +419,12 @@ impl Setup {
         let stats = shared.mapping().stats();
         assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
         assert_eq!(stats.backlog.bytes, 0, "{self}");
+        if let Some(layers) = &devices.layers {
+            let may_be_torn = self.cache && self.is_torn_by_cuts();
+            assert!(may_be_torn || layers.mismatches() == 0, "{self}: a tag did not fit");
+            drop(shared.mapping.lock().unwrap().take());
+            assert!(layers.close(), "{self}: what nobody uses is left clean");
+        }
         played
     }
 }
@@ -398,12 +440,15 @@ fn wipe(mapping: &Arc<Mapping>) {
     let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 65536 }).unwrap();
     let (offset, len) = (0, mapping.size());
     let zeroes = Request::WriteZeroes { offset, len, durable: false, punch: false, fast: false };
-    queue.submit(0, zeroes).expect("there is room");
-    loop {
-        if let Some(over) = queue.next_completion() {
-            return over.result.unwrap();
-        }
-        queue.wait().unwrap();
+    for request in [zeroes, Request::Flush] {
+        queue.submit(0, request).expect("there is room");
+        let over = loop {
+            match queue.next_completion() {
+                Some(over) => break over,
+                None => queue.wait().unwrap(),
+            }
+        };
+        over.result.unwrap();
     }
 }
 

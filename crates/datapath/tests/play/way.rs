@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use underseal_device::{Blocking, Device};
+use underseal_integrity::Disk;
 use underseal_volume::{ReadAt, Target};
 
 pub(crate) struct Way {
@@ -48,6 +49,24 @@ impl ReadAt for Way {
         self.blocking.lock().unwrap().read(from, &mut bytes).map_err(io::Error::other)?;
         buf.copy_from_slice(&bytes[at..][..buf.len()]);
         Ok(())
+    }
+}
+
+impl Disk for Way {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.device.geometry().size)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
     }
 }
 

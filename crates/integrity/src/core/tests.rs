@@ -2,8 +2,8 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the disks are small")]
 
-mod attacks;
 mod crash;
+mod cuts;
 mod errors;
 mod machine;
 mod model;
@@ -178,4 +178,8 @@ fn directs() -> Vec<Case> {
         Case::new("4096 handed 28, direct", d, None, 4096, Some(28)).sections(1),
         Case::new("512 sha256 with metadata apart, direct", d, hash("sha256"), 512, Some(180)).meta(),
     ]
+}
+
+fn inline() -> Case {
+    Case::new("inline", Mode::Inline, hash("sha256"), 512, None)
 }

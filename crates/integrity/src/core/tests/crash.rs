@@ -2,28 +2,30 @@
 
 use super::machine::{Event, Machine};
 use super::world::{Dice, World};
-use super::{Case, bitmaps, directs, hash, journals};
+use super::{Case, TUPLE, bitmaps, directs, hash, journals};
 use crate::{Mode, Recalculate};
 
 const SECTOR: usize = 512;
 
 /// Calls `check` with disks as they may be after each event: how many events there were, the images, and words that say which.
-fn each_crash(
+pub(super) fn each_crash(
     base: Vec<Vec<u8>>,
     events: &[Event],
     dice: &mut Dice,
     mut check: impl FnMut(usize, &[Vec<u8>], &str),
 ) {
     let mut synced = base;
-    let mut pending: Vec<(usize, usize, &[u8])> = Vec::new();
+    let mut pending: Vec<Pending<'_>> = Vec::new();
     for (i, event) in events.iter().enumerate() {
         match event {
-            Event::Write { disk, at, bytes } => pending.push((*disk, *at, bytes)),
+            Event::Write { disk, at, bytes, tuples } => {
+                pending.push(Pending { disk: *disk, at: *at, bytes, tuples: tuples.as_ref() });
+            }
             Event::Sync { disk, range } => {
-                pending.retain(|(on, at, bytes)| {
-                    let stays = on != disk || !range.contains(at);
+                pending.retain(|write| {
+                    let stays = write.disk != *disk || !range.contains(&write.at);
                     if !stays {
-                        synced[*on][*at..*at + bytes.len()].copy_from_slice(bytes);
+                        (0..write.parts()).for_each(|part| write.arrive(part, &mut synced));
                     }
                     stays
                 });
@@ -31,13 +33,10 @@ fn each_crash(
         }
         let mut state = |which: &str, arrives: &mut dyn FnMut(usize, usize) -> bool| {
             let mut images = synced.clone();
-            for (number, (disk, at, bytes)) in pending.iter().enumerate() {
-                // A sector is there or not.
-                for (k, sector) in bytes.chunks(SECTOR).enumerate() {
-                    if arrives(number, k) {
-                        images[*disk][at + k * SECTOR..][..sector.len()].copy_from_slice(sector);
-                    }
-                }
+            for (number, write) in pending.iter().enumerate() {
+                (0..write.parts())
+                    .filter(|part| arrives(number, *part))
+                    .for_each(|part| write.arrive(part, &mut images));
             }
             check(i + 1, &images, &format!("event {} of {}: {which}", i + 1, events.len()));
         };
@@ -53,14 +52,49 @@ fn each_crash(
         state("every sector by chance", &mut |_, _| dice.below(2) == 0);
         let whole: Vec<bool> = pending.iter().map(|_| dice.below(2) == 0).collect();
         state("every write by chance", &mut |number, _| whole[number]);
-        let torn = dice.below(pending[last].2.len() as u64 / SECTOR as u64 + 1) as usize;
+        let torn = dice.below(pending[last].parts() as u64 + 1) as usize;
         state("the last one torn", &mut |number, k| number < last || k < torn);
         state("most sectors", &mut |_, _| dice.below(16) != 0);
     }
 }
 
+/// A write that is not on the medium yet.
+struct Pending<'e> {
+    disk: usize,
+    at: usize,
+    bytes: &'e [u8],
+    tuples: Option<&'e (usize, Vec<u8>)>,
+}
+
+impl Pending<'_> {
+    /// What is there or not, each by itself: sectors, or blocks with their tuples.
+    fn part(&self) -> usize {
+        self.tuples.map_or(SECTOR, |(_, tuples)| self.bytes.len() / (tuples.len() / TUPLE))
+    }
+
+    fn parts(&self) -> usize {
+        self.bytes.len().div_ceil(self.part())
+    }
+
+    fn arrive(&self, nth: usize, images: &mut [Vec<u8>]) {
+        let at = nth * self.part();
+        let bytes = &self.bytes[at..(at + self.part()).min(self.bytes.len())];
+        images[self.disk][self.at + at..][..bytes.len()].copy_from_slice(bytes);
+        if let Some((to, tuples)) = self.tuples {
+            images[1][to + nth * TUPLE..][..TUPLE].copy_from_slice(&tuples[nth * TUPLE..][..TUPLE]);
+        }
+    }
+}
+
 /// Looks at a volume after a crash: opens it, makes tags anew where they are to be, and reads everything.
-fn recover(case: &Case, world: &mut World, machine: &Machine, events: usize, what: &str, dice: &mut Dice) {
+pub(super) fn recover(
+    case: &Case,
+    world: &mut World,
+    machine: &Machine,
+    events: usize,
+    what: &str,
+    dice: &mut Dice,
+) {
     let core = case.open(machine);
     let mut way = machine.way();
     // Some read before all tags are made, some after.
@@ -98,7 +132,7 @@ fn go_on(case: &Case, machine: &Machine, what: &str, dice: &mut Dice) {
     world.check_newest(&core, machine, what);
 }
 
-fn lose_power(case: &Case, seed: u64, acts: usize) {
+pub(super) fn lose_power(case: &Case, seed: u64, acts: usize) {
     let mut dice = Dice::new(seed);
     let machine = case.machine();
     let mut base = machine.images();

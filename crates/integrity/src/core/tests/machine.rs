@@ -18,12 +18,11 @@ pub(super) enum Event {
         disk: usize,
         at: usize,
         bytes: Vec<u8>,
+        /// Of an inline device: where the blocks' tuples went, and what these are. Each block is there with its tuple or neither is.
+        tuples: Option<(usize, Vec<u8>)>,
     },
     /// What was written to this range is on the medium.
-    Sync {
-        disk: usize,
-        range: Range<usize>,
-    },
+    Sync { disk: usize, range: Range<usize> },
 }
 
 /// A data disk and another one: for the metadata, or the tuples of an inline device.
@@ -101,14 +100,19 @@ impl Machine {
         }
     }
 
-    fn write(&self, disk: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, disk: usize, at: u64, bytes: &[u8], tuples: Option<(u64, &[u8])>) -> io::Result<()> {
         self.live()?;
         let at = at as usize;
+        let tuples = tuples.map(|(at, bytes)| (at as usize, bytes));
         // The order of events is that of the writes.
         let mut events = self.events.lock().unwrap();
         self.images[disk].write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+        if let Some((at, bytes)) = tuples {
+            self.images[1].write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+        }
         if let Some(events) = &mut *events {
-            events.push(Event::Write { disk, at, bytes: bytes.to_vec() });
+            let tuples = tuples.map(|(at, bytes)| (at, bytes.to_vec()));
+            events.push(Event::Write { disk, at, bytes: bytes.to_vec(), tuples });
         }
         Ok(())
     }
@@ -142,7 +146,7 @@ impl Disk for Part<'_> {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.machine.write(self.disk, offset, bytes)
+        self.machine.write(self.disk, offset, bytes, None)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -190,7 +194,7 @@ impl Lower for Way<'_> {
         if durable {
             self.may()?;
         }
-        self.machine.write(disk, offset, data).map_err(failed)?;
+        self.machine.write(disk, offset, data, None).map_err(failed)?;
         let at = offset as usize;
         if durable { self.machine.sync(disk, at..at + data.len()).map_err(failed) } else { Ok(()) }
     }
@@ -208,7 +212,7 @@ impl Lower for Way<'_> {
     /// What is discarded may be anything afterwards.
     fn discard(&mut self, offset: u64, len: u64) -> Step {
         self.may()?;
-        self.machine.write(0, offset, &vec![0xdd; len as usize]).map_err(failed)
+        self.machine.write(0, offset, &vec![0xdd; len as usize], None).map_err(failed)
     }
 
     fn read_tagged(&mut self, offset: u64, data: &mut [u8], tuples: &mut [u8]) -> Step {
@@ -218,7 +222,7 @@ impl Lower for Way<'_> {
     }
 
     fn write_tagged(&mut self, offset: u64, data: &[u8], tuples: &[u8]) -> Step {
-        self.machine.write(0, offset, data).map_err(failed)?;
-        self.machine.write(1, self.tuples(offset), tuples).map_err(failed)
+        let beside = (self.tuples(offset), tuples);
+        self.machine.write(0, offset, data, Some(beside)).map_err(failed)
     }
 }

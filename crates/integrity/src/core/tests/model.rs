@@ -5,17 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use super::super::{Core, Stop};
 use super::machine::Machine;
 use super::world::{Dice, blocks, contents, handed_tag, read};
-use super::{Case, bitmaps, directs, hash, journals};
+use super::{Case, bitmaps, directs, hash, inline, journals};
 use crate::Mode;
 
 const THREADS: u64 = 3;
 /// Blocks at the front that everybody writes.
 const SHARED: u64 = 4;
 const ROUNDS: u64 = 300;
-
-fn inline() -> Case {
-    Case::new("inline", Mode::Inline, hash("sha256"), 512, None)
-}
 
 /// Versions of shared blocks are the same in each sector, whoever wrote them.
 fn shared(size: usize, version: u64) -> Vec<u8> {

@@ -1,0 +1,148 @@
+//! Integrity volumes between a round's volume and its devices: the tags of real ciphers lie in them, or their own.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use underseal_cipher::{BuildOptions, Integrity, IntegrityKind, Key, SectorCipher, SectorSize, build_with};
+use underseal_device::Device;
+use underseal_integrity::{Disks, Format, Hash, IntegrityDevice, Mode, Options, Settings, format};
+
+use super::dice::Dice;
+use super::way::Way;
+
+/// A cipher with tags: its name, the bytes of its key, and what it keeps beside a sector.
+type Sealed = (&'static str, u8, u16);
+
+const SEALED: [Sealed; 5] = [
+    ("capi:gcm(aes)-random", 32, 28),
+    ("capi:rfc7539(chacha20,poly1305)-random", 32, 28),
+    ("capi:authenc(hmac(sha256),xts(aes))-random", 96, 48),
+    ("capi:authenc(hmac(sha256),xts(aes))-plain64", 96, 32),
+    ("capi:aegis128-random", 16, 32),
+];
+
+/// What a seed decides about the layers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layer {
+    pub(crate) mode: Mode,
+    /// The cipher whose tags they keep; none: they make their own.
+    pub(crate) sealed: Option<Sealed>,
+    hash: &'static str,
+    journal_mac: bool,
+    settings: [u64; 3],
+}
+
+impl Layer {
+    pub(crate) fn new(mut dice: Dice) -> Self {
+        let mode = dice.pick(&[Mode::Journal, Mode::Journal, Mode::Bitmap, Mode::Direct]);
+        let makes_tags = mode == Mode::Bitmap || dice.one_in(4);
+        let hash = if mode == Mode::Bitmap { ["crc32c", "sha256"] } else { ["crc32c", "hmac(sha256)"] };
+        Self {
+            mode,
+            sealed: (!makes_tags).then(|| dice.pick(&SEALED)),
+            hash: dice.pick(&hash),
+            journal_mac: mode == Mode::Journal && dice.one_in(3),
+            settings: [dice.below(3) * (32 << 10), dice.below(2000), 1 + dice.below(4)],
+        }
+    }
+
+    fn options(&self) -> Options {
+        let hash = |name: &str| {
+            let key = name.starts_with("hmac").then(|| Key::new(&[9; 32]).unwrap());
+            Hash::new(name, key.as_ref()).unwrap()
+        };
+        Options {
+            hash: self.sealed.is_none().then(|| hash(self.hash)),
+            journal_mac: self.journal_mac.then(|| hash("hmac(sha256)")),
+            sectors_per_bit: Some(128),
+            ..Options::new(self.mode)
+        }
+    }
+
+    /// The cipher over the layers, where they do not make their tags themselves.
+    pub(crate) fn cipher(&self, sector: u32, key: u8) -> Option<Arc<dyn SectorCipher>> {
+        let (spec, len, bytes) = self.sealed?;
+        let bytes = usize::from(bytes);
+        let beside =
+            Integrity { bytes, tuple: bytes, kind: IntegrityKind::Aead, key_size: None, iv_offset: 0 };
+        let options = BuildOptions {
+            spec: &spec.parse().unwrap(),
+            key: &Key::new(&(0..len).map(|i| key ^ i).collect::<Vec<u8>>()).unwrap(),
+            sector_size: SectorSize::new(sector).unwrap(),
+            iv_large_sectors: false,
+            integrity: Some(beside),
+            cpu: None,
+        };
+        Some(build_with(&options).unwrap())
+    }
+}
+
+/// The layers, as they were opened last.
+pub(crate) struct Layers {
+    layer: Layer,
+    below: Vec<Arc<dyn Device>>,
+    open: Mutex<Vec<Arc<IntegrityDevice>>>,
+}
+
+impl Layers {
+    /// New ones over these devices. No block has a tag that fits.
+    pub(crate) fn new(layer: Layer, sector: u32, below: Vec<Arc<dyn Device>>) -> Self {
+        let options = layer.options();
+        for device in &below {
+            let way = Way::new(device, Arc::default());
+            let disks = Disks::one(&way);
+            let of = Format {
+                tag_size: layer.sealed.map(|(_, _, bytes)| bytes),
+                block_size: sector,
+                // A few sections, so that they are used again soon.
+                journal_sectors: Some(1200),
+                interleave_sectors: Some(1024),
+                ..Format::default()
+            };
+            let superblock = of.superblock(&options, disks.sizes().unwrap()).unwrap();
+            format(&disks, &options, &superblock).unwrap();
+        }
+        let layers = Self { layer, below, open: Mutex::default() };
+        layers.open().unwrap();
+        layers
+    }
+
+    /// Opens them as they stand; nobody has them open.
+    ///
+    /// # Errors
+    /// What the layer's opening says.
+    pub(crate) fn open(&self) -> underseal_integrity::Result<()> {
+        let [tag_cache, millis, workers] = self.layer.settings;
+        let settings = Settings {
+            tag_cache: usize::try_from(tag_cache).unwrap(),
+            commit_time: Duration::from_millis(millis),
+            bitmap_time: Duration::from_millis(millis),
+            workers: usize::try_from(workers).unwrap(),
+            ..Settings::default()
+        };
+        let options = self.layer.options();
+        let open = |device: &Arc<dyn Device>| {
+            IntegrityDevice::open(device.clone(), None, &options, &settings).map(Arc::new)
+        };
+        let opened = self.below.iter().map(open).collect::<underseal_integrity::Result<Vec<_>>>()?;
+        *self.open.lock().unwrap() = opened;
+        Ok(())
+    }
+
+    /// Nothing is in flight, and nobody comes any more. Whether they are clean now.
+    pub(crate) fn close(&self) -> bool {
+        let open = std::mem::take(&mut *self.open.lock().unwrap());
+        // Each of them, whatever becomes of the others.
+        let closed: Vec<_> = open.iter().map(|layer| layer.close()).collect();
+        closed.iter().all(Result::is_ok)
+    }
+
+    pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
+        self.open.lock().unwrap().iter().map(|layer| layer.clone() as Arc<dyn Device>).collect()
+    }
+
+    /// Blocks whose tag did not fit, as they count them.
+    pub(crate) fn mismatches(&self) -> u64 {
+        self.open.lock().unwrap().iter().map(|layer| layer.status().mismatches).sum()
+    }
+}
