@@ -17,6 +17,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-integrity-check",
         "-integrity-format",
         "-integrity-info",
+        "-integrity-open",
         "-integrity-recalculate",
         "-header",
         "-header-backup",
