@@ -56,7 +56,9 @@ pub(crate) use token::{
 };
 pub(crate) use transfer::{CheckArgs, OnError, ReadArgs, WriteArgs};
 pub(crate) use trust::TrustArgs;
-pub(crate) use volume::{HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{
+    HeaderPathArgs, LayerArgs, LowerArgs, PlainArgs, TagCacheArgs, VolumeArgs, VolumeType,
+};
 
 use crate::exit;
 

@@ -37,7 +37,8 @@ pub(crate) fn open(
         () => Mode::Journal,
     };
     let options = options(layer, mode)?;
-    Ok(stand(Below { data: device.clone(), meta: None, read_only }, &options, &Settings::default())?)
+    let below = Below { data: device.clone(), meta: None, read_only };
+    Ok(stand(below, &options, &how.cache.settings())?)
 }
 
 /// Opens the layer of a table's line.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LowerArgs, ServeArgs};
+use super::{LowerArgs, ServeArgs, TagCacheArgs};
 use crate::size;
 
 /// Works on dm-integrity volumes that stand alone: a checksum or MAC for each block, nothing encrypted.
@@ -176,6 +176,8 @@ pub(crate) struct IntegrityModeArgs {
     /// With a key too, although it then vouches for whatever somebody else may have written
     #[arg(long)]
     pub(crate) integrity_legacy_recalculate: bool,
+    #[command(flatten)]
+    pub(crate) cache: TagCacheArgs,
 }
 
 /// Shows what the superblock says, and how the journal was left, without any key

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_device::OpenOptions;
+use underseal_integrity::Settings;
 use underseal_volume::plain::PassphraseHash;
 
 use super::{SecretArgs, TokenArgs, TrustArgs};
@@ -92,6 +93,24 @@ pub(crate) struct LayerArgs {
     /// Read what is in its place, whatever the journal holds; nothing is written
     #[arg(long, conflicts_with = "integrity_no_journal")]
     pub(crate) integrity_recovery_mode: bool,
+    #[command(flatten)]
+    pub(crate) cache: TagCacheArgs,
+}
+
+/// What a layer may keep in memory.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct TagCacheArgs {
+    /// Keep at most so many bytes of sectors' tags in memory; 16M unless given
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    tag_cache: Option<u64>,
+}
+
+impl TagCacheArgs {
+    pub(crate) fn settings(self) -> Settings {
+        let defaults = Settings::default();
+        let most = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Settings { tag_cache: self.tag_cache.map_or(defaults.tag_cache, most), ..defaults }
+    }
 }
 
 /// What an image may hold.

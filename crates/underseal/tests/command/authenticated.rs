@@ -37,7 +37,10 @@ fn what_is_made_is_wiped_and_reads_back_what_is_written() {
         let all = all.bytes;
         assert!(all.len() > 6 << 20 && all.len() < 8 << 20 && all.iter().all(|byte| *byte == 0), "{cipher}");
         let noise = place.noise("noise", 3_000_001);
-        place.unlock("write", "disk", &["-i", "noise", "--offset", "12345"]).succeeds();
+        let cached = ["--tag-cache", "32K"];
+        place
+            .unlock("write", "disk", &[&["-i", "noise", "--offset", "12345"][..], &cached].concat())
+            .succeeds();
         let back = place.unlock("read", "disk", &["--offset", "12345", "--length", "3000001"]);
         assert!(back.bytes == noise, "{cipher} {kind}: {}", back.stderr);
         if kind == "none" {

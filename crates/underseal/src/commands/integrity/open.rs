@@ -85,7 +85,7 @@ fn modes(args: &IntegrityModeArgs, options: Options, allow_discards: bool) -> Op
 }
 
 fn settings(args: &IntegrityModeArgs) -> Settings {
-    let defaults = Settings::default();
+    let defaults = args.cache.settings();
     let time = |ms: Option<u32>, default| ms.map_or(default, |ms| Duration::from_millis(ms.into()));
     Settings {
         watermark: args.journal_watermark.unwrap_or(defaults.watermark),
