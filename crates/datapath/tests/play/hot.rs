@@ -24,14 +24,11 @@ pub(crate) fn fill(data: &mut [u8], offset: u64, shared: &Shared) {
     }
 }
 
-/// Checks what was read. How many blocks that were.
+/// Checks what was read, of blocks that were written before. How many blocks that were.
 ///
 /// # Panics
 /// When a block is not what one write has put there.
 pub(crate) fn check(data: &[u8], offset: u64, block: u32, shared: &Shared) -> u64 {
-    if !shared.hot_is_written.load(SeqCst) {
-        return 0;
-    }
     let most = shared.hot_writes.load(SeqCst);
     let mut checked = 0;
     for (at, bytes) in (offset..).step_by(block as usize).zip(data.chunks(block as usize)) {

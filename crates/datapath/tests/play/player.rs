@@ -49,6 +49,8 @@ enum Sent {
     /// A read of blocks that everybody writes.
     Hot {
         offset: u64,
+        /// Whether each of them was written before it was sent.
+        is_written: bool,
     },
     Other,
     Bad(ErrorKind),
@@ -292,7 +294,9 @@ impl<'r> Player<'r> {
         let (offset, len) = hot::range(&mut self.dice, self.setup, self.mapping.block());
         if self.dice.one_in(2) {
             let request = Request::Read { offset, len: usize::try_from(len).unwrap() };
-            return self.submit(Sent::Hot { offset }, request);
+            // Before that a block may be of no write, although it is when the answer comes.
+            let is_written = self.shared.hot_is_written.load(SeqCst);
+            return self.submit(Sent::Hot { offset, is_written }, request);
         }
         self.write_hot(offset, len)
     }
@@ -433,7 +437,7 @@ impl<'r> Player<'r> {
                 }
             }
             Sent::Change { offset, len, id, durable } => self.disk.end(offset, len, id, ok, durable),
-            Sent::Hot { offset } if ok => {
+            Sent::Hot { offset, is_written: true } if ok => {
                 let data = buffer.as_ref().expect("a read brings its bytes");
                 self.checked += hot::check(data, offset, self.mapping.block(), self.shared);
             }
