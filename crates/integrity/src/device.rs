@@ -13,34 +13,26 @@
 //! late, workers do what they need themselves.
 
 mod below;
+mod channel;
 mod jobs;
 mod lower;
 mod replayed;
 
-use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{
-    Bell, Channel, Device, Finished, Geometry, Io, Kind, Mailbox, Now, POLLIN, Ring, Started, Token,
-    monotonic,
-};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind};
 
 use below::below;
+use channel::IntegrityChannel;
 use jobs::{Job, Jobs};
-use lower::{AtOnce, Waiting};
+use lower::Waiting;
 use replayed::Replayed;
 
 use crate::core::{Core, Settings, Status, Step, Stop};
 use crate::{Disks, Error, ErrorKind, Mode, Options, Overlay, Result};
 
-/// What a channel is woken for: a request is over, or it is time to try again to listen for that.
-const BELL: u8 = 0;
-const CLOCK: u8 = 1;
-/// How soon to try again, when the ring was full.
-const SOON: Duration = Duration::from_millis(10);
 /// How often the keeper looks around by itself.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -213,16 +205,7 @@ impl Device for IntegrityDevice {
     }
 
     fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
-        let replies = Replies { mailbox: Mailbox::new(depth as usize), bell: Bell::new().map_err(no_bell)? };
-        Ok(Box::new(IntegrityChannel {
-            at_once: AtOnce::new(&*self.shared.data, self.shared.meta.as_deref())?,
-            shared: self.shared.clone(),
-            replies: Arc::new(replies),
-            come: VecDeque::new(),
-            in_flight: 0,
-            listens: false,
-            ticks: false,
-        }))
+        Ok(Box::new(IntegrityChannel::new(self.shared.clone(), depth)?))
     }
 
     fn name(&self) -> &str {
@@ -236,10 +219,6 @@ impl Device for IntegrityDevice {
     fn verifies(&self) -> bool {
         self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
     }
-}
-
-fn no_bell(e: std::io::Error) -> underseal_device::Error {
-    underseal_device::Error::new(underseal_device::ErrorKind::Open, "no descriptor is left").with_source(e)
 }
 
 impl Shared {
@@ -349,135 +328,4 @@ fn as_result(step: Step, kind: Kind, offset: u64) -> underseal_device::Result<()
         // A way that waits never says so.
         Err(Stop::Blocked(_)) => Err(kind.failed(offset, "it would wait", rustix::io::Errno::AGAIN)),
     }
-}
-
-fn as_now(step: Step) -> Now {
-    match step {
-        Ok(()) => Now::Done,
-        Err(Stop::Blocked(n)) => Now::Blocked(n),
-        Err(Stop::Failed(e)) => Now::Failed(e),
-    }
-}
-
-/// Where a channel's answers come.
-struct Replies {
-    mailbox: Mailbox<Finished>,
-    bell: Bell,
-}
-
-impl Replies {
-    fn send(&self, done: Finished) {
-        if self.mailbox.send(done) {
-            self.bell.ring();
-        }
-    }
-}
-
-struct IntegrityChannel {
-    at_once: AtOnce,
-    shared: Arc<Shared>,
-    replies: Arc<Replies>,
-    come: VecDeque<Finished>,
-    in_flight: usize,
-    /// The ring waits for the bell, or for a time to try that again.
-    listens: bool,
-    ticks: bool,
-}
-
-impl IntegrityChannel {
-    /// Sees to it that the ring wakes the channel when something comes, or has come already.
-    fn listen(&mut self, ring: &mut Ring) {
-        if !self.replies.mailbox.may_sleep(|| false) {
-            self.replies.bell.ring();
-        }
-        if !self.listens {
-            match ring.poll(self.replies.bell.as_fd(), POLLIN, Token::channel(BELL)) {
-                Ok(()) => self.listens = true,
-                Err(_) if self.ticks => {}
-                Err(_) => self.ticks = ring.timeout(Token::channel(CLOCK), monotonic() + SOON).is_ok(),
-            }
-        }
-    }
-
-    fn after_write(&self, step: Step) -> Now {
-        self.shared.rouse_keeper();
-        as_now(step)
-    }
-}
-
-impl Channel for IntegrityChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        as_now(self.shared.core.read(&mut self.at_once, offset, data, &mut []))
-    }
-
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
-        if self.shared.geometry.tag_size > 0 {
-            return Now::Failed(untagged(Kind::Write, offset));
-        }
-        let step = self.shared.core.write(&mut self.at_once, offset, data, &[]);
-        self.after_write(step)
-    }
-
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
-        if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Read, offset));
-        }
-        as_now(self.shared.core.read(&mut self.at_once, offset, data, tags))
-    }
-
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
-        if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Write, offset));
-        }
-        let step = self.shared.core.write(&mut self.at_once, offset, data, tags);
-        // All of it or nothing: what was put into the journal is put there again.
-        match self.after_write(step) {
-            Now::Blocked(_) => Now::Blocked(0),
-            now => now,
-        }
-    }
-
-    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        match self.shared.refused(io, slot) {
-            Err(refused) => Started::Finished(refused),
-            Ok(io) => {
-                if let Some(Job { slot, io, .. }) =
-                    self.shared.jobs.push(Job { slot, io, to: self.replies.clone() })
-                {
-                    let (kind, (offset, _)) = (io.kind(), io.extent());
-                    let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
-                    return Started::Finished(Finished::of(slot, io, Err(closed)));
-                }
-                self.in_flight += 1;
-                self.listen(ring);
-                Started::Pending
-            }
-        }
-    }
-
-    /// Nothing in the ring is a request's.
-    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
-        None
-    }
-
-    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
-        match token.what() {
-            BELL => {
-                self.listens = false;
-                self.replies.bell.heard();
-            }
-            _ => self.ticks = false,
-        }
-        self.replies.mailbox.awake();
-        self.replies.mailbox.take(&mut self.come);
-        self.in_flight -= self.come.len();
-        over.extend(self.come.drain(..));
-        if self.in_flight > 0 {
-            self.listen(ring);
-        }
-    }
-}
-
-fn not_kept(kind: Kind, offset: u64) -> underseal_device::Error {
-    kind.failed(offset, "the volume makes its tags itself", rustix::io::Errno::OPNOTSUPP)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use underseal_device::Io;
 
-use super::Replies;
+use super::channel::Replies;
 
 /// A request that may wait, and where its answer goes.
 pub(super) struct Job {

@@ -73,7 +73,8 @@ impl Beside {
             Ok(beginning) => beginning,
             Err(TryLockError::Poisoned(beginning)) => beginning.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::usage("the volume's reencryption begins just now"));
+                let error = Error::usage("the volume's reencryption begins just now");
+                return Err(error.with_remedy("again, if it has not begun a moment later"));
             }
         };
         if self.going().is_ok() {

@@ -4,7 +4,7 @@
 //! (`docs/reencryption-state.md`). Block devices and servers have no place beside them.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,11 @@ pub(crate) fn place(image: &Path) -> Option<PathBuf> {
     fs::metadata(&image).is_ok_and(|about| about.is_file()).then(|| image.with_file_name(name))
 }
 
+/// Whether a name is taken, if only by a link to what is not there now: that may be the state, on a disk that is not.
+fn is_there(path: &Path) -> bool {
+    !fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
 /// Refuses an image that is in the middle of a reencryption to who does not know how far that is.
 ///
 /// # Errors
@@ -73,7 +78,7 @@ pub(crate) fn refuse(image: &Path) -> Result<()> {
 /// # Errors
 /// `Usage` when something else is there; `Failed` when it cannot be read.
 pub(crate) fn look(image: &Path) -> Result<Option<Found>> {
-    let Some(path) = place(image).filter(|path| path.exists()) else { return Ok(None) };
+    let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
     if let Some(about) = about(&path)? {
         return Ok((!about.finished).then_some(Found { identity: about.identity, state: path }));
     }
@@ -153,7 +158,7 @@ impl Marker {
     /// # Errors
     /// As [`look`].
     pub(crate) fn open(image: &Path) -> Result<Option<Self>> {
-        let Some(path) = place(image).filter(|path| path.exists()) else { return Ok(None) };
+        let Some(path) = place(image).filter(|path| is_there(path)) else { return Ok(None) };
         if about(&path)?.is_some() {
             return Ok(None);
         }
@@ -172,5 +177,23 @@ impl Marker {
         }
         // It says nothing any more.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_a_state_that_is_not_there_now_keeps_the_image_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        fs::write(&image, [0; 512]).unwrap();
+        assert!(look(&image).unwrap().is_none());
+        let state = place(&image).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("unplugged"), &state).unwrap();
+        assert!(look(&image).is_err() && refuse(&image).is_err());
+        fs::remove_file(&state).unwrap();
+        refuse(&image).unwrap();
     }
 }
