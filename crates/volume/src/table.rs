@@ -407,21 +407,18 @@ fn is_named(word: &str, name: &str) -> bool {
 /// Refuses layers on layers, and what else is on the device of one: it would be taken for being on the layer, or write to its journal.
 fn has_one_layer_each(lines: &[Line], below: &[(String, Line)]) -> Result<()> {
     let is_layer = |line: &&Line| matches!(line.target, Target::Integrity(_));
-    let layers = || below.iter().map(|(_, line)| line).chain(lines).filter(is_layer);
-    for (number, layer) in layers().enumerate() {
+    let all = || below.iter().map(|(_, line)| line).chain(lines);
+    for layer in all().filter(is_layer) {
         let device = layer.target.device().unwrap_or_default();
-        let is_below = number < below.len();
         let on_it = |line: &&Line| line.target.device() == Some(device);
         let why = match () {
             () if below.iter().any(|(name, _)| is_named(device, name)) => {
                 "an integrity line on an integrity line"
             }
-            () if layers().filter(on_it).count() > 1 => {
+            () if all().filter(is_layer).filter(on_it).count() > 1 => {
                 "two integrity lines are on one device, each with a journal there"
             }
-            () if !is_below && lines.iter().filter(on_it).count() > 1 => {
-                "another line is on the device of an integrity line"
-            }
+            () if all().filter(on_it).count() > 1 => "another line is on the device of an integrity line",
             () => continue,
         };
         return Err(bad(format!("{}: {why}", crate::text::printable(device))));

@@ -386,6 +386,8 @@ fn each_device_has_one_layer() {
         (format!("0 8 {layer}\n8 8 {layer}"), "two integrity lines"),
         (format!("b: 0 80 {layer}\na: 0 8 {layer}\na: 8 8 linear b 0"), "two integrity lines"),
         (format!("0 8 {layer}\n8 8 linear disk 0"), "another line is on the device"),
+        // It would write over the journal of the layer below.
+        (format!("low: 0 80 {layer}\na: 0 8 linear low 0\na: 8 80 linear disk 8"), "another line is on"),
     ] {
         let refused = Table::parse(&text).unwrap_err();
         assert!(refused.to_string().contains(why), "{text}: {refused}");
