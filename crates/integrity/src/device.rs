@@ -158,11 +158,11 @@ impl IntegrityDevice {
     pub fn close(&self) -> Result<()> {
         let mut threads = self.threads();
         self.shared.jobs.end();
-        for worker in threads.workers.drain(..) {
-            worker.join().map_err(|_| panicked())?;
-        }
+        let joined: Vec<_> = threads.workers.drain(..).map(JoinHandle::join).collect();
+        // The keeper closes the volume, and nobody is beside it then.
         self.shared.jobs.end_keeper();
-        threads.keeper.take().map_or(Ok(()), |keeper| keeper.join().map_err(|_| panicked())?)
+        let kept = threads.keeper.take().map_or(Ok(()), |keeper| keeper.join().map_err(|_| panicked())?);
+        if joined.iter().any(std::result::Result::is_err) { Err(panicked()) } else { kept }
     }
 
     fn threads(&self) -> MutexGuard<'_, Threads> {

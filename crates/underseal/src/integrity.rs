@@ -76,6 +76,15 @@ pub(crate) fn stand(
     Ok(Arc::new(open(data, meta, options, settings)?))
 }
 
+/// Leaves layers clean, when nobody asks for anything any more.
+///
+/// # Errors
+/// The first layer's that cannot be: whoever opens it next puts it in order.
+pub(crate) fn close(layers: &[Arc<IntegrityDevice>]) -> Result<()> {
+    let closed: Vec<_> = layers.iter().map(|layer| layer.close()).collect();
+    Ok(closed.into_iter().collect::<underseal_integrity::Result<()>>()?)
+}
+
 /// The same in direct mode, to be filled.
 pub(crate) fn open_directly(
     device: &Arc<dyn Device>,

@@ -43,8 +43,8 @@ pub(crate) struct Opened {
     pub(crate) inside: Option<Inside>,
     /// Where it cannot, and is in the middle of it: nobody else goes on with that as long as this is there.
     pub(crate) lock: Option<ReencryptionLock>,
-    /// What lies between it and its image: to be closed at the end.
-    pub(crate) layer: Option<Arc<IntegrityDevice>>,
+    /// What lies between it and its devices: to be closed at the end.
+    pub(crate) layers: Vec<Arc<IntegrityDevice>>,
 }
 
 /// What is kept of a volume for its reencryption.
@@ -107,7 +107,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
-    Ok(Opened { mapping, lower, opened, known, inside, lock, layer })
+    Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect() })
 }
 
 fn is_block_device(path: &Path) -> bool {

@@ -23,7 +23,7 @@ use underseal_export::nbd::{
 use underseal_export::net::Listener;
 
 use self::listen::Sockets;
-use self::serve::{Stoppers, Watch, Way, until_stopped};
+use self::serve::{Last, Stoppers, Watch, Way, until_stopped};
 use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
@@ -63,7 +63,7 @@ pub(super) fn serve(
     }
     sandbox::prepare(args, mount_point.as_ref())?;
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, known, inside, lock, layer } = open()?;
+    let Opened { mapping, lower, opened, known, inside, lock, layers } = open()?;
     let locks = inside.is_some() || lock.is_some();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
@@ -123,10 +123,8 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
-    let ended = until_stopped(ways, &mapping, &stoppers, sides, reencrypter.as_deref(), &watch);
-    // Nobody asks for anything any more. What is not closed cleanly is put in order by whoever opens it next.
-    let closed = layer.map_or(Ok(()), |layer| Ok(layer.close()?));
-    ended.and(closed)
+    let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
+    until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
 }
 
 /// With which keys a reencryption goes on, and how fast.

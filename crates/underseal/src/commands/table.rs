@@ -7,6 +7,7 @@ use underseal_datapath::Mapping;
 use underseal_device::{Device, ErrorKind as DeviceErrorKind, FileDevice, OpenOptions};
 use underseal_export::control::Known;
 use underseal_export::control::status::{Format, Opened as Described};
+use underseal_integrity::IntegrityDevice;
 use underseal_volume::table::{Room, Table};
 use underseal_volume::{ErrorKind, ReadAt, plain};
 use zeroize::Zeroizing;
@@ -41,11 +42,11 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 let options = args.lower.options(args.read_only);
                 let table = parse(&args.file)?;
                 let lower = devices(&table);
-                let mapping = activate(&table, options)?;
+                let Active { mapping, layers } = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
                 let (known, inside) = (Known::default(), None);
-                Ok(Opened { mapping, lower, opened, known, inside, lock: None, layer: None })
+                Ok(Opened { mapping, lower, opened, known, inside, lock: None, layers })
             })
         }
     }
@@ -117,8 +118,9 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
     let devices = devices(&table);
     let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
-    let mapping = Arc::new(activate(&table, args.lower.options(false))?);
-    input.give(&mapping, name(&args.file), 0, quiet)
+    let Active { mapping, layers } = activate(&table, args.lower.options(false))?;
+    input.give(&Arc::new(mapping), name(&args.file), 0, quiet)?;
+    integrity::close(&layers)
 }
 
 fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
@@ -127,7 +129,7 @@ fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     // The table holds the key.
     let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
-    let mapping = Arc::new(activate(&table, args.lower.options(true))?);
+    let mapping = Arc::new(activate(&table, args.lower.options(true))?.mapping);
     output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
 }
 
@@ -160,8 +162,14 @@ pub(super) fn devices(table: &Table) -> Vec<PathBuf> {
     table.devices().into_iter().map(path).collect()
 }
 
+/// A table over its devices, and the integrity layers between: to be closed at the end.
+struct Active {
+    mapping: Mapping,
+    layers: Vec<Arc<IntegrityDevice>>,
+}
+
 /// Opens the devices and puts the table over them.
-fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
+fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
     let paths = devices(table);
@@ -177,9 +185,12 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
         opened.push(device);
     }
     one_layer_each(table, &paths)?;
+    let mut layers = Vec::new();
     for (number, device) in opened.iter_mut().enumerate() {
         if let Some(line) = table.layer(number) {
-            *device = integrity::open_line(device.clone(), line, options.read_only)?;
+            let layer = integrity::open_line(device.clone(), line, options.read_only)?;
+            layers.push(layer.clone());
+            *device = layer;
         }
     }
     let room = |device: &Arc<dyn Device>| {
@@ -187,20 +198,20 @@ fn activate(table: &Table, options: OpenOptions) -> Result<Mapping> {
         Room { size: geometry.size, tuple: geometry.tag_size as usize }
     };
     let volume = table.volume_on(&opened.iter().map(room).collect::<Vec<_>>()).map_err(refused)?;
-    Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))
+    let mapping = Mapping::over(volume, opened).map_err(|e| Error::usage(e.to_string()))?;
+    Ok(Active { mapping, layers })
 }
 
-/// Two layers on one file would each write a journal of its own to the same place. Under one name the table was refused already.
+/// Whoever else is on a layer's file would write to its journal, as a second layer would. Under one name the table was refused already.
 fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
-    let layers: Vec<&PathBuf> =
-        (0..).zip(paths).filter(|(i, _)| table.layer(*i).is_some()).map(|(_, p)| p).collect();
-    let is_twice = |(i, path): &(usize, &&PathBuf)| {
-        layers[..*i].iter().any(|earlier| earlier == *path || same_file(earlier, path))
-    };
-    let Some((_, path)) = layers.iter().enumerate().find(is_twice) else { return Ok(()) };
-    let path = path.display();
-    Err(Error::usage(format!("{path}: two integrity lines are on one device, each with a journal there"))
-        .with_remedy("one integrity line for each device"))
+    for (number, path) in paths.iter().enumerate().filter(|(number, _)| table.layer(*number).is_some()) {
+        let mut others = paths.iter().enumerate().filter(|(other, _)| *other != number);
+        if others.any(|(_, other)| other == path || same_file(other, path)) {
+            let what = format!("{}: another line is on the device of an integrity line", path.display());
+            return Err(Error::usage(what).with_remedy("that line on the integrity line's device"));
+        }
+    }
+    Ok(())
 }
 
 /// Everything that is refused was refused before anything was changed.

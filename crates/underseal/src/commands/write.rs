@@ -13,6 +13,7 @@ use underseal_volume::ReadAt;
 use super::same_file;
 use crate::cli::WriteArgs;
 use crate::error::{Error, Result};
+use crate::integrity;
 use crate::progress::Progress;
 use crate::size;
 use crate::transfer;
@@ -22,9 +23,10 @@ pub(super) fn run(args: &WriteArgs, quiet: bool) -> Result<()> {
     let image = &args.volume.image;
     let input = Input::open(args.input.as_deref(), [&**image])?;
     let access = Access { read_only: false, allow_discards: false };
-    let Opened { mapping, inside: _inside, lock: _lock, .. } = volume::open(&args.volume, access)?;
+    let Opened { mapping, layers, inside: _inside, lock: _lock, .. } = volume::open(&args.volume, access)?;
     let mapping = Arc::new(mapping);
-    input.give(&mapping, image, args.offset, quiet)
+    input.give(&mapping, image, args.offset, quiet)?;
+    integrity::close(&layers)
 }
 
 /// Where plain bytes come from: a file that is open, or stdin.

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 
+use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;
-use crate::support::{Scratch, bytes, output, run, seed};
+use crate::support::{Scratch, Server, bytes, output, run, seed};
 use crate::{decrypt, encrypt, key, table};
 
 /// A dm-integrity volume `disk` made with these options, and how many sectors it offers.
@@ -89,7 +90,13 @@ fn two_layers_are_never_on_one_device() {
         let ran = output(table(&scratch, "decrypt", &lines).args(["-o", "back"]));
         let err = String::from_utf8_lossy(&ran.stderr);
         assert_eq!(ran.status.code(), Some(2), "{other}: {err}");
-        assert!(err.contains("two integrity lines are on one device"), "{other}: {err}");
+        assert!(err.contains("another line is on the device of an integrity line"), "{other}: {err}");
+        let lines = format!(
+            "one: 0 {sectors} integrity disk 0 - J 1 internal_hash:crc32c\n\
+             top: 0 {half} linear one 0\ntop: {half} {half} linear {other} {half}"
+        );
+        let ran = output(table(&scratch, "decrypt", &lines).args(["-o", "back"]));
+        assert_eq!(ran.status.code(), Some(2), "{other}: {ran:?}");
     }
 }
 
@@ -110,4 +117,20 @@ fn a_cipher_uses_less_than_the_layer_keeps() {
     assert_same(&decrypt(&scratch, &lines(28)), &plain, "28 bytes of 32");
     let ran = output(table(&scratch, "decrypt", &lines(36)).args(["-o", "back"]));
     assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+fn a_layer_that_was_served_is_left_clean() {
+    let scratch = Scratch::new();
+    let sectors = make(&scratch, &[]);
+    let has_bitmap = || fs::read(scratch.path("disk")).unwrap()[24] & 4 != 0;
+    let lines = format!("0 {sectors} integrity disk 0 - B 1 internal_hash:crc32c");
+    let server = Server::start_command(table(&scratch, "open", &lines), &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    assert!(has_bitmap(), "as long as it runs");
+    drop(client);
+    server.stop();
+    assert!(!has_bitmap(), "its superblock still says that it runs");
 }

@@ -57,7 +57,7 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         known: Known::default(),
         inside: None,
         lock: None,
-        layer: Some(layer),
+        layers: vec![layer],
     })
 }
 

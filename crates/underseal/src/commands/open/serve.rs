@@ -11,10 +11,12 @@ use underseal_export::fuse::FuseServer;
 use underseal_export::nbd::Server;
 use underseal_export::ublk::UblkServer;
 use underseal_export::vhost_user::VhostUserServer;
+use underseal_integrity::IntegrityDevice;
 
 use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::integrity;
 use crate::pid_file::PidFile;
 use crate::reencryption::beside::Beside;
 use crate::signals::{self, Taken, Woken};
@@ -149,27 +151,35 @@ fn aside(name: &str, part: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in flight, and flushes the
-/// image.
+/// What is ended when no client is left.
+pub(super) struct Last<'l> {
+    pub(super) reencrypter: Option<&'l Beside>,
+    pub(super) layers: &'l [Arc<IntegrityDevice>],
+}
+
+/// Serves until a signal comes, the volume is closed or it is unmounted; finishes what is in flight, flushes the
+/// image, and closes what lies between. Whoever has the volume closed is told then.
 ///
 /// # Errors
-/// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then.
+/// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then. Those of a layer
+/// that could not be closed: it is put in order by whoever opens it next.
 pub(super) fn until_stopped(
     ways: Vec<Way>,
     mapping: &Arc<Mapping>,
     stoppers: &Stoppers,
     sides: Sides,
-    reencrypter: Option<&Beside>,
+    last: &Last<'_>,
     watch: &Watch,
 ) -> Result<()> {
     let served = run(ways, stoppers);
     // Its last step is on disk before the last flush.
-    reencrypter.iter().for_each(|beside| beside.end());
+    last.reencrypter.iter().for_each(|beside| beside.end());
     let flushed = flush(mapping);
+    let closed = integrity::close(last.layers);
     drop(watch.lock().pid_file.take());
     log::info!("stopped");
     // A flush that failed matters more than a client that would not go.
-    let ended = flushed.and(served);
+    let ended = flushed.and(closed).and(served);
     sides.end(&ended);
     ended
 }

@@ -185,7 +185,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         lower: vec![old.device],
         opened: Described { format: Format::Table, header: None, key_size, hash: None },
         known: Known::default(),
-        layer: None,
+        layers: Vec::new(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
         lock: None,
     })
