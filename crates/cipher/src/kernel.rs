@@ -11,6 +11,7 @@
 //!
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
+//!   TwofishKey                        Twofish over tables of the key, several blocks abreast: any processor
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
@@ -42,6 +43,7 @@ mod schedule;
 mod sha256;
 #[cfg(target_arch = "x86_64")]
 mod table;
+mod twofish;
 #[cfg(target_arch = "x86_64")]
 mod vaes256;
 #[cfg(target_arch = "x86_64")]
@@ -53,6 +55,7 @@ pub(crate) use aegis_key::AegisKey;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use key::AesKey;
 pub(crate) use sha256::Sha256Lanes;
+pub(crate) use twofish::TwofishKey;
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
