@@ -190,13 +190,6 @@ proptest! {
     }
 
     #[test]
-    fn twofish_is_that_of_two_libraries(
-        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
-    ) {
-        with_two_libraries("twofish", chain, case)?;
-    }
-
-    #[test]
     fn all_paths_agree_where_no_peer_has_the_key_size(case in cases(&[48])) {
         let portable = case.cipher("aes-xts-plain64", CpuPath::Portable);
         let want = case.through(&case.data, |data| portable.encrypt(case.first, data));
@@ -224,5 +217,24 @@ proptest! {
             });
             prop_assert!(whole == parts, "{}", path.name());
         }
+    }
+}
+
+proptest! {
+    // RustCrypto's Twofish is slow.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn twofish_is_that_of_two_libraries(
+        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("twofish", chain, case)?;
+    }
+
+    #[test]
+    fn serpent_is_that_of_two_libraries(
+        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("serpent", chain, case)?;
     }
 }
