@@ -12,7 +12,7 @@
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
 //!   SerpentKey                        Serpent, bit-sliced: a block in each lane of words
-//!   TwofishKey                        Twofish over tables of the key, several blocks abreast: any processor
+//!   TwofishKey                        Twofish by permutes of registers, 32 or 64 blocks; over tables of the key elsewhere
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!

@@ -49,7 +49,7 @@ static KINDS: [BlockCipherKind; 12] = [
         Some(key) => Ok(Box::new(key)),
         None => library::<Serpent, 16>(key),
     }),
-    of16("twofish", AES_LIKE, |key, _| Ok(Box::new(TwofishKey::new(key)?))),
+    of16("twofish", AES_LIKE, |key, path| Ok(Box::new(TwofishKey::new(path, key)?))),
     of16("camellia", AES_LIKE, |key, _| match key.len() {
         16 => library::<Camellia128, 16>(key),
         24 => library::<Camellia192, 16>(key),

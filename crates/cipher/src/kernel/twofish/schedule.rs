@@ -25,7 +25,7 @@ const ORDER: [[usize; 5]; 4] = [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 1
 /// The matrix that ends g, by columns (4.2), over x^8 + x^6 + x^5 + x^3 + 1.
 const MDS: [[u8; 4]; 4] =
     [[0x01, 0x5b, 0xef, 0xef], [0xef, 0xef, 0x5b, 0x01], [0x5b, 0xef, 0x01, 0xef], [0x5b, 0x01, 0xef, 0x5b]];
-const MDS_POLYNOMIAL: u8 = 0x69;
+pub(super) const MDS_POLYNOMIAL: u8 = 0x69;
 
 /// The matrix that makes the S-boxes' words of the key (4.3), over x^8 + x^6 + x^3 + x^2 + 1.
 const RS: [[u8; 8]; 4] = [
@@ -60,7 +60,8 @@ const fn permutation(t: &[[u8; 16]; 4]) -> [u8; 256] {
     }
 }
 
-const fn product(mut a: u8, mut b: u8, polynomial: u8) -> u8 {
+/// a * b.
+pub(super) const fn product(mut a: u8, mut b: u8, polynomial: u8) -> u8 {
     let mut sum = 0;
     while a != 0 {
         sum ^= b & (a & 1).wrapping_neg();
