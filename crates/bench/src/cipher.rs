@@ -28,7 +28,7 @@ struct Group {
     request: usize,
 }
 
-/// Measures AES-XTS and AES-CBC-ESSIV, and some ciphers without kernels: each CPU path, the peers of this build, and their
+/// Measures AES-XTS and AES-CBC-ESSIV, and some other ciphers: each CPU path, the peers of this build, and their
 /// limits.
 ///
 /// # Errors
@@ -75,7 +75,7 @@ fn groups() -> Vec<Group> {
     groups
 }
 
-/// Ciphers without kernels of ours: what their libraries reach across sectors.
+/// Other ciphers: what our kernels for them, or their libraries, reach across sectors.
 const OTHERS: [&str; 6] = [
     "xchacha12,aes-adiantum-plain64",
     "xchacha20,aes-adiantum-plain64",

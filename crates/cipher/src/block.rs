@@ -4,7 +4,7 @@ use cipher::array::{Array, ArraySize, AssocArraySize};
 use cipher::inout::InOutBuf;
 use cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-use crate::kernel::AesKey;
+use crate::kernel::{AesKey, SerpentKey, TwofishKey};
 use crate::{Error, ErrorKind, Locked, Result};
 
 /// A keyed cipher of `B`-byte blocks that takes many blocks a call, each on its own.
@@ -45,6 +45,26 @@ impl BlockCipher<16> for AesKey {
 
     fn encrypt_untidied(&self, blocks: &mut [[u8; 16]]) {
         self.encrypt_blocks_untidied(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.decrypt_blocks(blocks);
+    }
+}
+
+impl BlockCipher<16> for SerpentKey {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.decrypt_blocks(blocks);
+    }
+}
+
+impl BlockCipher<16> for TwofishKey {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks(blocks);
     }
 
     fn decrypt(&self, blocks: &mut [[u8; 16]]) {

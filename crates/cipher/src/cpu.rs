@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A way to run AES on this processor. All give the same bytes.
+/// A way to run ciphers on this processor, named after what it does for AES. All give the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuPath {
-    /// Library code for any processor (RustCrypto's `aes`, which has its own choice of instructions).
+    /// Code for any processor: that of libraries (RustCrypto's `aes` has its own choice of instructions).
     Portable,
     /// AES-NI: one block an instruction.
     AesNi,

@@ -11,6 +11,8 @@
 //!
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
+//!   SerpentKey                        Serpent, bit-sliced: a block in each lane of words
+//!   TwofishKey                        Twofish by permutes of registers, 32 or 64 blocks; over tables of the key elsewhere
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
@@ -38,10 +40,13 @@ mod gcm_key;
 mod key;
 #[cfg(target_arch = "x86_64")]
 mod schedule;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/serpent.rs")]
+mod serpent;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sha256.rs")]
 mod sha256;
 #[cfg(target_arch = "x86_64")]
 mod table;
+mod twofish;
 #[cfg(target_arch = "x86_64")]
 mod vaes256;
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +57,9 @@ mod xts;
 pub(crate) use aegis_key::AegisKey;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use key::AesKey;
+pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
+pub(crate) use twofish::TwofishKey;
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

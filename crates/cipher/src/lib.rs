@@ -13,8 +13,8 @@
 //!        +-- aead/    gcm, authenc, ..    the same with a tag for each sector, and IVs that are stored
 //!        +-- mac/     hmac, cmac          MACs of many sectors at a time
 //!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
-//!        +-- kernel/  aes, sha256         vector code, on the path that `cpu` picked
-//!        +-- build/   serpent, ..         names and what they mean; block ciphers, from libraries
+//!        +-- kernel/  aes, serpent, ..    vector code, on the path that `cpu` picked
+//!        +-- build/   camellia, ..        names and what they mean; block ciphers, from libraries
 //! ```
 //!
 //! What is kept beside sectors (tags, random IVs) travels with the data through [`SectorCipher::seal`] and

@@ -8,7 +8,7 @@ use underseal_cipher::{
 };
 
 /// Specifications with the key's length; the last field says that only 512-byte sectors go.
-const SPECS: [(&str, usize, bool); 40] = [
+const SPECS: [(&str, usize, bool); 47] = [
     ("aes-xts-plain64", 64, false),
     ("aes-xts-plain", 32, false),
     ("aes-xts-essiv:sha256", 48, false),
@@ -37,7 +37,14 @@ const SPECS: [(&str, usize, bool); 40] = [
     ("capi:arc4-plain64", 16, false),
     ("serpent-xts-plain64", 64, false),
     ("serpent-lrw-benbi", 32, false),
+    ("serpent-ctr-plain64be", 24, false),
+    ("serpent-pcbc-plain64", 16, false),
+    ("capi:cts(cbc(serpent))-plain64", 32, false),
     ("twofish-cbc-tcw", 48, true),
+    ("twofish-xts-plain64", 64, false),
+    ("twofish-lrw-benbi", 40, false),
+    ("twofish-pcbc-plain64", 16, false),
+    ("capi:cts(cbc(twofish))-plain64", 24, false),
     ("camellia-xts-essiv:sha256", 64, false),
     ("aria-xts-plain64", 64, false),
     ("sm4-xts-plain64", 32, false),

@@ -9,11 +9,10 @@ use cast6::Cast6;
 use des::{Des, TdesEde3};
 use serpent::Serpent;
 use sm4::Sm4;
-use twofish::Twofish;
 use xtea::Xtea;
 
 use crate::block::{AnyCipher, library};
-use crate::kernel::AesKey;
+use crate::kernel::{AesKey, SerpentKey, TwofishKey};
 use crate::{CpuPath, Result};
 
 /// A block cipher by name.
@@ -46,8 +45,11 @@ const CAST6: Sizes = (&[16, 20, 24, 28, 32], &[32, 40, 48, 56, 64], &[32, 36, 40
 
 static KINDS: [BlockCipherKind; 12] = [
     of16("aes", AES_LIKE, aes),
-    of16("serpent", AES_LIKE, |key, _| library::<Serpent, 16>(key)),
-    of16("twofish", AES_LIKE, |key, _| library::<Twofish, 16>(key)),
+    of16("serpent", AES_LIKE, |key, path| match SerpentKey::new(path, key)? {
+        Some(key) => Ok(Box::new(key)),
+        None => library::<Serpent, 16>(key),
+    }),
+    of16("twofish", AES_LIKE, |key, path| Ok(Box::new(TwofishKey::new(path, key)?))),
     of16("camellia", AES_LIKE, |key, _| match key.len() {
         16 => library::<Camellia128, 16>(key),
         24 => library::<Camellia192, 16>(key),

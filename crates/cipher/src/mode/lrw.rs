@@ -43,11 +43,15 @@ impl<C: BlockCipher<16>> Lrw<C> {
         let mut rest = blocks::<16>(data);
         let per_sector = rest.len() / ivs.len();
         let mut tweaks = [[0; 16]; GROUP];
+        let (mut i, mut t) = (0, 0);
         for iv in ivs {
             let mut sector;
             (sector, rest) = rest.split_at(per_sector);
-            let mut i = u128::from_be_bytes(*iv);
-            let mut t = self.product(i);
+            let first = u128::from_be_bytes(*iv);
+            // With `benbi` a sector goes on where the last one ended.
+            if i != first {
+                (i, t) = (first, self.product(first));
+            }
             while !sector.is_empty() {
                 let n = GROUP.min(sector.len());
                 let mut group;

@@ -58,15 +58,6 @@ pub(crate) struct Xts<C> {
     pub(crate) data: C,
 }
 
-/// Tweaks that advance side by side, so that their multiplications overlap in the pipeline.
-const LANES: u32 = 8;
-
-/// x * 2^shift in GF(2^128), for a shift of at most 8.
-fn shift(x: u128, by: u32) -> u128 {
-    let high = x >> (128 - by);
-    (x << by) ^ high ^ (high << 1) ^ (high << 2) ^ (high << 7)
-}
-
 impl<C: BlockCipher<16>> Xts<C> {
     /// Runs groups of blocks through the cipher, whichever sectors they belong to.
     fn sectors(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>, apply: impl Fn(&C, &mut [[u8; 16]])) {
@@ -110,18 +101,12 @@ impl<C: BlockCipher<16>> Xts<C> {
 
 /// Fills `out` with start * x^j and returns the tweak that follows.
 fn powers(start: u128, out: &mut [[u8; 16]]) -> u128 {
-    let mut lanes = [start; LANES as usize];
-    for lane in 1..LANES {
-        lanes[lane as usize] = shift(start, lane);
+    let mut tweak = start;
+    for block in out {
+        *block = tweak.to_le_bytes();
+        tweak = (tweak << 1) ^ ((tweak >> 127).wrapping_neg() & 0x87);
     }
-    for chunk in out.chunks_mut(LANES as usize) {
-        for (block, lane) in chunk.iter_mut().zip(&mut lanes) {
-            *block = lane.to_le_bytes();
-            *lane = shift(*lane, LANES);
-        }
-    }
-    // Whole sectors are whole rows of lanes; a shorter run is a single block, and nothing follows it.
-    lanes[0]
+    tweak
 }
 
 impl<C: BlockCipher<16>> Mode<16> for Xts<C> {

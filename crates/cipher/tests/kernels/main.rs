@@ -1,6 +1,8 @@
 //! Every CPU path against AWS-LC, OpenSSL and the other paths, byte for byte.
 
+mod gcrypt;
 mod peers;
+mod plain;
 
 use proptest::prelude::*;
 use underseal_cipher::{
@@ -124,6 +126,30 @@ fn check(
     Ok(())
 }
 
+/// Modes that both libraries' ciphers are compared in.
+const CHAINS: [&str; 4] = ["xts", "cbc", "ctr", "ecb"];
+
+/// Checks all paths against RustCrypto's blocks and, where it has the cipher, libgcrypt's modes. The key is one for XTS.
+fn with_two_libraries(cipher: &str, chain: &str, mut case: Case) -> Result<(), TestCaseError> {
+    let mode = match chain {
+        "xts" => gcrypt::XTS,
+        "cbc" => gcrypt::CBC,
+        "ctr" => gcrypt::CTR,
+        _ => gcrypt::ECB,
+    };
+    if chain != "xts" {
+        case.key.truncate(case.key.len() / 2);
+    }
+    let spec = format!("{cipher}-{chain}-plain64");
+    let plain = plain::Plain::new(cipher, chain, &case.key);
+    check(&case, &spec, |iv, sector| plain.sector(iv, sector))?;
+    let differ = case.key[..case.key.len() / 2] != case.key[case.key.len() / 2..];
+    if let Some(gcrypt) = gcrypt::Gcrypt::new(cipher, mode, &case.key).filter(|_| differ) {
+        check(&case, &spec, |iv, sector| gcrypt.sector(iv, sector))?;
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
@@ -191,5 +217,24 @@ proptest! {
             });
             prop_assert!(whole == parts, "{}", path.name());
         }
+    }
+}
+
+proptest! {
+    // RustCrypto's Twofish is slow.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn twofish_is_that_of_two_libraries(
+        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("twofish", chain, case)?;
+    }
+
+    #[test]
+    fn serpent_is_that_of_two_libraries(
+        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("serpent", chain, case)?;
     }
 }
