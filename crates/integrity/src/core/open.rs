@@ -39,7 +39,7 @@ impl Default for Settings {
             watermark: 50,
             commit_time: Duration::from_secs(10),
             bitmap_time: Duration::from_secs(10),
-            workers: 8,
+            workers: 32,
         }
     }
 }
