@@ -39,7 +39,7 @@ impl Default for Settings {
             watermark: 50,
             commit_time: Duration::from_secs(10),
             bitmap_time: Duration::from_secs(10),
-            workers: 32,
+            workers: 8,
         }
     }
 }
