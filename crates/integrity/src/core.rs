@@ -193,6 +193,17 @@ impl Core {
                 }))
     }
 
+    /// Bytes whose tags are still to be made anew: until then they are compared with nothing.
+    pub(crate) fn unverified(&self) -> u64 {
+        let size = self.geometry.provided();
+        let Some((done, _)) = self.recalculation.progress(size).filter(|_| self.mode != Mode::Recovery)
+        else {
+            return 0;
+        };
+        let regions = self.regions.as_ref().filter(|_| self.recalculation.follows_bitmap());
+        regions.map_or(size - done, |regions| regions.unsound_from(done)) * 512
+    }
+
     fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim<'_>> {
         if lower.may_wait() {
             return Ok(self.claims.take(blocks, alone));
