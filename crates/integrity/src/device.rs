@@ -230,6 +230,10 @@ impl Device for IntegrityDevice {
     fn verifies(&self) -> bool {
         self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
     }
+
+    fn unverified(&self) -> u64 {
+        self.shared.core.unverified()
+    }
 }
 
 impl Shared {

@@ -34,6 +34,8 @@ pub(super) fn check(
         lost: Vec::new(),
         refused,
     };
+    // Fewer when the stretch is read, never more.
+    let unverified = mapping.unverified();
     let (mut at, end) = (from / sector * sector, Instant::now() + MOMENT);
     while at < size && Instant::now() < end && stretch.lost.len() < MOST_RUNS {
         let until = (at + u64::from(DEPTH) * CHUNK).min(size);
@@ -41,7 +43,7 @@ pub(super) fn check(
         at = until;
     }
     let lost = stretch.lost.into_iter().map(|run| (run.start, run.end)).collect();
-    Ok(Checked { to: at, size, lost })
+    Ok(Checked { to: at, size, lost, unverified })
 }
 
 struct Stretch<R> {

@@ -54,3 +54,19 @@ fn who_only_reads_a_volume_with_a_bitmap_goes_without_tags_where_that_says_so_on
         way.read(9 * 4096, &mut data).unwrap();
     }
 }
+
+#[test]
+fn a_block_beside_one_without_a_tag_is_compared() {
+    let below = left_with_a_bitmap();
+    let strict = Arc::new(Strict { inner: below.clone(), block: 512, read_only: true });
+    let options = options(Mode::Bitmap, "crc32c");
+    let volume = IntegrityDevice::open_to_read(strict, None, &options, &Settings::default()).unwrap();
+    assert_eq!(volume.unverified(), 64 * 512);
+    damage(&*below, &block(4096, 3, 7));
+    let (mut way, mut data) = (Blocking::new(&volume).unwrap(), vec![0; 16 * 4096]);
+    way.read(0, &mut data).unwrap();
+    damage(&*below, &block(4096, 8, 7));
+    assert_eq!(way.read(0, &mut data).unwrap_err().mismatch_at(), Some(8 * 4096));
+    drop(way);
+    assert_eq!(volume.status().mismatches, 1);
+}
