@@ -76,8 +76,11 @@ fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<(
         size = now;
         // Tags are made meanwhile: what was not compared is what had none to begin with.
         unverified = unverified.max(of_these);
-        if to >= now || to <= at {
+        if to >= now {
             return Ok(());
+        }
+        if to <= at {
+            return Err(Error::new(Exit::Failed, format!("{name}: its server stopped reading at byte {at}")));
         }
         at = to;
     };
