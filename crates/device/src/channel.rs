@@ -40,6 +40,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without comparing them, since their tags are still to
+    /// be made.
+    fn unverified(&self) -> u64 {
+        0
+    }
+
     /// Where data is allocated at and after `offset`, as one extent that ends at or before `offset + len`.
     ///
     /// A device that cannot tell says that all is data.

@@ -119,7 +119,8 @@ impl Core {
         }
         let blocks = self.blocks(offset, data.len());
         let _claim = self.claim(lower, blocks.clone(), false)?;
-        let verify = self.hash.as_ref().filter(|_| self.is_verified(&blocks));
+        let spb = self.geometry.block_sectors();
+        let verify = self.hash.as_ref().filter(|_| blocks.clone().any(|block| self.has_tag(block * spb)));
         let mut own = Vec::new();
         let tags = if verify.is_some() && tags.is_empty() {
             own.resize(self.count(&blocks) * self.geometry.tag_size(), 0);
@@ -129,7 +130,9 @@ impl Core {
         };
         self.read_newest(lower, &blocks, data, tags)?;
         let Some(hash) = verify else { return Ok(()) };
-        let mut bad = hash.bad(offset / 512, data, tags, self.discards);
+        // Who makes tags anew has no claim beside this one: a block without a tag has none still.
+        let bad = hash.bad(offset / 512, data, tags, self.discards);
+        let mut bad = bad.filter(|sector| self.has_tag(*sector));
         let Some(first) = bad.next() else { return Ok(()) };
         self.mismatches.add(first);
         bad.for_each(|sector| self.mismatches.add(sector));
@@ -184,13 +187,25 @@ impl Core {
         }
     }
 
-    /// True when these blocks' tags are what they should be.
-    fn is_verified(&self, blocks: &Range<u64>) -> bool {
+    /// True when the tag of the block at this sector is what it should be: it is not still to be made anew.
+    fn has_tag(&self, sector: u64) -> bool {
+        let end = sector + self.geometry.block_sectors();
         self.mode != Mode::Recovery
-            && (self.recalculation.has_done(blocks.end * self.geometry.block_sectors())
+            && (self.recalculation.has_done(end)
                 || self.regions.as_ref().is_some_and(|regions| {
-                    self.recalculation.follows_bitmap() && regions.is_sound(&self.sectors(blocks))
+                    self.recalculation.follows_bitmap() && regions.is_sound(&(sector..end))
                 }))
+    }
+
+    /// Bytes whose tags are still to be made anew: until then they are compared with nothing.
+    pub(crate) fn unverified(&self) -> u64 {
+        let size = self.geometry.provided();
+        let Some((done, _)) = self.recalculation.progress(size).filter(|_| self.mode != Mode::Recovery)
+        else {
+            return 0;
+        };
+        let regions = self.regions.as_ref().filter(|_| self.recalculation.follows_bitmap());
+        regions.map_or(size - done, |regions| regions.unsound_from(done)) * 512
     }
 
     fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim<'_>> {

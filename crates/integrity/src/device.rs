@@ -78,7 +78,7 @@ impl IntegrityDevice {
     }
 
     /// The same, to be read only: nothing is written, also by opening it. What that would write, the blocks of the journal above all, is
-    /// kept in memory, and read from there.
+    /// kept in memory, and read from there. A bitmap that it was left with is kept in every mode.
     ///
     /// # Errors
     /// As [`IntegrityDevice::open`]; `Io` where that is more than 1 GiB.
@@ -93,7 +93,10 @@ impl IntegrityDevice {
             let over_data = Overlay::new(&disk);
             let over_meta = meta_disk.as_ref().map(Overlay::new);
             let disks = Disks { data: &over_data, meta: over_meta.as_ref().map(|disk| disk as _) };
-            let core = Core::open(&disks, options, settings, data.geometry().tag_size as usize)?;
+            let mut options = options.clone();
+            // What the mode that was asked for refuses stays refused.
+            crate::look(&disks, &options)?.keep_bitmap(&mut options);
+            let core = Core::open(&disks, &options, settings, data.geometry().tag_size as usize)?;
             // Nobody looks at the journal again.
             let geometry = core.geometry();
             let journal = geometry.journal_offset()..geometry.journal_offset() + geometry.journal_bytes();
@@ -111,7 +114,15 @@ impl IntegrityDevice {
         meta: Option<Arc<dyn Device>>,
         settings: &Settings,
     ) -> Result<Self> {
-        let geometry = geometry(&core, &*data);
+        let (geometry, unverified) = (geometry(&core, &*data), core.unverified());
+        if core.is_read_only() && unverified > 0 {
+            log::warn!(
+                "{}: {unverified} bytes of {} are compared with nothing: their checksums are still to be made, which needs an opening \
+                 for writing",
+                data.name(),
+                geometry.size
+            );
+        }
         let shared = Arc::new(Shared { core, data, meta, geometry, jobs: Jobs::default() });
         let device = Self { shared, threads: Mutex::default() };
         device.start(settings.workers.max(1))?;
@@ -218,6 +229,10 @@ impl Device for IntegrityDevice {
 
     fn verifies(&self) -> bool {
         self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
+    }
+
+    fn unverified(&self) -> u64 {
+        self.shared.core.unverified()
     }
 }
 

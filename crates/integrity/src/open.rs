@@ -152,6 +152,16 @@ fn refuse_recalculation(superblock: &Superblock, geometry: &Geometry, options: &
 }
 
 impl Opened {
+    /// Options for who only reads: of a volume that was left with a bitmap only what that names is without tags, whatever the mode is.
+    pub fn keep_bitmap(&self, options: &mut Options) {
+        let has_none = matches!(options.mode, Mode::Recovery | Mode::Inline) || options.hash.is_none();
+        if self.superblock.flags.has(Flags::DIRTY_BITMAP) && !has_none {
+            options.mode = Mode::Bitmap;
+            let log2 = u32::from(self.superblock.log2_bitmap) + u32::from(self.superblock.log2_block);
+            options.sectors_per_bit = 1u64.checked_shl(log2);
+        }
+    }
+
     fn begin_recalculation(&mut self, options: &Options) {
         let is_on = self.superblock.flags.has(Flags::RECALCULATING);
         let begins = match options.recalculate {

@@ -19,10 +19,20 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// Runs that one answer has room for.
 const MOST_RUNS: usize = 4096;
 
-/// Reads on from a byte.
+/// Reads on from a byte, for a moment.
 pub(super) fn check(
     mapping: &Arc<Mapping>,
     from: u64,
+    refused: impl Fn(&Error) -> Refusal,
+) -> Answer<Checked> {
+    check_until(mapping, from, Instant::now() + MOMENT, refused)
+}
+
+/// The same until then, but something at least: an answer without progress would never lead to the volume's end.
+fn check_until(
+    mapping: &Arc<Mapping>,
+    from: u64,
+    end: Instant,
     refused: impl Fn(&Error) -> Refusal,
 ) -> Answer<Checked> {
     let sector = u64::from(mapping.sector());
@@ -34,14 +44,19 @@ pub(super) fn check(
         lost: Vec::new(),
         refused,
     };
-    let (mut at, end) = (from / sector * sector, Instant::now() + MOMENT);
-    while at < size && Instant::now() < end && stretch.lost.len() < MOST_RUNS {
+    // Fewer when the stretch is read, never more.
+    let unverified = mapping.unverified();
+    let mut at = from / sector * sector;
+    while at < size && stretch.lost.len() < MOST_RUNS {
         let until = (at + u64::from(DEPTH) * CHUNK).min(size);
         stretch.chunks(at..until, sector)?;
         at = until;
+        if Instant::now() >= end {
+            break;
+        }
     }
     let lost = stretch.lost.into_iter().map(|run| (run.start, run.end)).collect();
-    Ok(Checked { to: at, size, lost })
+    Ok(Checked { to: at, size, lost, unverified })
 }
 
 struct Stretch<R> {
@@ -108,5 +123,28 @@ impl<R: Fn(&Error) -> Refusal> Stretch<R> {
                 |e: std::io::Error| Refusal::new(RefusalKind::Failed, format!("cannot wait: {e}"), "");
             self.queue.wait().map_err(failed)?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use underseal_device::RamDevice;
+    use underseal_volume::{Segment, SegmentKind, Volume};
+
+    use super::*;
+
+    #[test]
+    fn who_is_late_has_read_something_all_the_same() {
+        let size = 3 * u64::from(DEPTH) * CHUNK;
+        let zeros = Segment { start: 0, len: size, kind: SegmentKind::Zero };
+        let volume = Volume::new(vec![zeros]).unwrap();
+        let mapping = Arc::new(Mapping::new(volume, Arc::new(RamDevice::new(1 << 20))).unwrap());
+        let (mut at, mut answers) = (0, 0);
+        while at < size {
+            let checked = check_until(&mapping, at, Instant::now(), |e| panic!("{e}")).unwrap();
+            assert!(checked.to > at && checked.lost.is_empty(), "{checked:?}");
+            (at, answers) = (checked.to, answers + 1);
+        }
+        assert_eq!(answers, 3);
     }
 }

@@ -176,6 +176,9 @@ pub struct Checked {
     pub size: u64,
     /// What is not as it was written, in order: from the first byte to before the second.
     pub lost: Vec<(u64, u64)>,
+    /// Bytes of the volume that were not compared, wherever it was read: their tags were still to be made.
+    #[serde(default)]
+    pub unverified: u64,
 }
 
 /// Why a request was not done.

@@ -122,6 +122,11 @@ impl Regions {
         Some(found.start.max(sector)..found.end)
     }
 
+    /// How many sectors from this one on have tags that have to be made anew.
+    pub(super) fn unsound_from(&self, sector: u64) -> u64 {
+        self.state().redo.dirty().map(|run| run.end.saturating_sub(run.start.max(sector))).sum()
+    }
+
     /// The tags of all sectors before this one are made anew.
     pub(super) fn is_redone(&self, sector: u64) {
         let mut state = self.state();

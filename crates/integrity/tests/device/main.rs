@@ -1,5 +1,6 @@
 //! A volume as a device, over devices in memory that fail, forget and keep tuples.
 
+mod bitmap;
 #[path = "../layout/memory.rs"]
 mod memory;
 

@@ -36,7 +36,7 @@ fn closed(args: &CheckArgs, quiet: bool) -> Result<()> {
         let context = format!("{image}: its sectors are not authenticated: whatever is there reads as data");
         return Err(Error::new(Exit::Unsupported, context));
     }
-    let size = mapping.size();
+    let (size, unverified) = (mapping.size(), mapping.unverified());
     let mut progress = Progress::new("checking", Some(size), quiet);
     let mut lost = Lost::new(tell);
     let read = transfer::salvage(&mapping, 0..size, &mut std::io::sink(), &mut progress, &mut |range| {
@@ -45,7 +45,7 @@ fn closed(args: &CheckArgs, quiet: bool) -> Result<()> {
     drop(progress);
     let bytes = lost.end()?;
     read?;
-    verdict(&image, (bytes, size), quiet)
+    verdict(&image, (bytes, size), unverified, quiet)
 }
 
 /// What a server may take for a stretch, on a disk that is hardly there.
@@ -58,9 +58,9 @@ fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<(
     }
     let mut progress = Progress::new("checking", Some(status.size), quiet);
     let mut lost = Lost::new(tell);
-    let (mut at, mut size) = (0, status.size);
+    let (mut at, mut size, mut unverified) = (0, status.size, 0);
     let mut stretch = || loop {
-        let Checked { to, size: now, lost: runs } =
+        let Checked { to, size: now, lost: runs, unverified: of_these } =
             match ask(name, &Request::Check { from: at }, None, STRETCH)? {
                 Reply::Checked(checked) => checked,
                 Reply::Refused(refusal) => return Err(refused(name, refusal)),
@@ -74,8 +74,13 @@ fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<(
         runs.into_iter().filter(|(start, end)| start < end).for_each(|(start, end)| lost.add(start..end));
         progress.advance(to.saturating_sub(at));
         size = now;
-        if to >= now || to <= at {
+        // Tags are made meanwhile: what was not compared is what had none to begin with.
+        unverified = unverified.max(of_these);
+        if to >= now {
             return Ok(());
+        }
+        if to <= at {
+            return Err(Error::new(Exit::Failed, format!("{name}: its server stopped reading at byte {at}")));
         }
         at = to;
     };
@@ -83,20 +88,25 @@ fn open(args: &CheckArgs, name: &Name, status: &Status, quiet: bool) -> Result<(
     drop(progress);
     let bytes = lost.end()?;
     read?;
-    verdict(name, (bytes, size), quiet)
+    verdict(name, (bytes, size), unverified, quiet)
 }
 
 fn tell(run: &Range<u64>) -> Result<()> {
     print(&format!("bytes {} to {}: not as written\n", run.start, run.end))
 }
 
-/// How it is, when so many bytes of so many cannot be read.
-fn verdict(what: &dyn Display, (bytes, size): (u64, u64), quiet: bool) -> Result<()> {
+/// How it is, when so many bytes of so many cannot be read, and so many could not be compared.
+fn verdict(what: &dyn Display, (bytes, size): (u64, u64), unverified: u64, quiet: bool) -> Result<()> {
+    let uncompared = format!("{unverified} bytes were not compared: their checksums are still being made");
     match bytes {
         0 if quiet => Ok(()),
+        0 if unverified > 0 => print(&format!("{what}: {uncompared}; all others are as they were written\n")),
         0 => print(&format!("{what}: every sector is as it was written\n")),
         bytes => {
-            let context = format!("{what}: {bytes} bytes of {size} are not as they were written");
+            let mut context = format!("{what}: {bytes} bytes of {size} are not as they were written");
+            if unverified > 0 {
+                context += &format!("; {uncompared}");
+            }
             Err(Error::new(Exit::Failed, context)
                 .with_remedy("a backup; what is written anew can be read again"))
         }

@@ -181,3 +181,21 @@ fn a_volume_is_served_and_what_is_wrong_is_counted_and_listed() {
     let both = place.run(&[&open[..3], &["--integrity-no-journal", "--integrity-bitmap-mode"]].concat());
     assert_eq!(both.code, Some(2), "{}", both.stderr);
 }
+
+#[test]
+fn a_check_says_what_it_did_not_compare() {
+    let place = with_volume(&[]);
+    let serve = |options: &[&str]| {
+        let open = ["integrity", "open", "disk", "--nbd", "unix:nbd", "--name", "uncompared"];
+        Server::run(place.command(&[&open[..], options].concat()))
+    };
+    let server = serve(&["--integrity-bitmap-mode", "--bitmap-sectors-per-bit", "64"]);
+    let written = place.nbdsh(server.uri(), "h.pwrite(bytes(4096), 0)\nh.flush()").output().unwrap();
+    assert!(written.status.success(), "{written:?}");
+    // Killed: the bit of what was written stays.
+    drop(server);
+    let server = serve(&["--read-only"]);
+    let said = place.run(&["check", "uncompared"]).succeeds();
+    assert!(said.contains("32768 bytes were not compared") && !said.contains("every sector"), "{said}");
+    assert!(server.stop().contains("32768 bytes of"));
+}

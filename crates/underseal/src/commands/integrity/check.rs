@@ -1,7 +1,7 @@
 //! `underseal integrity check`.
 
 use serde::Serialize;
-use underseal_integrity::{Disks, Flags, Mode, Options, Reader, Superblock, open};
+use underseal_integrity::{Mode, Reader, look, open};
 
 use super::options;
 use super::place::Volume;
@@ -26,7 +26,7 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
         );
     }
     let volume = Volume::open(&args.place, true)?;
-    look_at_bitmap(&volume.disks(), &mut options).map_err(|e| volume.said(e))?;
+    look(&volume.disks(), &options).map_err(|e| volume.said(e))?.keep_bitmap(&mut options);
     // As the volume will be when its journal is replayed, without doing that.
     let over = volume.over();
     let opened = open(&over.disks(), &options).map_err(|e| volume.said(e))?;
@@ -61,17 +61,6 @@ pub(super) fn run(args: &IntegrityCheckArgs, quiet: bool) -> Result<()> {
     let what = format!("{}: {blocks} blocks cannot be read", args.place.image.display());
     Err(Error::new(Exit::BadHeader, what)
         .with_remedy("the hash and key that it was made with; else a backup of these blocks"))
-}
-
-/// A volume that was left with a bitmap says by it which checksums may be wrong.
-fn look_at_bitmap(disks: &Disks<'_>, options: &mut Options) -> underseal_integrity::Result<()> {
-    let superblock = Superblock::read(disks.metadata(), options.start, None)?;
-    if let Some(superblock) = superblock.filter(|superblock| superblock.flags.has(Flags::DIRTY_BITMAP)) {
-        options.mode = Mode::Bitmap;
-        let log2 = u32::from(superblock.log2_bitmap) + u32::from(superblock.log2_block);
-        options.sectors_per_bit = 1u64.checked_shl(log2);
-    }
-    Ok(())
 }
 
 #[derive(Serialize)]
