@@ -123,7 +123,10 @@ fn the_integrity_that_is_required_is_the_headers() {
     require("aead", "read").fails(1, "not as it was written");
     place.format("plain", &["--size", "24M"]);
     let none = place.unlock("read", "plain", &["--require-integrity", "aead"]);
-    none.fails(6, "segments.0.integrity.type: none is not aead");
+    none.fails(6, "segments.0.integrity.type: nothing is not aead");
+    let useless = place.unlock("read", "plain", &["--require-integrity", "none"]);
+    assert_eq!(useless.code, Some(2));
+    assert!(useless.stderr.contains("protects from nothing"), "{}", useless.stderr);
     let plain = ["--type", "plain", "--require-integrity", "aead"];
     place.unlock("read", "plain", &plain).fails(2, "a plain volume");
 }
