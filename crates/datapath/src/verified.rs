@@ -27,4 +27,9 @@ impl Mapping {
     pub fn unverified(&self) -> u64 {
         self.devices().iter().fold(0, |sum: u64, device| sum.saturating_add(device.unverified()))
     }
+
+    /// Before a look for damage: what the devices keep in memory of what they have read is read again.
+    pub fn forget(&self) {
+        self.devices().iter().for_each(|device| device.forget());
+    }
 }

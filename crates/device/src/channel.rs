@@ -40,6 +40,9 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Forgets what it has read and keeps in memory: who looks for damage wants what is on the disk.
+    fn forget(&self) {}
+
     /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without comparing them, since their tags are still to
     /// be made.
     fn unverified(&self) -> u64 {

@@ -208,6 +208,11 @@ impl Core {
         regions.map_or(size - done, |regions| regions.unsound_from(done)) * 512
     }
 
+    /// Tags are read again from below, where they are not newer here.
+    pub(crate) fn forget(&self) {
+        self.cache.forget();
+    }
+
     fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim<'_>> {
         if lower.may_wait() {
             return Ok(self.claims.take(blocks, alone));

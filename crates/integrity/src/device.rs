@@ -231,6 +231,10 @@ impl Device for IntegrityDevice {
         self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
     }
 
+    fn forget(&self) {
+        self.shared.core.forget();
+    }
+
     fn unverified(&self) -> u64 {
         self.shared.core.unverified()
     }

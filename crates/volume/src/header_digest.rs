@@ -86,7 +86,8 @@ impl Header {
             ];
             for (field, found, wanted) in fields {
                 let Some(wanted) = wanted.filter(|wanted| found.as_ref() != Some(wanted)) else { continue };
-                let found = found.unwrap_or_else(|| "none".into());
+                // `none` is a type of integrity.
+                let found = found.unwrap_or_else(|| "nothing".into());
                 let place = format!("segments.{}.{field}", segment.number);
                 return refuse(format!("{place}: {found} is not {wanted}, which is required"));
             }

@@ -44,6 +44,9 @@ fn check_until(
         lost: Vec::new(),
         refused,
     };
+    if from == 0 {
+        mapping.forget();
+    }
     // Fewer when the stretch is read, never more.
     let unverified = mapping.unverified();
     let mut at = from / sector * sector;

@@ -116,6 +116,15 @@ impl TagCache {
         Ok(())
     }
 
+    /// Forgets what is below as well, so that it is read from there again.
+    pub(crate) fn forget(&self) {
+        let mut guard = self.pages();
+        let Pages { known, order, .. } = &mut *guard;
+        // As in `forget_one`: what is marked or in use has a second reference.
+        known.retain(|_, page| Arc::strong_count(page) > 1);
+        order.retain(|number| known.contains_key(number));
+    }
+
     /// True when nothing is to be written.
     pub(crate) fn are_written(&self) -> bool {
         self.pages().marked.is_empty()

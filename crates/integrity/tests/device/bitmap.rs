@@ -70,3 +70,32 @@ fn a_block_beside_one_without_a_tag_is_compared() {
     drop(way);
     assert_eq!(volume.status().mismatches, 1);
 }
+
+#[test]
+fn a_tag_that_was_read_before_is_read_again_once_it_is_forgotten() {
+    let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    let options = options(Mode::Direct, "crc32c");
+    make(&*below, &options, 4096, None);
+    let volume = open(below.clone(), &options);
+    wait_until("tags are made anew", || volume.status().recalculated.is_none());
+    let (mut way, mut data) = (Blocking::new(&volume).unwrap(), vec![0; 4096]);
+    let mut written = |version| {
+        way.write(4 * 4096, &block(4096, 4, version), true).unwrap();
+        let mut bytes = vec![0; SIZE];
+        Blocking::new(&*below).unwrap().read(0, &mut bytes).unwrap();
+        bytes
+    };
+    let (first, second) = (written(1), written(2));
+    // The tag lies before the data.
+    let at = (0..SIZE).find(|at| first[*at] != second[*at]).unwrap();
+    let mut sector = second[at / 512 * 512..][..512].to_vec();
+    sector[at % 512] ^= 1;
+    Blocking::new(&*below).unwrap().write((at / 512 * 512) as u64, &sector, true).unwrap();
+    way.read(4 * 4096, &mut data).unwrap();
+    volume.forget();
+    assert_eq!(way.read(4 * 4096, &mut data).unwrap_err().mismatch_at(), Some(4 * 4096));
+    way.write(4 * 4096, &block(4096, 4, 3), false).unwrap();
+    volume.forget();
+    way.read(4 * 4096, &mut data).unwrap();
+    assert_eq!(data, block(4096, 4, 3));
+}

@@ -52,8 +52,9 @@ pub(crate) struct WriteArgs {
 
 /// Reads all of an authenticated volume, and lists what is not as it was written.
 ///
-/// IMAGE is an image, or the name of a volume that is open (`underseal list`): its server reads that, beside what its users do, and no
-/// passphrase is needed. Ctrl-C ends it.
+/// IMAGE is an image, or, where no file is called so, the name of a volume that is open (`underseal list`): its server reads that, beside
+/// what its users do, and no passphrase is needed. What waits in the journal of an open volume is compared as the server has it in memory.
+/// Ctrl-C ends it.
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {

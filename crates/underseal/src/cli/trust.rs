@@ -22,7 +22,7 @@ pub(crate) struct TrustArgs {
     #[arg(long, value_name = "CIPHER")]
     pub(crate) require_cipher: Option<CipherSpec>,
     /// Refuse data that has anything else beside its sectors to tell whether they were changed, or nothing: aead, poly1305, hmac-sha256, ..
-    #[arg(long, value_name = "TYPE", value_parser = super::format::integrity)]
+    #[arg(long, value_name = "TYPE", value_parser = authenticating)]
     pub(crate) require_integrity: Option<String>,
     /// Refuse every header but this one: sha256:HEX, as `underseal info` shows it. It is another after each change of a keyslot
     #[arg(long, value_name = "DIGEST")]
@@ -50,5 +50,16 @@ impl TrustArgs {
     pub(crate) fn pinned(&self) -> Pinned {
         let (cipher, integrity) = (self.require_cipher.clone(), self.require_integrity.clone());
         Pinned { digest: self.header_digest, cipher, integrity }
+    }
+}
+
+/// A type of integrity that notices a change.
+fn authenticating(text: &str) -> Result<String, String> {
+    match super::format::integrity(text) {
+        Ok(kind) if kind != "none" => Ok(kind),
+        _ => {
+            Err("want hmac-HASH, cmac-aes, aead or poly1305; none only stores IVs, and protects from nothing"
+                .into())
+        }
     }
 }

@@ -122,12 +122,16 @@ fn end(name: &Name) -> Result<()> {
 /// When the directory of control sockets cannot be used, or the server of that name does not answer.
 pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     let text = image.to_string_lossy();
-    let there = image.exists() || is_remote(image);
+    // A folder, which may be where the volume is mounted, is no image.
+    let there = image.exists() && !image.is_dir() || is_remote(image);
     if let Ok(name) = text.parse::<Name>()
         && let Some(status) = status_of_open(&name)?
-        && (!there || same_file(image, Path::new(&status.image)))
     {
-        return Ok(Some((name, status)));
+        if !there || same_file(image, Path::new(&status.image)) {
+            return Ok(Some((name, status)));
+        }
+        let other = printable(&status.image);
+        log::warn!("`{name}` is ./{name} here; the volume of that name, which is open, is `{other}`");
     }
     let lies_there = |status: &Status| {
         let other = Path::new(&status.image);

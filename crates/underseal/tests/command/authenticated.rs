@@ -100,6 +100,14 @@ fn what_was_changed_on_the_image_is_found() {
     place.run(&["resume", "mismatches"]).succeeds();
     place.nbdsh(server.uri(), &format!("h.pwrite(bytes(16384), {})", found[0])).status().unwrap();
     assert!(place.run(&["check", "mismatches"]).succeeds().contains("as it was written"));
+    // A folder of its name does not hide it; a file does, and that is said.
+    std::fs::create_dir(place.path("mismatches")).unwrap();
+    place.run(&["check", "mismatches"]).succeeds();
+    std::fs::remove_dir(place.path("mismatches")).unwrap();
+    place.noise("mismatches", 4096);
+    let hidden = place.run(&["check", "mismatches"]);
+    hidden.fails(5, "`mismatches` is ./mismatches here");
+    assert!(hidden.stderr.contains(&place.text("disk")), "{}", hidden.stderr);
 }
 
 #[test]
@@ -115,7 +123,10 @@ fn the_integrity_that_is_required_is_the_headers() {
     require("aead", "read").fails(1, "not as it was written");
     place.format("plain", &["--size", "24M"]);
     let none = place.unlock("read", "plain", &["--require-integrity", "aead"]);
-    none.fails(6, "segments.0.integrity.type: none is not aead");
+    none.fails(6, "segments.0.integrity.type: nothing is not aead");
+    let useless = place.unlock("read", "plain", &["--require-integrity", "none"]);
+    assert_eq!(useless.code, Some(2));
+    assert!(useless.stderr.contains("protects from nothing"), "{}", useless.stderr);
     let plain = ["--type", "plain", "--require-integrity", "aead"];
     place.unlock("read", "plain", &plain).fails(2, "a plain volume");
 }
