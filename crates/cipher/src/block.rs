@@ -4,7 +4,7 @@ use cipher::array::{Array, ArraySize, AssocArraySize};
 use cipher::inout::InOutBuf;
 use cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-use crate::kernel::{AesKey, SerpentKey, TwofishKey};
+use crate::kernel::{self, AesKey, Cast6Key, SerpentKey, Sliced, TwofishKey};
 use crate::{Error, ErrorKind, Locked, Result};
 
 /// A keyed cipher of `B`-byte blocks that takes many blocks a call, each on its own.
@@ -63,6 +63,26 @@ impl BlockCipher<16> for SerpentKey {
 }
 
 impl BlockCipher<16> for TwofishKey {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.decrypt_blocks(blocks);
+    }
+}
+
+impl BlockCipher<16> for Cast6Key {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.encrypt_blocks(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.decrypt_blocks(blocks);
+    }
+}
+
+impl<C: kernel::Cipher> BlockCipher<16> for Sliced<C> {
     fn encrypt(&self, blocks: &mut [[u8; 16]]) {
         self.encrypt_blocks(blocks);
     }

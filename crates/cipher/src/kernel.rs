@@ -13,6 +13,8 @@
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
 //!   SerpentKey                        Serpent, bit-sliced: a block in each lane of words
 //!   TwofishKey                        Twofish by permutes of registers, 32 or 64 blocks; over tables of the key elsewhere
+//!   Sliced<C>                         Camellia, ARIA and SM4 on the AES instructions: a byte of many blocks in each register
+//!   Cast6Key                          CAST-256 over its tables, several blocks abreast
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
 //! ```
 //!
@@ -28,6 +30,7 @@ mod aegis_key;
 mod aesni;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod cast6;
 #[cfg(target_arch = "x86_64")]
 mod cbc;
 #[cfg(target_arch = "x86_64")]
@@ -44,6 +47,8 @@ mod schedule;
 mod serpent;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sha256.rs")]
 mod sha256;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sliced.rs")]
+mod sliced;
 #[cfg(target_arch = "x86_64")]
 mod table;
 mod twofish;
@@ -52,13 +57,17 @@ mod vaes256;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 #[cfg(target_arch = "x86_64")]
+mod words;
+#[cfg(target_arch = "x86_64")]
 mod xts;
 
 pub(crate) use aegis_key::AegisKey;
+pub(crate) use cast6::Cast6Key;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use key::AesKey;
 pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
+pub(crate) use sliced::{Aria, Camellia, Cipher, Sliced, Sm4};
 pub(crate) use twofish::TwofishKey;
 
 /// Which way.

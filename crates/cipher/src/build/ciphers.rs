@@ -8,11 +8,10 @@ use cast5::Cast5;
 use cast6::Cast6;
 use des::{Des, TdesEde3};
 use serpent::Serpent;
-use sm4::Sm4;
 use xtea::Xtea;
 
 use crate::block::{AnyCipher, library};
-use crate::kernel::{AesKey, SerpentKey, TwofishKey};
+use crate::kernel::{AesKey, Aria, Camellia, Cast6Key, SerpentKey, Sliced, Sm4, TwofishKey};
 use crate::{CpuPath, Result};
 
 /// A block cipher by name.
@@ -50,18 +49,26 @@ static KINDS: [BlockCipherKind; 12] = [
         None => library::<Serpent, 16>(key),
     }),
     of16("twofish", AES_LIKE, |key, path| Ok(Box::new(TwofishKey::new(path, key)?))),
-    of16("camellia", AES_LIKE, |key, _| match key.len() {
-        16 => library::<Camellia128, 16>(key),
-        24 => library::<Camellia192, 16>(key),
-        _ => library::<Camellia256, 16>(key),
+    of16("camellia", AES_LIKE, |key, path| match (Sliced::<Camellia>::new(path, key)?, key.len()) {
+        (Some(key), _) => Ok(Box::new(key)),
+        (None, 16) => library::<Camellia128, 16>(key),
+        (None, 24) => library::<Camellia192, 16>(key),
+        (None, _) => library::<Camellia256, 16>(key),
     }),
-    of16("aria", AES_LIKE, |key, _| match key.len() {
-        16 => library::<Aria128, 16>(key),
-        24 => library::<Aria192, 16>(key),
-        _ => library::<Aria256, 16>(key),
+    of16("aria", AES_LIKE, |key, path| match (Sliced::<Aria>::new(path, key)?, key.len()) {
+        (Some(key), _) => Ok(Box::new(key)),
+        (None, 16) => library::<Aria128, 16>(key),
+        (None, 24) => library::<Aria192, 16>(key),
+        (None, _) => library::<Aria256, 16>(key),
     }),
-    of16("sm4", (&[16], &[32], &[32]), |key, _| library::<Sm4, 16>(key)),
-    of16("cast6", CAST6, |key, _| library::<Cast6, 16>(key)),
+    of16("sm4", (&[16], &[32], &[32]), |key, path| match Sliced::<Sm4>::new(path, key)? {
+        Some(key) => Ok(Box::new(key)),
+        None => library::<sm4::Sm4, 16>(key),
+    }),
+    of16("cast6", CAST6, |key, path| match path {
+        CpuPath::Portable => library::<Cast6, 16>(key),
+        _ => Ok(Box::new(Cast6Key::new(key)?)),
+    }),
     of8("cast5", &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], library::<Cast5, 8>),
     of8("blowfish", BLOWFISH, library::<Blowfish, 8>),
     of8("des", &[8], library::<Des, 8>),

@@ -1,0 +1,371 @@
+//! Registers of 16, 32 and 64 bytes, and the functions that are compiled for each.
+//!
+//! # Safety argument
+//! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
+//! Methods are called from the entry points only, which [`Width::of`] hands out after the processor said that it has their features.
+
+use std::arch::x86_64::*;
+
+use super::Cipher;
+use super::affine::Map;
+use crate::CpuPath;
+
+/// A register of bytes; what permutes or interleaves does so in each 128 bits.
+///
+/// Methods are `#[inline(always)]`, so that they are compiled with the features of the entry point that they end up in.
+///
+/// # Safety
+/// Every method may be called only on a processor with the implementing type's features. Pointers are read or written for the whole
+/// register, at any alignment.
+pub(crate) trait Vector: Copy {
+    const BYTES: usize;
+
+    unsafe fn load(at: *const u8) -> Self;
+    unsafe fn store(self, at: *mut u8);
+    /// A word in every place.
+    unsafe fn every(word: u32) -> Self;
+    /// 16 bytes in each 128 bits.
+    unsafe fn repeat(bytes: &[u8; 16]) -> Self;
+    unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn and(self, other: Self) -> Self;
+    unsafe fn or(self, other: Self) -> Self;
+    /// The bytes of `self` that `order` has the numbers of, 0 to 15.
+    unsafe fn permute(self, order: Self) -> Self;
+    unsafe fn low_bytes(self, other: Self) -> Self;
+    unsafe fn high_bytes(self, other: Self) -> Self;
+    unsafe fn low_words(self, other: Self) -> Self;
+    unsafe fn high_words(self, other: Self) -> Self;
+    /// Bytes, each added to itself.
+    unsafe fn double(self) -> Self;
+    /// Words of 32 bits.
+    unsafe fn left<const BITS: i32>(self) -> Self;
+    unsafe fn right<const BITS: i32>(self) -> Self;
+    /// The AES's S-box, rows shifted.
+    unsafe fn substitute(self) -> Self;
+    /// The inverse of the AES's S-box, rows shifted back.
+    unsafe fn restore(self) -> Self;
+
+    /// An affine map of each byte.
+    #[inline(always)]
+    unsafe fn map(self, map: &Map) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let nibble = Self::every(0x0f0f_0f0f);
+            let (low, high) = (self.and(nibble), self.right::<4>().and(nibble));
+            Self::repeat(&map.low).permute(low).xor(Self::repeat(&map.high).permute(high))
+        }
+    }
+
+    /// The top bit of each byte, as the lowest.
+    #[inline(always)]
+    unsafe fn tops(self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.right::<7>().and(Self::every(0x0101_0101)) }
+    }
+}
+
+/// Whole groups of blocks, in place.
+pub(super) type GroupsFn<C> = unsafe fn(&C, &mut [[u8; 16]]);
+
+/// What is compiled for one width of register.
+pub(super) struct Width<C: 'static> {
+    pub(super) encrypt: GroupsFn<C>,
+    pub(super) decrypt: GroupsFn<C>,
+    /// Blocks in a group: 16 registers.
+    pub(super) blocks: usize,
+}
+
+impl<C: Cipher> Width<C> {
+    const AES_NI: Self = Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 };
+    const HALVES: Self = Self { encrypt: on_halves::<C, true>, decrypt: on_halves::<C, false>, blocks: 32 };
+    const VAES: Self = Self { encrypt: on_32::<C, true>, decrypt: on_32::<C, false>, blocks: 32 };
+    const WIDEST: Self = Self { encrypt: on_64::<C, true>, decrypt: on_64::<C, false>, blocks: 64 };
+
+    /// AES-NI with AVX; with AVX2; VAES with AVX2; with AVX-512.
+    pub(super) const AVX: &'static [Self] = &[Self::AES_NI];
+    pub(super) const AVX2: &'static [Self] = &[Self::HALVES, Self::AES_NI];
+    pub(super) const VAES_AVX2: &'static [Self] = &[Self::VAES, Self::AES_NI];
+    pub(super) const AVX512: &'static [Self] = &[Self::WIDEST, Self::VAES, Self::AES_NI];
+
+    /// Those of a path, the widest first; none where the processor has none.
+    pub(super) fn of(path: CpuPath) -> &'static [Self] {
+        match path {
+            _ if !path.is_available() => &[],
+            CpuPath::Portable => &[],
+            CpuPath::AesNi if is_x86_feature_detected!("avx2") => Self::AVX2,
+            CpuPath::AesNi => Self::AVX,
+            CpuPath::Vaes256 => Self::VAES_AVX2,
+            CpuPath::Avx512 => Self::AVX512,
+        }
+    }
+}
+
+macro_rules! vector {
+    (
+        $name:ident($vector:ty), $entry:ident, $features:literal,
+        $load:ident $store:ident $every:ident $repeat:ident $xor:ident $and:ident $or:ident $permute:ident
+        $low_bytes:ident $high_bytes:ident $low_words:ident $high_words:ident $add:ident,
+        $left:ident $right:ident $substitute:ident $restore:ident
+    ) => {
+        #[derive(Clone, Copy)]
+        struct $name($vector);
+
+        impl Vector for $name {
+            const BYTES: usize = size_of::<$vector>();
+
+            #[inline(always)]
+            unsafe fn load(at: *const u8) -> Self {
+                // SAFETY: the caller's promise of memory; see above.
+                unsafe { Self($load(at.cast())) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, at: *mut u8) {
+                // SAFETY: the caller's promise of memory; see above.
+                unsafe { $store(at.cast(), self.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn every(word: u32) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($every(word.cast_signed())) }
+            }
+
+            #[inline(always)]
+            unsafe fn repeat(bytes: &[u8; 16]) -> Self {
+                // SAFETY: 16 bytes are read; see above.
+                unsafe { Self($repeat(_mm_loadu_si128(bytes.as_ptr().cast()))) }
+            }
+
+            #[inline(always)]
+            unsafe fn left<const BITS: i32>(self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($left::<BITS>(self.0)) }
+            }
+
+            #[inline(always)]
+            unsafe fn right<const BITS: i32>(self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($right::<BITS>(self.0)) }
+            }
+
+            #[inline(always)]
+            unsafe fn double(self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($add(self.0, self.0)) }
+            }
+
+            #[inline(always)]
+            unsafe fn substitute(self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($substitute(self.0)) }
+            }
+
+            #[inline(always)]
+            unsafe fn restore(self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($restore(self.0)) }
+            }
+
+            vector!(
+                two xor $xor, and $and, or $or, permute $permute, low_bytes $low_bytes, high_bytes $high_bytes,
+                low_words $low_words, high_words $high_words
+            );
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $entry<C: Cipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
+            for group in blocks.chunks_exact_mut($name::BYTES) {
+                // SAFETY: the features are these; a group is 16 registers.
+                unsafe { cipher.blocks::<$name, ENCRYPT>(group.as_mut_ptr().cast()) }
+            }
+        }
+    };
+    (two $($method:ident $intrinsic:ident),*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $method(self, other: Self) -> Self {
+                // SAFETY: see above.
+                unsafe { Self($intrinsic(self.0, other.0)) }
+            }
+        )*
+    };
+}
+
+vector!(
+    Sixteen(__m128i), on_16, "aes,avx",
+    _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 once _mm_xor_si128 _mm_and_si128 _mm_or_si128 _mm_shuffle_epi8
+    _mm_unpacklo_epi8 _mm_unpackhi_epi8 _mm_unpacklo_epi32 _mm_unpackhi_epi32 _mm_add_epi8,
+    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16
+);
+vector!(
+    Halves(__m256i), on_halves, "aes,avx2",
+    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
+    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
+    _mm256_add_epi8,
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves
+);
+vector!(
+    ThirtyTwo(__m256i), on_32, "vaes,avx2",
+    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
+    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
+    _mm256_add_epi8,
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32
+);
+vector!(
+    SixtyFour(__m512i), on_64, "vaes,avx512f,avx512bw",
+    _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_broadcast_i32x4 _mm512_xor_si512 _mm512_and_si512
+    _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
+    _mm512_add_epi8,
+    left64 right64 substitute64 restore64
+);
+
+#[inline(always)]
+unsafe fn once(x: __m128i) -> __m128i {
+    x
+}
+
+#[inline(always)]
+unsafe fn substitute16(x: __m128i) -> __m128i {
+    // SAFETY: see above.
+    unsafe { _mm_aesenclast_si128(x, _mm_setzero_si128()) }
+}
+
+#[inline(always)]
+unsafe fn restore16(x: __m128i) -> __m128i {
+    // SAFETY: see above.
+    unsafe { _mm_aesdeclast_si128(x, _mm_setzero_si128()) }
+}
+
+#[inline(always)]
+unsafe fn substitute_halves(x: __m256i) -> __m256i {
+    // SAFETY: see above.
+    unsafe {
+        let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        _mm256_set_m128i(substitute16(high), substitute16(low))
+    }
+}
+
+#[inline(always)]
+unsafe fn restore_halves(x: __m256i) -> __m256i {
+    // SAFETY: see above.
+    unsafe {
+        let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        _mm256_set_m128i(restore16(high), restore16(low))
+    }
+}
+
+#[inline(always)]
+unsafe fn substitute32(x: __m256i) -> __m256i {
+    // SAFETY: see above.
+    unsafe { _mm256_aesenclast_epi128(x, _mm256_setzero_si256()) }
+}
+
+#[inline(always)]
+unsafe fn restore32(x: __m256i) -> __m256i {
+    // SAFETY: see above.
+    unsafe { _mm256_aesdeclast_epi128(x, _mm256_setzero_si256()) }
+}
+
+#[inline(always)]
+unsafe fn substitute64(x: __m512i) -> __m512i {
+    // SAFETY: see above.
+    unsafe { _mm512_aesenclast_epi128(x, _mm512_setzero_si512()) }
+}
+
+#[inline(always)]
+unsafe fn restore64(x: __m512i) -> __m512i {
+    // SAFETY: see above.
+    unsafe { _mm512_aesdeclast_epi128(x, _mm512_setzero_si512()) }
+}
+
+#[inline(always)]
+unsafe fn left64<const BITS: i32>(x: __m512i) -> __m512i {
+    // SAFETY: see above.
+    unsafe { _mm512_sllv_epi32(x, _mm512_set1_epi32(BITS)) }
+}
+
+#[inline(always)]
+unsafe fn right64<const BITS: i32>(x: __m512i) -> __m512i {
+    // SAFETY: see above.
+    unsafe { _mm512_srlv_epi32(x, _mm512_set1_epi32(BITS)) }
+}
+
+/// What AES instructions do with the rows of a block, which are bytes of 16 blocks here.
+pub(super) static SHIFTED: [u8; 16] = steps(5);
+/// The same twice, or twice back.
+pub(super) static SHIFTED_TWICE: [u8; 16] = steps(9);
+/// The same back.
+pub(super) static SHIFTED_BACK: [u8; 16] = steps(13);
+
+const fn steps(by: u8) -> [u8; 16] {
+    let mut order = [0; 16];
+    let mut place = 0u8;
+    while place < 16 {
+        order[place as usize] = place.wrapping_mul(by) & 15;
+        place += 1;
+    }
+    order
+}
+
+/// An array by its numbers, written out: no loop is left, and no index.
+macro_rules! eight {
+    ($nth:ident => $of:expr) => {
+        eight!($nth => $of; 0 1 2 3 4 5 6 7)
+    };
+    ($nth:ident => $of:expr; $($number:literal)*) => {
+        [$({
+            const $nth: usize = $number;
+            $of
+        }),*]
+    };
+}
+
+/// As `eight`.
+macro_rules! sixteen {
+    ($nth:ident => $of:expr) => {
+        crate::kernel::sliced::vectors::eight!($nth => $of; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+}
+
+pub(super) use {eight, sixteen};
+
+/// # Safety
+/// As the methods of [`Vector`]; 16 registers can be read.
+#[inline(always)]
+pub(super) unsafe fn load<V: Vector>(at: *const u8) -> [V; 16] {
+    // SAFETY: the caller's promise.
+    unsafe { sixteen!(N => V::load(at.add(N * V::BYTES))) }
+}
+
+/// # Safety
+/// As the methods of [`Vector`]; 16 registers can be written.
+#[inline(always)]
+pub(super) unsafe fn store<V: Vector>(x: [V; 16], at: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        sixteen!(N => x[N].store(at.add(N * V::BYTES)));
+    }
+}
+
+/// Blocks become the bytes at each place of all blocks, and these become blocks again.
+///
+/// # Safety
+/// As the methods of [`Vector`].
+#[inline(always)]
+pub(super) unsafe fn turn<V: Vector>(x: [V; 16]) -> [V; 16] {
+    // SAFETY: the caller's promise.
+    unsafe { weave(weave(weave(weave(x)))) }
+}
+
+/// Each bit of a byte's number, of register and place in it, moves up by one.
+#[inline(always)]
+unsafe fn weave<V: Vector>(x: [V; 16]) -> [V; 16] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        sixteen!(N => {
+            let (a, b) = (x[N / 2], x[N / 2 + 8]);
+            if N.is_multiple_of(2) { a.low_bytes(b) } else { a.high_bytes(b) }
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! Sixteen words: AVX-512.
+//!
+//! # Safety argument
+//! As in [`super::eight`].
+#![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
+
+use std::arch::x86_64::*;
+
+use super::Words;
+use crate::kernel::sha256::columns_of_four;
+
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct Sixteen(__m512i);
+
+/// Truth tables of three inputs.
+const CHOOSE: i32 = 0xca;
+const OR_NOT: i32 = 0xf3;
+
+/// Exchanges rows and columns.
+#[inline(always)]
+unsafe fn transpose(rows: [__m512i; 16]) -> [Sixteen; 16] {
+    let fours = columns_of_four!(
+        rows,
+        _mm512_unpacklo_epi32,
+        _mm512_unpackhi_epi32,
+        _mm512_unpacklo_epi64,
+        _mm512_unpackhi_epi64
+    );
+    let mut columns = [Sixteen(rows[0]); 16];
+    let mut i = 0;
+    while i < 4 {
+        let [x0, x1, x2, x3] = [fours[i], fours[i + 4], fours[i + 8], fours[i + 12]];
+        let (low, low_too) = (_mm512_shuffle_i32x4::<0x44>(x0, x1), _mm512_shuffle_i32x4::<0x44>(x2, x3));
+        let (high, high_too) = (_mm512_shuffle_i32x4::<0xee>(x0, x1), _mm512_shuffle_i32x4::<0xee>(x2, x3));
+        columns[i] = Sixteen(_mm512_shuffle_i32x4::<0x88>(low, low_too));
+        columns[i + 4] = Sixteen(_mm512_shuffle_i32x4::<0xdd>(low, low_too));
+        columns[i + 8] = Sixteen(_mm512_shuffle_i32x4::<0x88>(high, high_too));
+        columns[i + 12] = Sixteen(_mm512_shuffle_i32x4::<0xdd>(high, high_too));
+        i += 1;
+    }
+    columns
+}
+
+impl Words for Sixteen {
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn every(word: u32) -> Self {
+        Self(_mm512_set1_epi32(word.cast_signed()))
+    }
+
+    #[inline(always)]
+    unsafe fn lanes() -> Self {
+        Self(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const u8) -> Self {
+        Self(_mm512_loadu_si512(at.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, at: *mut u8) {
+        _mm512_storeu_si512(at.cast(), self.0);
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(_mm512_add_epi32(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        Self(_mm512_sub_epi32(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        Self(_mm512_xor_si512(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn choose(self, a: Self, b: Self) -> Self {
+        Self(_mm512_ternarylogic_epi32::<CHOOSE>(self.0, a.0, b.0))
+    }
+
+    #[inline(always)]
+    unsafe fn add_chosen(self, by: Self, a: Self, b: Self) -> Self {
+        self.add(by.choose(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn or_not(self, other: Self) -> Self {
+        Self(_mm512_ternarylogic_epi32::<OR_NOT>(self.0, other.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(self) -> Self {
+        Self(_mm512_rol_epi32::<LEFT>(self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn turns() -> [Self; 2] {
+        [Self(_mm512_setzero_si512()); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn turn<const LEFT: i32, const RIGHT: i32>(self, _by: Self) -> Self {
+        self.rotate::<LEFT, RIGHT>()
+    }
+
+    #[inline(always)]
+    unsafe fn to_lanes(words: [Self; 16]) -> [Self; 16] {
+        let mut rows = [words[0].0; 16];
+        let mut i = 0;
+        while i < 16 {
+            rows[i] = words[i].0;
+            i += 1;
+        }
+        transpose(rows)
+    }
+
+    #[inline(always)]
+    unsafe fn from_lanes(lanes: &[*const u8], at: usize) -> [Self; 16] {
+        let mut rows = [_mm512_setzero_si512(); 16];
+        let mut i = 0;
+        while i < 16 {
+            rows[i] = _mm512_loadu_si512(lanes[i].add(at).cast());
+            i += 1;
+        }
+        transpose(rows)
+    }
+}
