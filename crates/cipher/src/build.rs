@@ -124,8 +124,8 @@ fn assemble_all(
     keys: &Keys<'_>,
     path: CpuPath,
 ) -> Result<Arc<dyn SectorCipher>> {
-    if let [key] = keys.each[..] {
-        return assemble::assemble(options, plan, path, key, keys);
+    if keys.each.len() == 1 || assemble::has_treatment(options.spec, plan) {
+        return assemble::assemble(options, plan, path, keys.each[0], keys);
     }
     let ciphers = keys.each.iter().map(|key| assemble::assemble(options, plan, path, key, keys));
     Ok(Arc::new(ManyKeys { ciphers: ciphers.collect::<Result<_>>()?, size: options.sector_size }))

@@ -10,9 +10,15 @@
 //!        +-- schedule                 FIPS-197 key expansion, in place
 //!
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
+//!   Hctr2Key                          HCTR2: the hash of what was encrypted beside what is
 //!   AegisKey                          AEGIS-128 over the same vectors: a sector in each lane
 //!   SerpentKey                        Serpent, bit-sliced: a block in each lane of words
 //!   TwofishKey                        Twofish by permutes of registers, 32 or 64 blocks; over tables of the key elsewhere
+//!   ChaChaLanes                       ChaCha: a block in each lane of words
+//!   NhLanes                           NH, Adiantum's hash: multiplications of words side by side
+//!   Md5Lanes                          MD5 of many sectors, for LMK: a sector in each lane of words
+//!   DiffuserLanes                     Elephant's diffusers: a sector in each lane of words
+//!   Whiten                            eight bytes added over a whole sector
 //!   Sliced<C>                         Camellia, ARIA and SM4 on the AES instructions: a byte of many blocks in each register
 //!   Cast6Key                          CAST-256 over its tables, several blocks abreast
 //!   Sha256Lanes                       HMAC-SHA256 of many sectors: a sector in each lane of words
@@ -33,14 +39,26 @@ mod avx512;
 mod cast6;
 #[cfg(target_arch = "x86_64")]
 mod cbc;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/chacha.rs")]
+mod chacha;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/diffuser.rs")]
+mod diffuser;
 #[cfg(target_arch = "x86_64")]
 mod ecb;
 #[cfg(target_arch = "x86_64")]
 mod gcm;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/gcm_key.rs")]
 mod gcm_key;
+#[cfg(target_arch = "x86_64")]
+mod hctr2;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/hctr2_key.rs")]
+mod hctr2_key;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/key.rs")]
 mod key;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/md5.rs")]
+mod md5;
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/nh.rs")]
+mod nh;
 #[cfg(target_arch = "x86_64")]
 mod schedule;
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/serpent.rs")]
@@ -56,6 +74,7 @@ mod twofish;
 mod vaes256;
 #[cfg(target_arch = "x86_64")]
 mod vector;
+mod whiten;
 #[cfg(target_arch = "x86_64")]
 mod words;
 #[cfg(target_arch = "x86_64")]
@@ -63,12 +82,18 @@ mod xts;
 
 pub(crate) use aegis_key::AegisKey;
 pub(crate) use cast6::Cast6Key;
+pub(crate) use chacha::{ChaChaLanes, SUBKEYS};
+pub(crate) use diffuser::DiffuserLanes;
 pub(crate) use gcm_key::GcmKey;
+pub(crate) use hctr2_key::Hctr2Key;
 pub(crate) use key::AesKey;
+pub(crate) use md5::Md5Lanes;
+pub(crate) use nh::NhLanes;
 pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
 pub(crate) use sliced::{Aria, Camellia, Cipher, Sliced, Sm4};
 pub(crate) use twofish::TwofishKey;
+pub(crate) use whiten::Whiten;
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -52,10 +52,15 @@ impl Run {
         Self { first, units, shift: if large { units.trailing_zeros() } else { 0 } }
     }
 
+    /// dm-crypt's cc of the run's sector `nth`.
+    pub(crate) fn place(self, nth: usize) -> u64 {
+        self.first.wrapping_add(self.units.wrapping_mul(nth as u64))
+    }
+
     /// S of the run's sector `nth`.
     #[inline]
     pub(crate) fn number(self, nth: usize) -> u64 {
-        self.first.wrapping_add(self.units.wrapping_mul(nth as u64)) >> self.shift
+        self.place(nth) >> self.shift
     }
 
     /// The numbers of `count` sectors as S(i) = start + (i << shift) mod 2^64, where they are that: not where sector

@@ -8,7 +8,7 @@ use underseal_cipher::{
 };
 
 /// Specifications with the key's length; the last field says that only 512-byte sectors go.
-const SPECS: [(&str, usize, bool); 47] = [
+const SPECS: [(&str, usize, bool); 52] = [
     ("aes-xts-plain64", 64, false),
     ("aes-xts-plain", 32, false),
     ("aes-xts-essiv:sha256", 48, false),
@@ -19,7 +19,9 @@ const SPECS: [(&str, usize, bool); 47] = [
     ("aes-cbc-eboiv", 32, false),
     ("aes-cbc-elephant", 64, false),
     ("aes-cbc-tcw", 64, true),
+    ("aes-cbc-lmk", 32, true),
     ("aes:64-cbc-lmk", 2080, true),
+    ("aes:2-cbc-elephant", 64, false),
     ("aes:8-xts-plain64", 512, false),
     ("aes:2-cbc-tcw", 96, true),
     ("aes-ecb", 32, false),
@@ -29,6 +31,8 @@ const SPECS: [(&str, usize, bool); 47] = [
     ("aes-lrw-benbi", 48, false),
     ("aes-hctr2-plain64", 32, false),
     ("aes-hctr2-plain64", 16, false),
+    ("aes-hctr2-benbi", 24, false),
+    ("xchacha20,aes-adiantum-plain64", 32, false),
     ("xchacha12,aes-adiantum-plain64", 32, false),
     ("xchacha20,aes-adiantum-benbi", 32, false),
     ("capi:chacha20-plain64", 32, false),
@@ -52,6 +56,7 @@ const SPECS: [(&str, usize, bool); 47] = [
     ("cast6-cbc-plain64", 32, false),
     ("cast5-cbc-plain64be", 16, false),
     ("blowfish-cbc-essiv:sha256", 32, false),
+    ("blowfish:2-cbc-tcw", 56, true),
     ("des-cbc-plain64", 8, false),
     ("des3_ede-cbc-plain64", 24, false),
     ("xtea-cbc-null", 16, false),

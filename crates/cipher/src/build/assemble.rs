@@ -13,12 +13,12 @@ use crate::iv::{
     Benbi, Eboiv, Elephant, Encrypted, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64, Plain64Be,
     Tcw, Treatment,
 };
-use crate::kernel::AesKey;
+use crate::kernel::{AesKey, DiffuserLanes, Hctr2Key};
 use crate::mode::{
-    Adiantum, AesCbc, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw, Narrow, Null,
-    NullBlock, Pcbc, Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
+    Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, Layout, Lrw,
+    Narrow, Null, NullBlock, Pcbc, Sectors, Treated, Tweaked, Twelve, Twenty, Xts,
 };
-use crate::{CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
+use crate::{CipherSpec, CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
 
 /// Everything that one cipher is made from.
 struct Assembly<'a> {
@@ -38,6 +38,13 @@ struct Block<'a, const W: usize> {
     cipher: &'a dyn Fn(&[u8]) -> Result<AnyCipher<W>>,
     /// Keys the mode, to be used for single blocks.
     mode: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
+    /// Keys the mode, to be used for whole sectors.
+    whole: &'a dyn Fn(&[u8]) -> Result<AnyMode<W>>,
+}
+
+/// Whether the IV generator treats the sectors of all keys together: the cipher of the first key is that of all.
+pub(super) fn has_treatment(spec: &CipherSpec, plan: &Plan) -> bool {
+    matches!(plan, Plan::Block { .. }) && plan.has_iv() && matches!(spec.iv(), "lmk" | "tcw" | "elephant")
 }
 
 /// Makes the cipher of one of the keys.
@@ -64,31 +71,40 @@ pub(super) fn assemble(
         }
         Plan::Arc4 => assembly.with_iv::<8>(Box::new(Arc4 { key: Key::new(key)? }), None),
         Plan::Stream { stream: Stream::ChaCha20 } => {
-            assembly.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+            assembly.with_iv::<16>(Box::new(ChaCha::<Twenty>::new(key, path)?), None)
         }
         Plan::Stream { stream: Stream::XChaCha20 } => {
-            assembly.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key)?), None)
+            assembly.with_iv::<32>(Box::new(ChaCha::<Twenty>::new(key, path)?), None)
         }
         Plan::Stream { stream: Stream::XChaCha12 } => {
-            assembly.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key)?), None)
+            assembly.with_iv::<32>(Box::new(ChaCha::<Twelve>::new(key, path)?), None)
         }
         Plan::Adiantum { stream: Stream::XChaCha12 } => {
-            assembly.with_iv(Box::new(Adiantum::<Twelve>::new(key, aes)?), None)
+            assembly.with_iv(Box::new(Adiantum::<Twelve>::new(key, path, aes)?), None)
         }
-        Plan::Adiantum { .. } => assembly.with_iv(Box::new(Adiantum::<Twenty>::new(key, aes)?), None),
-        Plan::Hctr2 => assembly.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
+        Plan::Adiantum { .. } => assembly.with_iv(Box::new(Adiantum::<Twenty>::new(key, path, aes)?), None),
+        Plan::Hctr2 => match Hctr2Key::new(path, key)? {
+            Some(key) => assembly.with_iv(Box::new(AesHctr2 { key }), None),
+            None => assembly.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
+        },
         Plan::Block { chain, cipher } => match cipher.make {
             Make::Of8(make) => {
                 let mode = |key: &[u8]| Ok(chained(*chain, make(key)?));
-                assembly.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode }))
+                assembly.with_iv(mode(key)?, Some(Block { cipher: &make, mode: &mode, whole: &mode }))
             }
             Make::Of16(make) => {
                 let make = |key: &[u8]| make(key, path);
                 let mode = |key: &[u8]| of16(*chain, key, make);
-                let block = Block { cipher: &make, mode: &mode };
-                let whole =
-                    if cipher.name == "aes" { assembly.on_kernels(*chain, cipher.keys)? } else { None };
-                match whole {
+                let on_kernels = |key: &[u8]| match cipher.name {
+                    "aes" => assembly.on_kernels(*chain, cipher.keys, key),
+                    _ => Ok(None),
+                };
+                let whole = |key: &[u8]| match on_kernels(key)? {
+                    Some(Kernel::Mode(mode)) => Ok(mode),
+                    _ => mode(key),
+                };
+                let block = Block { cipher: &make, mode: &mode, whole: &whole };
+                match on_kernels(key)? {
                     Some(Kernel::Whole(cipher)) => Ok(cipher),
                     Some(Kernel::Mode(mode)) => assembly.with_block(mode, block),
                     None => assembly.with_block(mode(key)?, block),
@@ -107,16 +123,16 @@ enum Kernel {
 }
 
 impl Assembly<'_> {
-    fn on_kernels(&self, chain: Chain, sizes: &[usize]) -> Result<Option<Kernel>> {
-        let (layout, iv, half) = (self.layout, self.options.spec.iv(), self.key.len() / 2);
+    fn on_kernels(&self, chain: Chain, sizes: &[usize], key: &[u8]) -> Result<Option<Kernel>> {
+        let (layout, iv, half) = (self.layout, self.options.spec.iv(), key.len() / 2);
         let data = match chain {
-            Chain::Xts => AesKey::new(self.path, &self.key[..half])?,
-            Chain::Cbc => AesKey::new(self.path, self.key)?,
+            Chain::Xts => AesKey::new(self.path, &key[..half])?,
+            Chain::Cbc => AesKey::new(self.path, key)?,
             _ => None,
         };
         let Some(data) = data else { return Ok(None) };
         let by = match (chain, iv) {
-            (Chain::Xts, _) => AesKey::new(self.path, &self.key[half..])?,
+            (Chain::Xts, _) => AesKey::new(self.path, &key[half..])?,
             (_, "essiv") => AesKey::new(self.path, self.essiv_key(sizes)?.as_bytes())?,
             _ => None,
         };
@@ -146,8 +162,14 @@ impl Assembly<'_> {
             return Err(self.creating("the sector key is an AES key of 16, 24 or 32 bytes"));
         }
         let sector_key = ciphers::aes(extra, self.path)?;
-        let by = Elephant { sector_key, iv: self.eboiv(Some(block))?, size: self.options.sector_size };
-        Ok(self.treat(mode, by))
+        let modes = self.modes(mode, Some(&block))?;
+        let by = Elephant {
+            sector_key,
+            iv: self.eboiv(Some(block))?,
+            size: self.options.sector_size,
+            lanes: DiffuserLanes::of(self.path),
+        };
+        Ok(self.treat(modes, by))
     }
 
     /// Adds the IV generator that the specification names.
@@ -161,11 +183,13 @@ impl Assembly<'_> {
                 "lmk" => {
                     self.only_512()?;
                     let seed = Some(self.keys.extra).filter(|extra| !extra.is_empty());
-                    return Ok(self.treat(mode, Lmk::new(seed)?));
+                    return Ok(self.treat(self.modes(mode, block.as_ref())?, Lmk::new(seed, self.path)?));
                 }
                 "tcw" => {
                     self.only_512()?;
-                    return Ok(self.treat(mode, Tcw::new(self.keys.extra)?));
+                    return Ok(
+                        self.treat(self.modes(mode, block.as_ref())?, Tcw::new(self.keys.extra, self.path)?)
+                    );
                 }
                 _ => {}
             }
@@ -257,12 +281,27 @@ impl Assembly<'_> {
         }
     }
 
+    /// The modes that a treatment has: one for each key, where it has them all. `first` is that of the key at hand.
+    fn modes<const W: usize>(
+        &self,
+        first: AnyMode<W>,
+        block: Option<&Block<'_, W>>,
+    ) -> Result<Vec<AnyMode<W>>> {
+        let mut modes = vec![first];
+        if let Some(block) = block.filter(|_| has_treatment(self.options.spec, self.plan)) {
+            for key in &self.keys.each[1..] {
+                modes.push((block.whole)(key)?);
+            }
+        }
+        Ok(modes)
+    }
+
     fn treat<const W: usize>(
         &self,
-        mode: AnyMode<W>,
+        modes: Vec<AnyMode<W>>,
         by: impl Treatment<W> + 'static,
     ) -> Arc<dyn SectorCipher> {
-        Arc::new(Treated { mode, by, layout: self.layout })
+        Arc::new(Treated { modes, by, layout: self.layout })
     }
 
     /// The hash of the key, which must be a key itself.

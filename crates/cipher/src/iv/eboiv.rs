@@ -14,14 +14,21 @@ pub(crate) struct Eboiv<const W: usize> {
     pub(crate) size: SectorSize,
 }
 
+/// Offsets that are encrypted together.
+const TOGETHER: usize = 32;
+
 impl<const W: usize> IvGenerator<W> for Eboiv<W> {
     fn fill(&self, run: Run, ivs: &mut [[u8; W]]) {
-        for (nth, iv) in ivs.iter_mut().enumerate() {
-            let offset = run.number(nth).wrapping_mul(self.size.bytes() as u64);
-            let mut from = [0; W];
-            from[..8].copy_from_slice(&offset.to_le_bytes());
-            *iv = [0; W];
-            self.mode.encrypt(&mut [from], (&mut iv[..]).into());
+        let mut offsets = [[0; W]; TOGETHER];
+        for (group, ivs) in ivs.chunks_mut(TOGETHER).enumerate() {
+            for (nth, offset) in offsets[..ivs.len()].iter_mut().enumerate() {
+                let number = run.number(group * TOGETHER + nth);
+                *offset = [0; W];
+                offset[..8].copy_from_slice(&number.wrapping_mul(self.size.bytes() as u64).to_le_bytes());
+            }
+            ivs.fill([0; W]);
+            // As many sectors, of a block each.
+            self.mode.encrypt(&mut offsets[..ivs.len()], ivs.as_flattened_mut().into());
         }
     }
 }

@@ -9,7 +9,8 @@ use zeroize::Zeroize;
 
 use super::{IvGenerator, Treatment, sectors};
 use crate::SectorSize;
-use crate::block::AnyCipher;
+use crate::block::{AnyCipher, BlockCipher};
+use crate::kernel::DiffuserLanes;
 use crate::mode::Mode;
 use crate::sector::Run;
 
@@ -18,6 +19,8 @@ pub(crate) struct Elephant {
     pub(crate) sector_key: AnyCipher<16>,
     pub(crate) iv: super::Eboiv<16>,
     pub(crate) size: SectorSize,
+    /// Many sectors at once, where the processor can.
+    pub(crate) lanes: Option<DiffuserLanes>,
 }
 
 /// One of the two diffusers: where it looks, how it turns, how often it goes round.
@@ -37,8 +40,10 @@ type Word = [u8; 4];
 
 impl Diffuser {
     fn term(&self, words: &[Word], i: usize) -> u32 {
-        let n = words.len();
-        let at = |offset| u32::from_le_bytes(words[if self.back { i + n - offset } else { i + offset } % n]);
+        // Sectors are a power of two.
+        let (n, mask) = (words.len(), words.len() - 1);
+        let at =
+            |offset| u32::from_le_bytes(words[if self.back { i + n - offset } else { i + offset } & mask]);
         at(self.offsets.0) ^ at(self.offsets.1).rotate_left(self.turns[i % 4])
     }
 
@@ -61,20 +66,46 @@ impl Diffuser {
     }
 }
 
+fn apply(sector: &mut [u8]) {
+    let words = sector.as_chunks_mut().0;
+    A.apply(words);
+    B.apply(words);
+}
+
+fn undo(sector: &mut [u8]) {
+    let words = sector.as_chunks_mut().0;
+    B.undo(words);
+    A.undo(words);
+}
+
+/// Sectors whose keys are made together.
+const TOGETHER: usize = 32;
+
 impl Elephant {
-    fn add_key(&self, number: u64, sector: &mut [u8]) {
-        let mut key = [[0; 16]; 2];
-        for half in &mut key {
-            half[..8].copy_from_slice(&number.wrapping_mul(self.size.bytes() as u64).to_le_bytes());
-        }
-        key[1][15] = 0x80;
-        self.sector_key.encrypt(&mut key);
-        for chunk in sector.as_chunks_mut::<32>().0 {
-            for (byte, key) in chunk.iter_mut().zip(key.as_flattened()) {
-                *byte ^= key;
+    /// Adds the sectors' keys.
+    fn add_keys(&self, run: Run, data: &mut [u8], bytes: usize) {
+        let mut keys = [[0; 16]; 2 * TOGETHER];
+        for (group, data) in data.chunks_mut(bytes * TOGETHER).enumerate() {
+            let count = data.len() / bytes;
+            for (nth, pair) in keys.as_chunks_mut::<2>().0.iter_mut().take(count).enumerate() {
+                let number = run.number(group * TOGETHER + nth);
+                *pair = [[0; 16]; 2];
+                for half in &mut *pair {
+                    half[..8].copy_from_slice(&number.wrapping_mul(self.size.bytes() as u64).to_le_bytes());
+                }
+                pair[1][15] = 0x80;
+            }
+            self.sector_key.encrypt(&mut keys[..2 * count]);
+            for (sector, key) in sectors(data, bytes).zip(keys.as_chunks::<2>().0) {
+                let key = key.map(u128::from_ne_bytes);
+                for pair in sector.as_chunks_mut::<16>().0.as_chunks_mut::<2>().0 {
+                    for (block, key) in pair.iter_mut().zip(key) {
+                        *block = (u128::from_ne_bytes(*block) ^ key).to_ne_bytes();
+                    }
+                }
             }
         }
-        key.zeroize();
+        keys.zeroize();
     }
 }
 
@@ -82,11 +113,10 @@ impl Treatment<16> for Elephant {
     fn encrypt(&self, run: Run, ivs: &mut [[u8; 16]], mode: &dyn Mode<16>, data: InOutBuf<'_, '_, u8>) {
         let bytes = data.len() / ivs.len();
         let out = data.into_out_with_copied_in();
-        for (nth, sector) in sectors(out, bytes).enumerate() {
-            self.add_key(run.number(nth), sector);
-            let words = sector.as_chunks_mut().0;
-            A.apply(words);
-            B.apply(words);
+        self.add_keys(run, out, bytes);
+        match self.lanes.as_ref().filter(|lanes| lanes.takes(bytes)) {
+            Some(lanes) => lanes.apply(out, bytes),
+            None => sectors(out, bytes).for_each(apply),
         }
         self.iv.fill(run, ivs);
         mode.encrypt(ivs, out.into());
@@ -96,11 +126,40 @@ impl Treatment<16> for Elephant {
         let bytes = data.len() / ivs.len();
         self.iv.fill(run, ivs);
         mode.decrypt(ivs, data.reborrow());
-        for (nth, sector) in sectors(data.get_out(), bytes).enumerate() {
-            let words = sector.as_chunks_mut().0;
-            B.undo(words);
-            A.undo(words);
-            self.add_key(run.number(nth), sector);
+        let out = data.get_out();
+        match self.lanes.as_ref().filter(|lanes| lanes.takes(bytes)) {
+            Some(lanes) => lanes.undo(out, bytes),
+            None => sectors(out, bytes).for_each(undo),
+        }
+        self.add_keys(run, out, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::CpuPath;
+
+    proptest! {
+        #[test]
+        fn lanes_diffuse_what_words_diffuse(
+            log in 9..13u32, count in 1usize..35, seed in prop::collection::vec(any::<u8>(), 997),
+        ) {
+            let bytes = 1usize << log;
+            let data: Vec<u8> = seed.iter().copied().cycle().take(count * bytes).collect();
+            let mut want = data.clone();
+            sectors(&mut want, bytes).for_each(apply);
+            for lanes in CpuPath::ALL.into_iter().filter_map(DiffuserLanes::of) {
+                let mut got = data.clone();
+                lanes.apply(&mut got, bytes);
+                prop_assert!(got == want);
+                lanes.undo(&mut got, bytes);
+                prop_assert!(got == data);
+            }
+            sectors(&mut want, bytes).for_each(undo);
+            prop_assert!(want == data);
         }
     }
 }

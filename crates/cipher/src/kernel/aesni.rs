@@ -18,6 +18,7 @@ pub(super) struct Blocks1(pub(super) __m128i);
 
 impl Vector for Blocks1 {
     const SPILLS: bool = true;
+    const FOLDS: bool = true;
     const BLOCKS: usize = 1;
 
     #[inline(always)]

@@ -19,6 +19,7 @@ pub(super) struct Blocks4(__m512i);
 
 impl Vector for Blocks4 {
     const SPILLS: bool = false;
+    const FOLDS: bool = false;
     const BLOCKS: usize = 4;
 
     #[inline(always)]

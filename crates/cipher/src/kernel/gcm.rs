@@ -9,8 +9,18 @@ use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
 
-/// The most powers: one for each block of eight of the widest vectors.
+/// The most powers: one for each block of eight of the widest vectors. Where vectors fold, the sums of their halves follow.
 pub(super) const MOST_POWERS: usize = 4 * IN_FLIGHT;
+
+/// The sum of the halves of each block, in its low half.
+///
+/// # Safety
+/// The processor has the features of `V`.
+#[inline(always)]
+unsafe fn folded<V: Vector>(x: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { x.xor(x.swap_halves()) }
+}
 
 /// A sector, by address.
 pub(super) struct Raw {
@@ -37,16 +47,30 @@ pub(super) struct Raw {
 /// The processor has the features of `V`; `h` is a block, and `powers` is writable for [`MOST_POWERS`] blocks.
 #[inline(always)]
 pub(super) unsafe fn powers<V: Vector>(h: *const u8, powers: *mut u8) {
-    let count = IN_FLIGHT * V::BLOCKS;
     // SAFETY: as promised.
     unsafe {
         let number = u128::from_be_bytes(h.cast::<[u8; 16]>().read());
         let over = (number >> 127) * 0xc200_0000_0000_0000_0000_0000_0000_0001;
-        let one = Blocks1::load(((number << 1) ^ over).to_le_bytes().as_ptr());
-        let mut power = one;
+        powers_of::<V>(Blocks1::load(((number << 1) ^ over).to_le_bytes().as_ptr()), powers);
+    }
+}
+
+/// Writes the powers of POLYVAL's H, and the sums of their halves.
+///
+/// # Safety
+/// As [`powers`].
+#[inline(always)]
+pub(super) unsafe fn powers_of<V: Vector>(h: Blocks1, powers: *mut u8) {
+    // SAFETY: as promised.
+    unsafe {
+        let count = IN_FLIGHT * V::BLOCKS;
+        let mut power = h;
         for nth in (0..count).rev() {
             power.store(powers.add(nth * 16));
-            power = multiply(power, one);
+            if V::FOLDS {
+                folded(power).store(powers.add((count + nth) * 16));
+            }
+            power = multiply(power, h);
         }
     }
 }
@@ -75,20 +99,31 @@ pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *
         nonce[..12].copy_from_slice(&raw.nonce.cast::<[u8; 12]>().read());
         let mut counter = V::repeat(nonce.as_ptr()).swap_bytes().add_words(V::load(steps.as_ptr().cast()));
         if ENCRYPT {
-            step::<V, R, true, false>(keys, powers, &mut counter, &mut hash, src, src, dst);
+            let start = V::key(keys);
+            step::<V, R, true, false, true>(keys, powers, start, &mut counter, &mut hash, src, src, dst);
             let mut at = group;
             while at < bytes {
                 let (from, to, before) = (src.add(at), dst.add(at), dst.add(at - group));
-                step::<V, R, true, true>(keys, powers, &mut counter, &mut hash, before, from, to);
+                step::<V, R, true, true, true>(
+                    keys,
+                    powers,
+                    start,
+                    &mut counter,
+                    &mut hash,
+                    before,
+                    from,
+                    to,
+                );
                 at += group;
             }
             let last = dst.add(bytes - group);
-            step::<V, R, false, true>(keys, powers, &mut counter, &mut hash, last, last, last);
+            step::<V, R, false, true, true>(keys, powers, start, &mut counter, &mut hash, last, last, last);
         } else {
             let mut at = 0;
             while at < bytes {
                 let (from, to) = (src.add(at), dst.add(at));
-                step::<V, R, true, true>(keys, powers, &mut counter, &mut hash, from, from, to);
+                let start = V::key(keys);
+                step::<V, R, true, true, true>(keys, powers, start, &mut counter, &mut hash, from, from, to);
                 at += group;
             }
         }
@@ -98,14 +133,23 @@ pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *
 }
 
 /// Encrypts eight vectors of counters, if it is to, and hashes eight of ciphertext from `hashed`, if it is to. Where they
-/// overlap, each is hashed before it is written.
+/// overlap, each is hashed before it is written. `start` is added to counters before the first round; with `REVERSED` their
+/// bytes and those of what is hashed are, as GCM has them.
 ///
 /// # Safety
 /// As [`gcm`], for one group.
 #[inline(always)]
-unsafe fn step<V: Vector, const R: usize, const CIPHER: bool, const HASH: bool>(
+#[expect(clippy::too_many_arguments, reason = "all are registers, once it is inlined")]
+pub(super) unsafe fn step<
+    V: Vector,
+    const R: usize,
+    const CIPHER: bool,
+    const HASH: bool,
+    const REVERSED: bool,
+>(
     keys: *const RoundKey,
     powers: *const u8,
+    start: V,
     counter: &mut V,
     hash: &mut Blocks1,
     hashed: *const u8,
@@ -117,18 +161,26 @@ unsafe fn step<V: Vector, const R: usize, const CIPHER: bool, const HASH: bool>(
         let zero = counter.xor(*counter);
         let mut sums = [zero; 3];
         let front = V::in_front(*hash);
-        // Few registers hold four vectors and the hash, and the processor looks ahead from four to the next four.
-        if V::SPILLS {
+        // Few registers hold four vectors and a hash of reversed bytes, and the processor looks ahead from four to the next
+        // four. Without the reversing there is room for all eight.
+        if V::SPILLS && REVERSED {
             let half = 4 * V::BYTES;
-            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+            part::<V, R, 4, CIPHER, HASH, REVERSED>(
+                keys, powers, start, counter, &mut sums, front, hashed, src, dst,
+            );
             let (powers, hashed) = (powers.wrapping_add(half), hashed.wrapping_add(half));
             let (src, dst) = (src.wrapping_add(half), dst.wrapping_add(half));
-            part::<V, R, 4, CIPHER, HASH>(keys, powers, counter, &mut sums, zero, hashed, src, dst);
+            part::<V, R, 4, CIPHER, HASH, REVERSED>(
+                keys, powers, start, counter, &mut sums, zero, hashed, src, dst,
+            );
         } else {
-            part::<V, R, 8, CIPHER, HASH>(keys, powers, counter, &mut sums, front, hashed, src, dst);
+            part::<V, R, 8, CIPHER, HASH, REVERSED>(
+                keys, powers, start, counter, &mut sums, front, hashed, src, dst,
+            );
         }
         if HASH {
             let [low, mixed, high] = sums;
+            let mixed = if V::FOLDS { mixed.xor3(low, high) } else { mixed };
             *hash = reduce(low.sum(), mixed.sum(), high.sum());
         }
     }
@@ -140,9 +192,17 @@ unsafe fn step<V: Vector, const R: usize, const CIPHER: bool, const HASH: bool>(
 /// As [`gcm`], for these vectors.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "all are registers, once it is inlined")]
-unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, const HASH: bool>(
+unsafe fn part<
+    V: Vector,
+    const R: usize,
+    const N: usize,
+    const CIPHER: bool,
+    const HASH: bool,
+    const REVERSED: bool,
+>(
     keys: *const RoundKey,
     powers: *const u8,
+    start: V,
     counter: &mut V,
     [low, mixed, high]: &mut [V; 3],
     front: V,
@@ -152,13 +212,12 @@ unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, co
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let first = V::key(keys);
-        let mut x = [first; N];
+        let mut x = [start; N];
         if CIPHER {
             let by = V::repeat((V::BLOCKS as u128).to_le_bytes().as_ptr());
             let mut k = 0;
             while k < N {
-                x[k] = counter.swap_bytes().xor(first);
+                x[k] = if REVERSED { counter.swap_bytes() } else { *counter }.xor(start);
                 *counter = counter.add_words(by);
                 k += 1;
             }
@@ -174,14 +233,23 @@ unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, co
                 }
             }
             if HASH && r <= N {
-                let at = (r - 1) * V::BYTES;
-                let mut block = V::load(hashed.add(at)).swap_bytes();
-                if r == 1 {
+                // Backwards: the first waits for the hash before.
+                let at = (N - r) * V::BYTES;
+                let mut block = V::load(hashed.add(at));
+                if REVERSED {
+                    block = block.swap_bytes();
+                }
+                if r == N {
                     block = block.xor(front);
                 }
                 let power = V::load(powers.add(at));
                 *low = low.xor(block.product_low(power));
-                *mixed = mixed.xor(block.product_mixed(power));
+                *mixed = mixed.xor(if V::FOLDS {
+                    let power = V::load(powers.add(IN_FLIGHT * V::BYTES + at));
+                    folded(block).product_low(power)
+                } else {
+                    block.product_mixed(power)
+                });
                 *high = high.xor(block.product_high(power));
             }
             r += 1;
@@ -198,12 +266,12 @@ unsafe fn part<V: Vector, const R: usize, const N: usize, const CIPHER: bool, co
     }
 }
 
-/// The product in GCM's field.
+/// The product in POLYVAL's field, divided by x^128.
 ///
 /// # Safety
 /// The processor has the features of [`Blocks1`].
 #[inline(always)]
-unsafe fn multiply(a: Blocks1, b: Blocks1) -> Blocks1 {
+pub(super) unsafe fn multiply(a: Blocks1, b: Blocks1) -> Blocks1 {
     // SAFETY: the caller's promise of features.
     unsafe { reduce(a.product_low(b), a.product_mixed(b), a.product_high(b)) }
 }

@@ -137,7 +137,7 @@ macro_rules! columns_of_four {
         fours
     }};
 }
-use columns_of_four;
+pub(super) use columns_of_four;
 
 /// FIPS 180-4, 4.2.2.
 const K: [u32; 64] = [

@@ -13,6 +13,14 @@ pub(super) type SectorsFn = unsafe fn(*const RoundKey, *const u8, usize, usize, 
 pub(super) type GcmFn = unsafe fn(*const RoundKey, &super::gcm::Raw);
 /// Powers of GCM's H: H, and where to.
 pub(super) type PowersFn = unsafe fn(*const u8, *mut u8);
+/// What HCTR2's hash needs of hbar.
+pub(super) type Hctr2ExpandFn = unsafe fn(&[u8; 16], &mut super::hctr2::HashKey);
+/// HCTR2's hash of a sector: key, tweak, sector, its bytes, what stands for the tweak, the hash.
+pub(super) type Hctr2HashFn =
+    unsafe fn(&super::hctr2::HashKey, &[u8; 32], *const u8, usize, &mut [u8; 16], &mut [u8; 16]);
+/// HCTR2's stream over a sector, and the hash of what comes out.
+pub(super) type Hctr2StreamFn =
+    unsafe fn(*const RoundKey, &super::hctr2::HashKey, &super::hctr2::Raw<'_>, &mut [u8; 16]);
 /// AEGIS-128 over a run of sectors.
 pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
 
@@ -30,6 +38,9 @@ pub(crate) struct Functions {
     pub(super) gcm_powers: PowersFn,
     pub(super) gcm_encrypt: GcmFn,
     pub(super) gcm_decrypt: GcmFn,
+    pub(super) hctr2_expand: Hctr2ExpandFn,
+    pub(super) hctr2_hash: Hctr2HashFn,
+    pub(super) hctr2_stream: Hctr2StreamFn,
 }
 
 /// The functions for 10, 12 and 14 rounds.
@@ -48,7 +59,7 @@ macro_rules! entry_points {
         mod entry {
             use super::super::schedule::RoundKey;
             use super::super::table::Functions;
-            use super::super::{aegis, cbc, ecb, gcm, xts};
+            use super::super::{aegis, cbc, ecb, gcm, hctr2, xts};
             type V = $vector;
 
             pub(super) const fn functions<const R: usize>() -> Functions {
@@ -64,6 +75,9 @@ macro_rules! entry_points {
                     gcm_powers,
                     gcm_encrypt: gcm::<R, true>,
                     gcm_decrypt: gcm::<R, false>,
+                    hctr2_expand,
+                    hctr2_hash,
+                    hctr2_stream: hctr2_stream::<R>,
                 }
             }
 
@@ -83,6 +97,36 @@ macro_rules! entry_points {
             unsafe fn gcm<const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &gcm::Raw) {
                 // SAFETY: passed on.
                 unsafe { gcm::gcm::<V, R, ENCRYPT>(keys, raw) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn hctr2_expand(hbar: &[u8; 16], key: &mut hctr2::HashKey) {
+                // SAFETY: passed on.
+                unsafe { hctr2::expand::<V>(hbar, key) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn hctr2_hash(
+                key: &hctr2::HashKey,
+                tweak: &[u8; 32],
+                src: *const u8,
+                bytes: usize,
+                head: &mut [u8; 16],
+                sum: &mut [u8; 16],
+            ) {
+                // SAFETY: passed on.
+                unsafe { hctr2::hash::<V>(key, tweak, src, bytes, head, sum) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn hctr2_stream<const R: usize>(
+                keys: *const RoundKey,
+                key: &hctr2::HashKey,
+                raw: &hctr2::Raw<'_>,
+                sum: &mut [u8; 16],
+            ) {
+                // SAFETY: passed on.
+                unsafe { hctr2::stream::<V, R>(keys, key, raw, sum) }
             }
 
             #[target_feature(enable = $features)]

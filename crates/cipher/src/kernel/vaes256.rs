@@ -19,6 +19,7 @@ pub(super) struct Blocks2(__m256i);
 
 impl Vector for Blocks2 {
     const SPILLS: bool = true;
+    const FOLDS: bool = true;
     const BLOCKS: usize = 2;
 
     #[inline(always)]

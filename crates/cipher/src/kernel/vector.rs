@@ -16,6 +16,9 @@ pub(super) trait Vector: Copy {
     /// True where eight blocks, their tweaks and a round key are more than the registers hold, so that the compiler
     /// spills to the stack.
     const SPILLS: bool;
+    /// True where a shuffle and a sum cost less than a carry-less multiplication: products of sums of halves then stand for
+    /// the mixed ones.
+    const FOLDS: bool;
     /// Blocks in one vector.
     const BLOCKS: usize;
     /// Bytes in one vector.

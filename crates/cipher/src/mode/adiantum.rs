@@ -10,62 +10,90 @@ use zeroize::Zeroize;
 
 use super::Mode;
 use super::nhpoly1305::{HASH_KEY, HashKey};
-use super::stream::ChaCha;
-use crate::block::AnyCipher;
-use crate::{Locked, Result};
+use super::stream::{ChaCha, SPILLED};
+use crate::block::{AnyCipher, BlockCipher};
+use crate::kernel::{NhLanes, SUBKEYS};
+use crate::wipe::wipe_stack;
+use crate::{CpuPath, Locked, Result};
 
 pub(crate) struct Adiantum<R> {
     stream: ChaCha<R>,
     /// Under K_E.
     block: AnyCipher<16>,
     hash: Locked<HashKey>,
+    /// What the message's hash runs in, where the processor has more than words.
+    lanes: Option<NhLanes>,
 }
+
+/// Bytes that are gone over three times before the next: they stay in the first-level cache.
+const CLOSE: usize = 32 << 10;
+
+/// Behind C_M in every nonce, as the state's last words have it.
+const REST_OF_NONCE: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 impl<R: Rounds> Adiantum<R> {
     /// `block` keys the block cipher, which takes 32 bytes.
-    pub(crate) fn new(key: &[u8], block: impl FnOnce(&[u8]) -> Result<AnyCipher<16>>) -> Result<Self> {
-        let stream = ChaCha::new(key)?;
+    pub(crate) fn new(
+        key: &[u8],
+        path: CpuPath,
+        block: impl FnOnce(&[u8]) -> Result<AnyCipher<16>>,
+    ) -> Result<Self> {
+        let stream = ChaCha::new(key, path)?;
         let mut iv = [0; 32];
         iv[0] = 1;
         let mut derived = [0; 32 + HASH_KEY];
-        stream.add_extended(&iv, (&mut derived[..]).into());
+        stream.add_extended(&[iv], (&mut derived[..]).into());
         let (e, hash) = derived.split_at(32);
         let keys = block(e).and_then(|block| Ok((block, Locked::new(HashKey::new(hash))?)));
         derived.zeroize();
         let (block, hash) = keys?;
-        Ok(Self { stream, block, hash })
+        Ok(Self { stream, block, hash, lanes: NhLanes::of(path) })
     }
 
-    fn sector(&self, tweak: &[u8; 32], data: InOutBuf<'_, '_, u8>, encrypt: bool) {
-        let wide = data.len() - 16;
-        let (mut left, mut right) = data.split_at(wide);
-        let mut last = [0; 16];
-        last.copy_from_slice(right.get_in());
-        let before =
-            u128::from_le_bytes(last).wrapping_add(self.hash.sum(tweak, left.get_in())).to_le_bytes();
-        let mut after = [before];
+    /// At most [`SUBKEYS`] sectors.
+    fn group(&self, tweaks: &[[u8; 32]], data: InOutBuf<'_, '_, u8>, encrypt: bool) {
+        let (count, bytes) = (tweaks.len(), data.len() / tweaks.len());
+        let wide = bytes - 16;
+        let (mut headers, mut before) = ([0; SUBKEYS], [[0; 16]; SUBKEYS]);
+        for (nth, sector) in data.get_in().chunks_exact(bytes).enumerate() {
+            let (left, right) = sector.split_at(wide);
+            let mut last = [0; 16];
+            last.copy_from_slice(right);
+            headers[nth] = self.hash.header(&tweaks[nth], wide);
+            let sum = headers[nth].wrapping_add(self.hash.message(self.lanes.as_ref(), left));
+            before[nth] = u128::from_le_bytes(last).wrapping_add(sum).to_le_bytes();
+        }
+        let mut after = before;
         if encrypt {
-            self.block.encrypt(&mut after);
+            self.block.encrypt_untidied(&mut after[..count]);
         } else {
-            self.block.decrypt(&mut after);
+            self.block.decrypt(&mut after[..count]);
         }
         // The nonce is C_M: behind the cipher when encrypting, before it when decrypting.
-        let mut nonce = [0; 32];
-        nonce[..16].copy_from_slice(if encrypt { &after[0] } else { &before });
-        nonce[16] = 1;
-        self.stream.add_extended(&nonce, left.reborrow());
-        let last = u128::from_le_bytes(after[0]).wrapping_sub(self.hash.sum(tweak, left.get_out()));
-        right.get_out().copy_from_slice(&last.to_le_bytes());
+        let mut subkeys = [[0; 32]; SUBKEYS];
+        self.stream.subkeys(if encrypt { &after } else { &before }, count, &mut subkeys);
+        let mut rest = data;
+        for nth in 0..count {
+            let sector;
+            (sector, rest) = rest.split_at(bytes);
+            let (mut left, mut right) = sector.split_at(wide);
+            self.stream.add(&subkeys[nth], &REST_OF_NONCE, left.reborrow());
+            let sum = headers[nth].wrapping_add(self.hash.message(self.lanes.as_ref(), left.get_out()));
+            let last = u128::from_le_bytes(after[nth]).wrapping_sub(sum);
+            right.get_out().copy_from_slice(&last.to_le_bytes());
+        }
+        subkeys.zeroize();
     }
 
     fn sectors(&self, ivs: &[[u8; 32]], data: InOutBuf<'_, '_, u8>, encrypt: bool) {
         let bytes = data.len() / ivs.len();
         let mut rest = data;
-        for iv in ivs {
-            let sector;
-            (sector, rest) = rest.split_at(bytes);
-            self.sector(iv, sector, encrypt);
+        for ivs in ivs.chunks((CLOSE / bytes).clamp(1, SUBKEYS)) {
+            let group;
+            (group, rest) = rest.split_at(ivs.len() * bytes);
+            self.group(ivs, group, encrypt);
         }
+        wipe_stack::<SPILLED>();
     }
 }
 

@@ -12,8 +12,25 @@ use zeroize::Zeroize;
 
 use super::{GROUP, Mode};
 use crate::block::{BlockCipher, blocks, xor};
+use crate::kernel::{Direction, Hctr2Key};
 use crate::{Locked, Result};
 
+/// AES on the vector kernels.
+pub(crate) struct AesHctr2 {
+    pub(crate) key: Hctr2Key,
+}
+
+impl Mode<32> for AesHctr2 {
+    fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
+        self.key.apply(Direction::Encrypt, ivs, data);
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
+        self.key.apply(Direction::Decrypt, ivs, data);
+    }
+}
+
+/// AES of a library.
 pub(crate) struct Hctr2<C> {
     data: C,
     secret: Locked<Secret>,

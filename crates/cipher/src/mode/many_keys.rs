@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use cipher::inout::InOutBuf;
 
+use super::{AnyMode, Mode};
+use crate::sector::Run;
 use crate::{SectorCipher, SectorSize};
 
 /// One cipher for each key.
@@ -49,5 +51,42 @@ impl SectorCipher for ManyKeys {
 
     fn is_local(&self) -> bool {
         self.ciphers.iter().all(|cipher| cipher.is_local())
+    }
+}
+
+/// A mode for each key, where an IV generator treats all sectors of a run together.
+pub(crate) struct InTurn<'a, const W: usize> {
+    /// A power of two of them.
+    pub(crate) modes: &'a [AnyMode<W>],
+    /// Where the sectors are.
+    pub(crate) run: Run,
+}
+
+impl<const W: usize> InTurn<'_, W> {
+    fn each(
+        &self,
+        ivs: &mut [[u8; W]],
+        data: InOutBuf<'_, '_, u8>,
+        apply: impl Fn(&dyn Mode<W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
+    ) {
+        let bytes = data.len() / ivs.len();
+        let mask = self.modes.len() as u64 - 1;
+        let mut rest = data;
+        for (nth, iv) in ivs.iter_mut().enumerate() {
+            let sector;
+            (sector, rest) = rest.split_at(bytes);
+            let key = usize::try_from(self.run.place(nth) & mask).unwrap_or(0);
+            apply(&*self.modes[key], std::slice::from_mut(iv), sector);
+        }
+    }
+}
+
+impl<const W: usize> Mode<W> for InTurn<'_, W> {
+    fn encrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
+        self.each(ivs, data, |mode, iv, sector| mode.encrypt(iv, sector));
+    }
+
+    fn decrypt(&self, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>) {
+        self.each(ivs, data, |mode, iv, sector| mode.decrypt(iv, sector));
     }
 }

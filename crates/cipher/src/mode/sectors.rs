@@ -2,6 +2,7 @@
 
 use cipher::inout::InOutBuf;
 
+use super::many_keys::InTurn;
 use super::{AnyMode, Mode};
 use crate::iv::{IvGenerator, Treatment};
 use crate::sector::Run;
@@ -92,9 +93,20 @@ impl<M: Mode<W>, I: IvGenerator<W>, const W: usize> SectorCipher for Sectors<M, 
 
 /// A chain mode and a treatment of the data around it.
 pub(crate) struct Treated<T, const W: usize> {
-    pub(crate) mode: AnyMode<W>,
+    /// One for each key: a power of two of them.
+    pub(crate) modes: Vec<AnyMode<W>>,
     pub(crate) by: T,
     pub(crate) layout: Layout,
+}
+
+impl<T, const W: usize> Treated<T, W> {
+    /// Calls `apply` with the mode for a run.
+    fn with_mode(&self, run: Run, apply: impl FnOnce(&dyn Mode<W>)) {
+        match &self.modes[..] {
+            [mode] => apply(&**mode),
+            modes => apply(&InTurn { modes, run }),
+        }
+    }
 }
 
 impl<T: Treatment<W>, const W: usize> SectorCipher for Treated<T, W> {
@@ -103,10 +115,14 @@ impl<T: Treatment<W>, const W: usize> SectorCipher for Treated<T, W> {
     }
 
     fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.layout.request(first, data, |run, ivs, data| self.by.encrypt(run, ivs, &*self.mode, data));
+        self.layout.request(first, data, |run, ivs, data| {
+            self.with_mode(run, |mode| self.by.encrypt(run, ivs, mode, data));
+        });
     }
 
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.layout.request(first, data, |run, ivs, data| self.by.decrypt(run, ivs, &*self.mode, data));
+        self.layout.request(first, data, |run, ivs, data| {
+            self.with_mode(run, |mode| self.by.decrypt(run, ivs, mode, data));
+        });
     }
 }

@@ -16,7 +16,9 @@ use rc4::Rc4;
 use zeroize::Zeroize;
 
 use super::Mode;
-use crate::{Key, Result};
+use crate::kernel::{ChaChaLanes, SUBKEYS};
+use crate::wipe::wipe_stack;
+use crate::{CpuPath, Key, Locked, Result};
 
 /// ChaCha with 20 rounds.
 pub(crate) type Twenty = R20;
@@ -25,25 +27,33 @@ pub(crate) type Twelve = R12;
 
 /// The key of a stream cipher.
 pub(crate) struct ChaCha<R> {
-    key: Key,
+    key: Locked<[u8; 32]>,
+    /// Many blocks at once, where the processor can; else the library's code.
+    lanes: Option<ChaChaLanes>,
     rounds: PhantomData<R>,
 }
 
+/// The most stack that the vectors use; a test looks for what may be left.
+pub(super) const SPILLED: usize = 3072;
+
 impl<R: Rounds> ChaCha<R> {
     /// From a key of 32 bytes.
-    pub(crate) fn new(key: &[u8]) -> Result<Self> {
-        Ok(Self { key: Key::new(key)?, rounds: PhantomData })
+    pub(crate) fn new(key: &[u8], path: CpuPath) -> Result<Self> {
+        let mut locked = Locked::new([0; 32])?;
+        locked.copy_from_slice(key);
+        Ok(Self { key: locked, lanes: ChaChaLanes::of(path, R::COUNT), rounds: PhantomData })
     }
 
-    fn key(&self) -> [u8; 32] {
-        let mut key = [0; 32];
-        key.copy_from_slice(self.key.as_bytes());
-        key
+    /// Adds the key stream from the state's last words on. What it leaves on the stack is the caller's to wipe.
+    pub(super) fn add(&self, key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
+        match &self.lanes {
+            Some(lanes) => lanes.add(key, words, data),
+            None => Self::add_by_library(key, words, data),
+        }
     }
 
-    /// Adds the key stream from the state's last words on. The block's number wraps within its word, which the library
-    /// takes for the end of the stream: this drives its core.
-    fn add(key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
+    /// The block's number wraps within its word, which the library takes for the end of the stream: this drives its core.
+    fn add_by_library(key: &[u8; 32], words: &[u8; 16], data: InOutBuf<'_, '_, u8>) {
         let mut nonce = [0; 12];
         nonce.copy_from_slice(&words[4..]);
         let first = u32::from_le_bytes([words[0], words[1], words[2], words[3]]);
@@ -67,17 +77,43 @@ impl<R: Rounds> ChaCha<R> {
         }
     }
 
-    /// XChaCha.
-    pub(crate) fn add_extended(&self, iv: &[u8; 32], data: InOutBuf<'_, '_, u8>) {
-        let mut key = self.key();
-        let (mut input, mut words) = ([0; 16], [0; 16]);
-        input.copy_from_slice(&iv[..16]);
-        words[..8].copy_from_slice(&iv[24..]);
-        words[8..].copy_from_slice(&iv[16..24]);
-        let mut subkey: [u8; 32] = hchacha::<R>((&key).into(), (&input).into()).into();
-        Self::add(&subkey, &words, data);
-        key.zeroize();
-        subkey.zeroize();
+    /// `HChaCha` of the first `count` inputs. What it leaves on the stack is the caller's to wipe.
+    pub(super) fn subkeys(
+        &self,
+        inputs: &[[u8; 16]; SUBKEYS],
+        count: usize,
+        subkeys: &mut [[u8; 32]; SUBKEYS],
+    ) {
+        if let Some(lanes) = &self.lanes {
+            return lanes.subkeys(&self.key, inputs, subkeys);
+        }
+        for (subkey, input) in subkeys.iter_mut().zip(inputs).take(count) {
+            *subkey = hchacha::<R>((&*self.key).into(), input.into()).into();
+        }
+    }
+
+    /// XChaCha over sectors, whose IVs are its inputs and nonces.
+    pub(super) fn add_extended(&self, ivs: &[[u8; 32]], data: InOutBuf<'_, '_, u8>) {
+        let bytes = data.len() / ivs.len();
+        let mut rest = data;
+        let mut subkeys = [[0; 32]; SUBKEYS];
+        for ivs in ivs.chunks(SUBKEYS) {
+            let mut inputs = [[0; 16]; SUBKEYS];
+            for (input, iv) in inputs.iter_mut().zip(ivs) {
+                input.copy_from_slice(&iv[..16]);
+            }
+            self.subkeys(&inputs, ivs.len(), &mut subkeys);
+            for (subkey, iv) in subkeys.iter().zip(ivs) {
+                let mut words = [0; 16];
+                words[..8].copy_from_slice(&iv[24..]);
+                words[8..].copy_from_slice(&iv[16..24]);
+                let sector;
+                (sector, rest) = rest.split_at(bytes);
+                self.add(subkey, &words, sector);
+            }
+        }
+        subkeys.zeroize();
+        wipe_stack::<SPILLED>();
     }
 }
 
@@ -97,9 +133,8 @@ fn each<const W: usize>(
 
 impl<R: Rounds + Send + Sync> Mode<16> for ChaCha<R> {
     fn encrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        let mut key = self.key();
-        each(ivs, data, |iv, sector| Self::add(&key, iv, sector));
-        key.zeroize();
+        each(ivs, data, |iv, sector| self.add(&self.key, iv, sector));
+        wipe_stack::<SPILLED>();
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
@@ -113,11 +148,11 @@ impl<R: Rounds + Send + Sync> Mode<16> for ChaCha<R> {
 
 impl<R: Rounds + Send + Sync> Mode<32> for ChaCha<R> {
     fn encrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
-        each(ivs, data, |iv, sector| self.add_extended(iv, sector));
+        self.add_extended(ivs, data);
     }
 
     fn decrypt(&self, ivs: &mut [[u8; 32]], data: InOutBuf<'_, '_, u8>) {
-        Mode::<32>::encrypt(self, ivs, data);
+        self.add_extended(ivs, data);
     }
 
     fn is_local(&self) -> bool {
@@ -145,5 +180,32 @@ impl Mode<8> for Arc4 {
 
     fn is_local(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wipe::left_on_the_stack;
+
+    #[test]
+    fn no_key_and_no_subkey_is_left_on_the_stack() {
+        for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
+            let key: [u8; 32] = std::array::from_fn(|i| u8::try_from(i * 37 % 251).unwrap());
+            let cipher = ChaCha::<Twelve>::new(&key, path).unwrap();
+            let mut data = vec![1; 9 * 1520];
+            cipher.add_extended(&[[7; 32]; 9], (&mut data[..]).into());
+            let stack = left_on_the_stack();
+            let subkey: [u8; 32] = hchacha::<Twelve>((&key).into(), (&[7; 16]).into()).into();
+            let words: Vec<&[u8]> = stack.chunks_exact(4).collect();
+            for key in [key, subkey] {
+                for pair in key.as_chunks::<4>().0.windows(2) {
+                    // In order, and in every lane.
+                    let left = |a: &[u8; 4], b: &[u8; 4]| words.windows(2).any(|w| w[0] == a && w[1] == b);
+                    assert!(!left(&pair[0], &pair[1]), "a key in order, {}", path.name());
+                    assert!(!left(&pair[0], &pair[0]), "a key's word in lanes, {}", path.name());
+                }
+            }
+        }
     }
 }

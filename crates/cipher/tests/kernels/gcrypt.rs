@@ -1,4 +1,4 @@
-//! libgcrypt, which has Twofish and Serpent with modes of its own; loaded at run time, so that nothing is needed to build.
+//! libgcrypt, which has Twofish, Serpent, Camellia and SM4 with modes of its own; loaded at run time, so that nothing is needed to build.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::LazyLock;
@@ -38,7 +38,7 @@ pub(crate) struct Gcrypt {
 }
 
 impl Gcrypt {
-    /// By the cipher's name in dm-crypt; none for Twofish with keys of 24 bytes, which it has not.
+    /// By the cipher's name in dm-crypt; none for ciphers and sizes of keys that it has not.
     pub(crate) fn new(cipher: &str, mode: c_int, key: &[u8]) -> Option<Self> {
         let algorithm = match (cipher, key.len() / if mode == XTS { 2 } else { 1 }) {
             ("twofish", 16) => 303,
@@ -46,6 +46,10 @@ impl Gcrypt {
             ("serpent", 16) => 304,
             ("serpent", 24) => 305,
             ("serpent", 32) => 306,
+            ("camellia", 16) => 310,
+            ("camellia", 24) => 311,
+            ("camellia", 32) => 312,
+            ("sm4", 16) => 318,
             _ => return None,
         };
         let open: Function<extern "C" fn(*mut *mut c_void, c_int, c_int, c_uint) -> c_uint> =

@@ -237,4 +237,30 @@ proptest! {
     ) {
         with_two_libraries("serpent", chain, case)?;
     }
+
+    #[test]
+    fn camellia_is_that_of_two_libraries(
+        case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("camellia", chain, case)?;
+    }
+
+    /// libgcrypt has no ARIA; OpenSSL's is above.
+    #[test]
+    fn aria_is_that_of_a_library(case in cases(&[32, 48, 64]), chain in prop::sample::select(&CHAINS[..])) {
+        with_two_libraries("aria", chain, case)?;
+    }
+
+    #[test]
+    fn sm4_is_that_of_two_libraries(case in cases(&[32]), chain in prop::sample::select(&CHAINS[..])) {
+        with_two_libraries("sm4", chain, case)?;
+    }
+
+    /// libgcrypt has no CAST-256.
+    #[test]
+    fn cast6_is_that_of_a_library(
+        case in cases(&[32, 40, 48, 56, 64]), chain in prop::sample::select(&CHAINS[..]),
+    ) {
+        with_two_libraries("cast6", chain, case)?;
+    }
 }

@@ -31,6 +31,18 @@ impl Plain {
     pub(crate) fn new(cipher: &str, chain: &str, key: &[u8]) -> Self {
         let keyed = |key: &[u8]| match cipher {
             "twofish" => keyed::<twofish::Twofish>(key),
+            "camellia" => match key.len() {
+                16 => keyed::<camellia::Camellia128>(key),
+                24 => keyed::<camellia::Camellia192>(key),
+                _ => keyed::<camellia::Camellia256>(key),
+            },
+            "aria" => match key.len() {
+                16 => keyed::<aria::Aria128>(key),
+                24 => keyed::<aria::Aria192>(key),
+                _ => keyed::<aria::Aria256>(key),
+            },
+            "sm4" => keyed::<sm4::Sm4>(key),
+            "cast6" => keyed::<cast6::Cast6>(key),
             _ => keyed::<serpent::Serpent>(key),
         };
         let (data, tweak) = if chain == "xts" { key.split_at(key.len() / 2) } else { (key, key) };

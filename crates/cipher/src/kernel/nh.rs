@@ -1,0 +1,113 @@
+//! NH, the fast half of Adiantum's hash, by vector multiplications: two or four units of 16 bytes at a time.
+//!
+//! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that what is multiplied lies side by side.
+
+use std::arch::x86_64::*;
+
+use crate::CpuPath;
+use crate::mode::{NH_PASSES, NH_PIECE, NhKey};
+
+type PieceFn = unsafe fn(&NhKey, &[u8]) -> [u64; NH_PASSES];
+
+/// Vectors that NH runs in.
+#[derive(Clone, Copy)]
+pub(crate) struct NhLanes {
+    // Only ever a function of features that the processor has.
+    piece: PieceFn,
+}
+
+impl NhLanes {
+    /// The widest of a path that the processor has; there may be none.
+    pub(crate) fn of(path: CpuPath) -> Option<Self> {
+        match path {
+            CpuPath::Portable => None,
+            _ if !path.is_available() => None,
+            CpuPath::Avx512 => Some(Self { piece: avx512 }),
+            _ => is_x86_feature_detected!("avx2").then_some(Self { piece: avx2 }),
+        }
+    }
+
+    /// The sums of at most [`NH_PIECE`] bytes, in whole units of 16.
+    ///
+    /// # Panics
+    /// When it is more, or none.
+    #[inline]
+    pub(crate) fn piece(&self, key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
+        assert!(piece.len() <= NH_PIECE && piece.len().is_multiple_of(16));
+        // SAFETY: the processor has the features; the key is as long as such a piece needs it.
+        unsafe { (self.piece)(key, piece) }
+    }
+}
+
+/// Exchanges words 1 and 2 of each unit.
+const SIDE_BY_SIDE: i32 = 0b11_01_10_00;
+
+#[target_feature(enable = "avx2")]
+unsafe fn avx2(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
+    let mut sums = [_mm256_setzero_si256(); NH_PASSES];
+    let mut keys = key.as_ptr().cast::<u8>();
+    let (pairs, rest) = piece.as_chunks::<32>();
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it moves on by from pass to
+    // pass.
+    unsafe {
+        for pair in pairs {
+            let m = _mm256_shuffle_epi32::<SIDE_BY_SIDE>(_mm256_loadu_si256(pair.as_ptr().cast()));
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let s = _mm256_add_epi32(m, _mm256_loadu_si256(keys.add(pass * 16).cast()));
+                *sum = _mm256_add_epi64(*sum, _mm256_mul_epu32(s, _mm256_srli_epi64::<32>(s)));
+            }
+            keys = keys.add(32);
+        }
+        if let Some(unit) = rest.first_chunk::<16>() {
+            let m = _mm_shuffle_epi32::<SIDE_BY_SIDE>(_mm_loadu_si128(unit.as_ptr().cast()));
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let s = _mm_add_epi32(m, _mm_loadu_si128(keys.add(pass * 16).cast()));
+                let product = _mm_mul_epu32(s, _mm_srli_epi64::<32>(s));
+                *sum = _mm256_add_epi64(*sum, _mm256_zextsi128_si256(product));
+            }
+        }
+    }
+    folded(sums)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
+    let mut sums = [_mm512_setzero_si512(); NH_PASSES];
+    let mut keys = key.as_ptr().cast::<u8>();
+    let (fours, rest) = piece.as_chunks::<64>();
+    // SAFETY: as above; of what is left over only whole units are loaded.
+    unsafe {
+        for four in fours {
+            let m = _mm512_shuffle_epi32::<SIDE_BY_SIDE>(_mm512_loadu_si512(four.as_ptr().cast()));
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let s = _mm512_add_epi32(m, _mm512_loadu_si512(keys.add(pass * 16).cast()));
+                *sum = _mm512_add_epi64(*sum, _mm512_mul_epu32(s, _mm512_srli_epi64::<32>(s)));
+            }
+            keys = keys.add(64);
+        }
+        if !rest.is_empty() {
+            // A bit for each word that is there.
+            let there = (1u16 << (rest.len() / 4)) - 1;
+            let m = _mm512_maskz_loadu_epi32(there, rest.as_ptr().cast());
+            let m = _mm512_shuffle_epi32::<SIDE_BY_SIDE>(m);
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let k = _mm512_maskz_loadu_epi32(there, keys.add(pass * 16).cast());
+                let s = _mm512_add_epi32(m, k);
+                *sum = _mm512_add_epi64(*sum, _mm512_mul_epu32(s, _mm512_srli_epi64::<32>(s)));
+            }
+        }
+    }
+    folded(sums.map(|sum| _mm256_add_epi64(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum))))
+}
+
+/// Each vector's four sums together.
+#[target_feature(enable = "avx2")]
+fn folded([a, b, c, d]: [__m256i; NH_PASSES]) -> [u64; NH_PASSES] {
+    let ab = _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let cd = _mm256_add_epi64(_mm256_unpacklo_epi64(c, d), _mm256_unpackhi_epi64(c, d));
+    let (low, high) = (_mm256_permute2x128_si256::<0x20>(ab, cd), _mm256_permute2x128_si256::<0x31>(ab, cd));
+    let mut sums = [0; NH_PASSES];
+    // SAFETY: as long as the vector.
+    unsafe { _mm256_storeu_si256(sums.as_mut_ptr().cast(), _mm256_add_epi64(low, high)) }
+    sums
+}
