@@ -71,24 +71,65 @@ fn groups() -> Vec<Group> {
         }
     }
     let (sector, request) = (4096, 64 << 10);
-    groups.extend(OTHERS.map(|spec| Group { spec, aes_bits: 256, encrypt: true, sector, request }));
+    for (spec, bits) in WIDE {
+        for (aes_bits, encrypt) in bits.iter().flat_map(|&bits| [(bits, true), (bits, false)]) {
+            for sector in [512, 4096] {
+                groups.push(Group { spec, aes_bits, encrypt, sector, request });
+            }
+        }
+    }
+    for (spec, sectors) in IVS {
+        for (&sector, encrypt) in sectors.iter().flat_map(|sector| [(sector, true), (sector, false)]) {
+            groups.push(Group { spec, aes_bits: 256, encrypt, sector, request });
+        }
+    }
+    for (spec, aes_bits) in BLOCKS {
+        groups.extend([true, false].map(|encrypt| Group { spec, aes_bits, encrypt, sector, request }));
+    }
     groups
 }
 
-/// Other ciphers: what our kernels for them, or their libraries, reach across sectors.
-const OTHERS: [&str; 6] = [
-    "xchacha12,aes-adiantum-plain64",
-    "xchacha20,aes-adiantum-plain64",
-    "aes-hctr2-plain64",
-    "serpent-xts-plain64",
-    "twofish-xts-plain64",
-    "camellia-xts-plain64",
+/// Modes to which a sector is one block, with their key sizes.
+const WIDE: [(&str, &[usize]); 3] = [
+    ("xchacha12,aes-adiantum-plain64", &[256]),
+    ("xchacha20,aes-adiantum-plain64", &[256]),
+    ("aes-hctr2-plain64", &[256, 192, 128]),
+];
+
+/// Other block ciphers, and the bits of a key: what our kernels for them, or their libraries, reach across sectors.
+const BLOCKS: [(&str, usize); 6] = [
+    ("serpent-xts-plain64", 256),
+    ("twofish-xts-plain64", 256),
+    ("camellia-xts-plain64", 256),
+    ("aria-xts-plain64", 256),
+    ("sm4-xts-plain64", 128),
+    ("cast6-xts-plain64", 256),
+];
+
+/// IV generators that hash or encrypt, below what they are held against; with the sectors that they take.
+const IVS: [(&str, &[u32]); 6] = [
+    ("aes-cbc-plain64", &[512, 4096]),
+    ("aes-cbc-tcw", &[512]),
+    ("aes-cbc-lmk", &[512]),
+    ("aes-cbc-elephant", &[512, 4096]),
+    ("aes:64-cbc-plain64", &[512]),
+    ("aes:64-cbc-lmk", &[512]),
 ];
 
 fn key(group: Group) -> Result<Key> {
-    let double = if group.spec.contains("xts") { 2 } else { 1 };
-    let mut key = Key::zeroed(group.aes_bits / 8 * double)?;
-    key.as_mut_bytes().iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
+    let one = group.aes_bits / 8;
+    let bytes = match group.spec {
+        // Each sector's, and a seed.
+        "aes:64-cbc-lmk" => one * 65,
+        "aes:64-cbc-plain64" => one * 64,
+        // An IV's seed, and whitening.
+        "aes-cbc-tcw" => one + 32,
+        "aes-cbc-elephant" => one * 2,
+        spec if spec.contains("xts") => one * 2,
+        _ => one,
+    };
+    let mut key = Key::zeroed(bytes)?;
+    key.as_mut_bytes().iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
     Ok(key)
 }
 
@@ -141,12 +182,12 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
         subjects.push(Subject { bytes, call: Box::new(call) });
     }
     let key = key(group)?;
-    let chain = match group.spec {
-        "aes-xts-plain64" => "xts",
-        "aes-cbc-essiv:sha256" => "cbc",
-        _ => "",
-    };
-    for mut peer in all(Task { chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
+    let mut parts = group.spec.split('-');
+    let (cipher, chain, iv) = (parts.next(), parts.next(), parts.next().unwrap_or(""));
+    // In CBC the peers make ESSIV's IVs, and no others.
+    let chain = chain.filter(|&chain| chain != "cbc" || iv.starts_with("essiv")).unwrap_or("");
+    let cipher = cipher.unwrap_or("");
+    for mut peer in all(Task { cipher, chain, key: key.as_bytes(), encrypt, salt: &[7; 32] }) {
         names.push((peer.name, memory.unwrap_or(limit(widths().first().copied().unwrap_or("")))));
         let call = move |b: &mut [u8]| {
             for (nth, at) in (0..bytes).step_by(sector).enumerate() {

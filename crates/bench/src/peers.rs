@@ -13,15 +13,21 @@ pub(crate) struct Peer {
 /// What is asked of the peers.
 #[derive(Clone, Copy)]
 #[cfg_attr(
-    not(any(feature = "aws-lc", feature = "openssl")),
+    not(any(feature = "aws-lc", feature = "openssl", feature = "libgcrypt")),
     expect(dead_code, reason = "no peer to read it")
 )]
 pub(crate) struct Task<'a> {
+    /// By dm-crypt's name.
+    pub(crate) cipher: &'a str,
     /// `xts` or `cbc`; CBC's IVs are encrypted by the peer too, under `salt`.
     pub(crate) chain: &'a str,
     pub(crate) key: &'a [u8],
     pub(crate) encrypt: bool,
     /// ESSIV's key.
+    #[cfg_attr(
+        not(any(feature = "aws-lc", feature = "openssl")),
+        allow(dead_code, reason = "libgcrypt is asked for XTS only")
+    )]
     pub(crate) salt: &'a [u8],
 }
 
@@ -32,6 +38,8 @@ pub(crate) fn all(task: Task<'_>) -> Vec<Peer> {
         aws_lc::peer,
         #[cfg(feature = "openssl")]
         openssl::peer,
+        #[cfg(feature = "libgcrypt")]
+        libgcrypt::peer,
     ];
     peers.iter().filter_map(|peer| peer(task)).collect()
 }
@@ -92,10 +100,10 @@ mod aws_lc {
     pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
         // SAFETY: getters of statics and of a static string.
         let (cipher, ecb, version) = unsafe {
-            let cipher = match (task.chain, task.key.len()) {
-                ("xts", 64) => lc::EVP_aes_256_xts(),
-                ("cbc", 16) => lc::EVP_aes_128_cbc(),
-                ("cbc", 32) => lc::EVP_aes_256_cbc(),
+            let cipher = match (task.cipher, task.chain, task.key.len()) {
+                ("aes", "xts", 64) => lc::EVP_aes_256_xts(),
+                ("aes", "cbc", 16) => lc::EVP_aes_128_cbc(),
+                ("aes", "cbc", 32) => lc::EVP_aes_256_cbc(),
                 _ => return None,
             };
             (cipher, lc::EVP_aes_256_ecb(), CStr::from_ptr(lc::OpenSSL_version(0)))
@@ -135,11 +143,11 @@ mod openssl {
     }
 
     pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
-        let cipher = match (task.chain, task.key.len()) {
-            ("xts", 32) => Cipher::aes_128_xts(),
-            ("xts", 64) => Cipher::aes_256_xts(),
-            ("cbc", 16) => Cipher::aes_128_cbc(),
-            ("cbc", 32) => Cipher::aes_256_cbc(),
+        let cipher = match (task.cipher, task.chain, task.key.len()) {
+            ("aes", "xts", 32) => Cipher::aes_128_xts(),
+            ("aes", "xts", 64) => Cipher::aes_256_xts(),
+            ("aes", "cbc", 16) => Cipher::aes_128_cbc(),
+            ("aes", "cbc", 32) => Cipher::aes_256_cbc(),
             _ => return None,
         };
         let encrypt = task.encrypt;
@@ -168,6 +176,89 @@ mod openssl {
                 debug_assert_eq!(done.ok(), Some(len));
             }),
         })
+    }
+}
+
+#[cfg(feature = "libgcrypt")]
+mod libgcrypt {
+    use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+    use std::ptr;
+    use std::sync::LazyLock;
+
+    use libloading::Library;
+
+    use super::{Peer, Task};
+
+    type Crypt = unsafe extern "C" fn(*mut c_void, *mut u8, usize, *const u8, usize) -> c_uint;
+    type SetBytes = unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_uint;
+
+    /// The system's, and its version; none where there is none.
+    static LIBRARY: LazyLock<Option<(Library, String)>> = LazyLock::new(|| {
+        // SAFETY: what it does when it is loaded is no more than to register itself.
+        let library = unsafe { Library::new("libgcrypt.so.20") }.ok()?;
+        // SAFETY: the function's signature in gcrypt.h; it returns a static string, or null.
+        let version = unsafe {
+            let check =
+                library.get::<unsafe extern "C" fn(*const c_char) -> *const c_char>(b"gcry_check_version\0");
+            let version = check.ok()?(ptr::null());
+            (!version.is_null()).then(|| CStr::from_ptr(version).to_string_lossy().into_owned())?
+        };
+        Some((library, version))
+    });
+
+    const XTS: c_int = 13;
+
+    /// A keyed cipher.
+    struct Handle(*mut c_void, unsafe extern "C" fn(*mut c_void));
+
+    impl Drop for Handle {
+        fn drop(&mut self) {
+            // SAFETY: opened once, closed once.
+            unsafe { (self.1)(self.0) }
+        }
+    }
+
+    pub(super) fn peer(task: Task<'_>) -> Option<Peer> {
+        let algorithm: c_int = match (task.cipher, task.chain, task.key.len()) {
+            ("aes", "xts", 32) => 7,
+            ("aes", "xts", 64) => 9,
+            ("twofish", "xts", 32) => 303,
+            ("twofish", "xts", 64) => 10,
+            ("serpent", "xts", 64) => 306,
+            ("camellia", "xts", 64) => 312,
+            ("sm4", "xts", 32) => 318,
+            _ => return None,
+        };
+        let (library, version) = LIBRARY.as_ref()?;
+        // SAFETY: the functions' signatures in gcrypt.h; the handle is checked.
+        unsafe {
+            let open = library.get::<unsafe extern "C" fn(*mut *mut c_void, c_int, c_int, c_uint) -> c_uint>(
+                b"gcry_cipher_open\0",
+            );
+            let close = library.get::<unsafe extern "C" fn(*mut c_void)>(b"gcry_cipher_close\0").ok()?;
+            let set_key = library.get::<SetBytes>(b"gcry_cipher_setkey\0").ok()?;
+            let set_iv = *library.get::<SetBytes>(b"gcry_cipher_setiv\0").ok()?;
+            let name: &[u8] = if task.encrypt { b"gcry_cipher_encrypt\0" } else { b"gcry_cipher_decrypt\0" };
+            let crypt = *library.get::<Crypt>(name).ok()?;
+            let mut handle = ptr::null_mut();
+            if open.ok()?(&raw mut handle, algorithm, XTS, 0) != 0 {
+                return None;
+            }
+            let handle = Handle(handle, *close);
+            if set_key(handle.0, task.key.as_ptr(), task.key.len()) != 0 {
+                return None;
+            }
+            Some(Peer {
+                name: format!("libgcrypt {version}"),
+                sector: Box::new(move |iv, sector| {
+                    let handle = &handle;
+                    let len = sector.len() - super::SLACK;
+                    set_iv(handle.0, iv.as_ptr(), iv.len());
+                    let done = crypt(handle.0, sector.as_mut_ptr(), len, ptr::null(), 0);
+                    debug_assert_eq!(done, 0);
+                }),
+            })
+        }
     }
 }
 
