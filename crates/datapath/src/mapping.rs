@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Blocking, Device, Extent, Geometry};
+use underseal_device::{Blocking, Device, Extent, Geometry, Lost};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use shape::Shape;
@@ -163,6 +163,16 @@ impl Mapping {
     /// not, memory of the queue's is better from the first: nothing is copied then.
     pub fn answers_at_once(&self) -> bool {
         self.devices.iter().all(|device| device.answers_at_once())
+    }
+
+    /// Has the devices [let go](Device::let_go) of what others wait for, when all requests are over.
+    pub fn let_go(&self) {
+        self.devices.iter().for_each(|device| device.let_go());
+    }
+
+    /// Has something done when a device is [lost](Device::when_lost).
+    pub fn when_lost(&self, act: Lost) {
+        self.devices.iter().for_each(|device| device.when_lost(act.clone()));
     }
 
     /// How requests are dispatched.

@@ -7,19 +7,23 @@ mod server;
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use queue::Queue;
 use server::{Behaviour, Server};
 use underseal_device::{
-    Blocking, Channel, Device, FileDevice, Io, Kind, NbdDevice, OpenOptions, RamDevice, Zones,
+    Blocking, Channel, Device, ErrorKind, FileDevice, Io, Kind, NbdDevice, OpenOptions, RamDevice, RbdDevice,
+    Zones,
 };
 use underseal_device_lab::{
     Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,
 };
 use underseal_nbd_protocol::TransmissionFlags as Flags;
+use underseal_testing::skip;
 
 const SIZE: usize = 512 << 10;
 const BLOCK: usize = 4096;
@@ -225,27 +229,111 @@ proptest! {
 fn several_queues_share_a_device() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (name, device) in devices(folder.path()) {
-        std::thread::scope(|scope| {
-            for part in 0..4usize {
-                let device = &device;
-                scope.spawn(move || {
-                    let mut io = Blocking::new(&**device).unwrap();
-                    let quarter = SIZE / 4;
-                    let at = |i: usize| (part * quarter + i * 8192 % quarter) as u64;
-                    for i in 0..24usize {
-                        let fill = i.to_le_bytes()[0] + 1;
-                        io.write(at(i), &[fill; 8192], i % 5 == 0).unwrap();
-                        let mut back = [0; 8192];
-                        io.read(at(i), &mut back).unwrap();
-                        assert_eq!(back, [fill; 8192], "{name}");
-                        if i % 7 == 0 {
-                            io.flush().unwrap();
-                        }
-                    }
-                });
-            }
-        });
+        share(&*device, name);
     }
+}
+
+fn share(device: &dyn Device, name: &str) {
+    std::thread::scope(|scope| {
+        for part in 0..4usize {
+            scope.spawn(move || {
+                let mut io = Blocking::new(device).unwrap();
+                let quarter = SIZE / 4;
+                let at = |i: usize| (part * quarter + i * 8192 % quarter) as u64;
+                for i in 0..24usize {
+                    let fill = i.to_le_bytes()[0] + 1;
+                    io.write(at(i), &[fill; 8192], i % 5 == 0).unwrap();
+                    let mut back = [0; 8192];
+                    io.read(at(i), &mut back).unwrap();
+                    assert_eq!(back, [fill; 8192], "{name}");
+                    if i % 7 == 0 {
+                        io.flush().unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// An image on the cluster that is given, which goes at the end.
+struct Clustered {
+    device: Option<RbdDevice>,
+    conf: String,
+    name: String,
+}
+
+impl Clustered {
+    fn new(name: &str) -> Option<Self> {
+        let Ok(conf) = std::env::var("UNDERSEAL_TEST_CEPH_CONF") else {
+            skip("a Ceph cluster", "UNDERSEAL_TEST_CEPH_CONF does not name the configuration of one");
+            return None;
+        };
+        let mut this = Self { device: None, conf, name: format!("rbd/{name}-{}", std::process::id()) };
+        this.rbd(&["create", "--size", &format!("{SIZE}B"), &this.name]);
+        this.device = Some(this.open().unwrap());
+        Some(this)
+    }
+
+    fn open(&self) -> underseal_device::Result<RbdDevice> {
+        RbdDevice::open(&format!("rbd:{}:conf={}", self.name, self.conf).parse()?, false)
+    }
+
+    fn rbd(&self, args: &[&str]) {
+        let done = Command::new("rbd").args(["--conf", &self.conf]).args(args).output();
+        let done = done.expect("apt-get install ceph-common");
+        assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+impl Drop for Clustered {
+    fn drop(&mut self) {
+        self.device = None;
+        let rm = ["--conf", &self.conf, "rm", "--no-progress", &self.name];
+        let _ = Command::new("rbd").args(rm).output();
+    }
+}
+
+#[test]
+fn an_image_on_a_cluster_keeps_the_same_laws() {
+    let Some(image) = Clustered::new("laws") else { return };
+    let device = image.device.as_ref().unwrap();
+    let laws = |batches: Vec<_>| {
+        Blocking::new(device).unwrap().zero(0, SIZE as u64).unwrap();
+        play(device, &batches, "RBD");
+        Ok(())
+    };
+    let config = ProptestConfig { source_file: Some(file!()), ..ProptestConfig::with_cases(24) };
+    TestRunner::new(config).run(&prop::collection::vec(batch(), 1..8), laws).unwrap();
+    share(device, "RBD");
+    assert_eq!(image.open().err().map(|e| e.kind()), Some(ErrorKind::Locked));
+}
+
+/// A queue that goes with requests in flight leaves them their memory.
+#[test]
+fn requests_on_a_cluster_outlive_their_queue() {
+    let Some(image) = Clustered::new("queues") else { return };
+    let device = image.device.as_ref().unwrap();
+    for round in 0..50u8 {
+        let mut queue = Queue::new(device, DEPTH);
+        for slot in 0..DEPTH {
+            let mut buffer = queue.arena.alloc(65_536).unwrap();
+            buffer.fill(round);
+            let offset = u64::from(slot) * 65_536;
+            queue.start(
+                slot,
+                match slot % 2 {
+                    0 => Io::Write { offset, buffer, range: 0..65_536, durable: false },
+                    _ => Io::Read { offset, buffer, range: 0..65_536 },
+                },
+            );
+        }
+        drop(queue);
+    }
+    let mut now = vec![0; 65_536];
+    let mut io = Blocking::new(device).unwrap();
+    io.flush().unwrap();
+    io.read(0, &mut now).unwrap();
+    assert!(now.iter().all(|byte| *byte == now[0]), "whole writes, and nobody else's memory");
 }
 
 #[test]

@@ -23,9 +23,21 @@ impl Blocking {
     /// # Errors
     /// When the system has no ring, descriptor or memory for it.
     pub fn new(device: &dyn Device) -> Result<Self> {
+        Self::with(device, Ring::new(8)?)
+    }
+
+    /// A way to `device` for threads that use it one after the other.
+    ///
+    /// # Errors
+    /// As [`Blocking::new`].
+    pub fn passed_on(device: &dyn Device) -> Result<Self> {
+        Self::with(device, Ring::passed_on(8)?)
+    }
+
+    fn with(device: &dyn Device, ring: Ring) -> Result<Self> {
         Ok(Self {
             channel: device.channel(1)?,
-            ring: Ring::new(8)?,
+            ring,
             arena: Arena::new(MOST)?,
             over: Vec::new(),
             block: device.geometry().block as usize,

@@ -1,6 +1,7 @@
 //! The two traits of a lower device, and the words they speak in.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::{Buffer, Error, Geometry, Kind, Result, Ring, Token, Zone, ZoneAction, ZoneLimits};
 
@@ -43,6 +44,16 @@ pub trait Device: Send + Sync {
     /// Forgets what it has read and keeps in memory: who looks for damage wants what is on the disk.
     fn forget(&self) {}
 
+    /// Has something done, once, when it has learnt that nothing can be read or written any more until it is opened again. It must not
+    /// wait. Most devices never know.
+    fn when_lost(&self, act: Lost) {
+        let _ = act;
+    }
+
+    /// Lets go of what others wait for, before the last who has it does: no request is in flight, and none that comes now succeeds. Most
+    /// devices have nothing that others wait for as long as that.
+    fn let_go(&self) {}
+
     /// Of what it [verifies](Device::verifies), how many bytes it reads at the moment without comparing them, since their tags are still to
     /// be made.
     fn unverified(&self) -> u64 {
@@ -80,6 +91,9 @@ pub trait Device: Send + Sync {
         Err(rustix::io::Errno::NOTTY.into())
     }
 }
+
+/// What is done when a device is lost.
+pub type Lost = Arc<dyn Fn() + Send + Sync>;
 
 /// A run of the device that is allocated, or is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 //!     +-- file/   a regular file or block device: RWF_NOWAIT first, io_uring for what would block
 //!     +-- ram     memory
 //!     +-- nbd/    an export of an NBD server: a connection for each channel, or one for all
+//!     +-- rbd/    an image of a Ceph cluster, through librbd: one connection for all
 //!
 //!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
@@ -34,6 +35,8 @@ mod losses;
 mod mailbox;
 pub mod nbd;
 mod ram;
+pub mod rbd;
+mod replies;
 mod request;
 mod ring;
 mod signal;
@@ -42,7 +45,7 @@ mod sync;
 pub use arena::{Arena, Buffer};
 pub use bell::Bell;
 pub use blocking::Blocking;
-pub use channel::{Channel, Device, Extent, Finished, Io, Now, Started};
+pub use channel::{Channel, Device, Extent, Finished, Io, Lost, Now, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions};
@@ -53,6 +56,8 @@ pub use libc::{POLLIN, POLLOUT};
 pub use mailbox::Mailbox;
 pub use nbd::NbdDevice;
 pub use ram::RamDevice;
+pub use rbd::RbdDevice;
+pub use replies::{Awaited, Replies};
 pub use request::Kind;
 pub use ring::{Below, Completion, Ring, Token, restrictions};
 pub use signal::Signal;

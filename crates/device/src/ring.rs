@@ -184,15 +184,24 @@ impl Ring {
     /// # Errors
     /// `Ring` when the kernel has none (before 5.6), or a sandbox or `kernel.io_uring_disabled` forbids it.
     pub fn new(entries: u32) -> Result<Self> {
-        let entries = entries.next_power_of_two();
         let mut builder = IoUring::builder();
         // Completions are handled when this thread enters the kernel anyway, instead of by interrupting it.
         builder.setup_clamp().setup_coop_taskrun().setup_single_issuer();
-        let ring = restrictions::build(&builder, entries).or_else(|e| match e.raw_os_error() {
-            // Kernels before 6.0 do not know the two hints.
-            Some(libc::EINVAL) => restrictions::build(IoUring::builder().setup_clamp(), entries),
-            _ => Err(e),
-        });
+        let ring = restrictions::build(&builder, entries.next_power_of_two());
+        // Kernels before 6.0 do not know the two hints.
+        let is_unknown = ring.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL));
+        if is_unknown { Self::passed_on(entries) } else { Self::made(ring) }
+    }
+
+    /// As [`Ring::new`], for threads that use it one after the other.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn passed_on(entries: u32) -> Result<Self> {
+        Self::made(restrictions::build(IoUring::builder().setup_clamp(), entries.next_power_of_two()))
+    }
+
+    fn made(ring: io::Result<IoUring>) -> Result<Self> {
         let ring = ring.map_err(|e| {
             Error::new(
                 ErrorKind::Ring,

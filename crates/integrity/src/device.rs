@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind, Lost};
 
 use below::below;
 use channel::IntegrityChannel;
@@ -237,6 +237,16 @@ impl Device for IntegrityDevice {
 
     fn unverified(&self) -> u64 {
         self.shared.core.unverified()
+    }
+
+    fn let_go(&self) {
+        self.shared.meta.iter().for_each(|meta| meta.let_go());
+        self.shared.data.let_go();
+    }
+
+    fn when_lost(&self, act: Lost) {
+        self.shared.meta.iter().for_each(|meta| meta.when_lost(act.clone()));
+        self.shared.data.when_lost(act);
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::queue::Queue;
 use super::{Behaviour, Server, open, plain, wait_until};
-use underseal_device::Io;
+use underseal_device::{Blocking, Io};
 use underseal_nbd_protocol::TransmissionFlags as Flags;
 
 fn read(queue: &mut Queue, slot: u32) {
@@ -31,6 +31,26 @@ fn who_reads_for_all_hands_over_to_one_that_does() {
             queues.iter_mut().for_each(|queue| drop(queue.turn(Duration::from_millis(10))));
             queues.iter().all(|queue| queue.in_flight == 0)
         });
+    }
+}
+
+/// A thread that has ended leaves nothing that the next one would wait for.
+#[test]
+fn a_way_is_passed_on_from_thread_to_thread() {
+    for server in [plain(), plain().without(Flags::CAN_MULTI_CONN)].map(Server::start) {
+        let device = open(&server, "");
+        let mut way = Blocking::passed_on(&device).unwrap();
+        way.write(0, &[1; 4096], false).unwrap();
+        for round in 1..20_u8 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut now = [0; 4096];
+                    way.read(0, &mut now).unwrap();
+                    assert_eq!(now, [round; 4096]);
+                    way.write(0, &[round + 1; 4096], round % 2 == 0).unwrap();
+                });
+            });
+        }
     }
 }
 

@@ -4,15 +4,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use underseal_device::Io;
-
-use super::channel::Replies;
+use underseal_device::{Finished, Io, Replies};
 
 /// A request that may wait, and where its answer goes.
 pub(super) struct Job {
     pub(super) slot: u32,
     pub(super) io: Io,
-    pub(super) to: Arc<Replies>,
+    pub(super) to: Arc<Replies<Finished>>,
 }
 
 /// The requests that no worker has taken. As many as the channels have slots.

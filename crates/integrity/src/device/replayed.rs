@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use underseal_device::{Channel, Device, Extent, Finished, Geometry, Io, Now, Result, Ring, Started, Token};
+use underseal_device::{
+    Channel, Device, Extent, Finished, Geometry, Io, Lost, Now, Result, Ring, Started, Token,
+};
 
 use crate::overlay::Sectors;
 
@@ -36,6 +38,14 @@ impl Device for Replayed {
 
     fn answers_at_once(&self) -> bool {
         self.below.answers_at_once()
+    }
+
+    fn let_go(&self) {
+        self.below.let_go();
+    }
+
+    fn when_lost(&self, act: Lost) {
+        self.below.when_lost(act);
     }
 
     fn extent(&self, _offset: u64, len: u64) -> Extent {

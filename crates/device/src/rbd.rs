@@ -1,0 +1,437 @@
+//! An image of a Ceph cluster as a lower device, through Ceph's own library.
+//!
+//! ```text
+//!   queue -- RbdChannel --- start ---> librbd's threads ---> the cluster
+//!                  ^                        |
+//!                  +--- Mailbox, Bell ------+        one image, one connection, for all queues
+//!
+//!   address   rbd:POOL/IMAGE...        library   librados and librbd, loaded when they are needed: all that is unsafe
+//! ```
+//!
+//! # What an answer means
+//! librbd's cache is off: it would acknowledge what no machine of the cluster has yet, and copy it. So a write that is over lies on every
+//! replica, whether it was asked to be durable or not, and a flush waits for those that are not over.
+//!
+//! # Memory
+//! A request belongs to librbd until it says that it is over; nothing can call it back, so its memory stays with it also when its queue goes.
+//! What is written librbd copies once: it could do without, but then a write that it fails before sending it is never over, and a client that
+//! was shut out would wait for ever.
+//!
+//! # One writer
+//! Whoever opens an image to write takes its exclusive lock, and does not hand it over while it is open, as librbd would by itself. A second one
+//! is refused, and told who the first is; nobody who answers is asked for the lock, since others do hand it over, in the midst of their
+//! writing. Whose owner has died is free after half a minute. A client that was taken for dead is shut
+//! out by the cluster: from then on every request fails, and none is tried again, since somebody else writes by now.
+//!
+//! # Waiting
+//! A cluster that is away, or full, is waited for without an end, as a local disk is; `rados_osd_op_timeout` in the address sets one.
+
+mod address;
+mod channel;
+mod library;
+mod quiet;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, mpsc};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use self::channel::RbdChannel;
+use self::library::{Cluster, Image};
+use crate::losses::{Losses, Sticky};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Result};
+
+pub use address::Address;
+
+/// What can be read and written.
+const BLOCK: u32 = 512;
+/// What the cluster's disks read and write.
+const PREFERRED: u32 = 4096;
+/// Features of an image: a lock that one writer has; a map of what is stored.
+const EXCLUSIVE_LOCK: u64 = 1 << 2;
+const FAST_DIFF: u64 = 1 << 4;
+/// Flags of one: its maps are not right.
+const MAPS_INVALID: u64 = 0b11;
+/// How much is looked at together for what is stored.
+const WINDOW: u64 = 1 << 30;
+/// How soon to say that the lock is waited for.
+const MOMENT: Duration = Duration::from_secs(2);
+/// How long a client that has the image open may take to answer; one that has died never does, and is known for half a minute.
+const ANSWERS: Duration = Duration::from_secs(10);
+
+/// An image of a Ceph cluster, or a snapshot of one.
+pub struct RbdDevice {
+    shared: Arc<Shared>,
+}
+
+/// What all queues have in common.
+struct Shared {
+    /// None when it was let go.
+    image: RwLock<Option<Image>>,
+    name: String,
+    /// All but the size.
+    geometry: Geometry,
+    size: AtomicU64,
+    /// As of which change of the image's header that is its size; and who is finding out.
+    as_of: AtomicU64,
+    asking: Mutex<()>,
+    /// It can tell quickly what is stored.
+    tells: bool,
+    shut_out: AtomicBool,
+    when_lost: OnceLock<Lost>,
+    told: Once,
+    losses: Arc<Losses>,
+}
+
+impl RbdDevice {
+    /// Connects to the cluster and opens the image, for this program alone unless it is only read.
+    ///
+    /// # Errors
+    /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when somebody else writes to it.
+    pub fn open(address: &Address, read_only: bool) -> Result<Self> {
+        let name = address.to_string();
+        if address.is_snapshot() && !read_only {
+            let what = format!(
+                "{name}: a snapshot never changes; open it with --read-only, or write to a clone of it"
+            );
+            return Err(Error::new(ErrorKind::Open, what));
+        }
+        let mut image = connected(address)?
+            .pool(&address.pool, address.namespace.as_deref())
+            .map_err(|e| refused(&name, "pool", &address.pool, e))?
+            .image(&address.image, address.snapshot.as_deref(), read_only)
+            .map_err(|e| refused(&name, "image", &address.image, e))?;
+        let failed = |what: &'static str| {
+            let name = &name;
+            move |e: Errno| Error::new(ErrorKind::Open, format!("{name}: {what}")).with_source(e)
+        };
+        let features = image.features().map_err(failed("its features cannot be read"))?;
+        if !read_only {
+            only_as_asked(&image, address)?;
+            if features & EXCLUSIVE_LOCK == 0 {
+                log::warn!("{name}: the image has no exclusive lock: nothing keeps a second writer away");
+            } else {
+                lock(&image, &name)?;
+            }
+        }
+        if !address.is_snapshot() {
+            image.watch().map_err(failed("it cannot be watched for changes of its size"))?;
+        }
+        let size = image.size().map_err(failed("its size cannot be read"))?;
+        let maps_are_right = || image.flags().is_ok_and(|flags| flags & MAPS_INVALID == 0);
+        let tells = features & FAST_DIFF != 0 && maps_are_right();
+        let geometry = Geometry {
+            size: 0,
+            block: BLOCK,
+            preferred_block: PREFERRED,
+            memory_alignment: 1,
+            read_only,
+            discard: !read_only,
+            zones: None,
+            tag_size: 0,
+        };
+        let shared = Shared {
+            image: RwLock::new(Some(image)),
+            losses: Arc::new(Losses::new(&name)),
+            name,
+            geometry,
+            size: AtomicU64::new(size),
+            as_of: AtomicU64::new(0),
+            asking: Mutex::new(()),
+            tells,
+            shut_out: AtomicBool::new(false),
+            when_lost: OnceLock::new(),
+            told: Once::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+/// A connection to the cluster of an address.
+fn connected(address: &Address) -> Result<Cluster> {
+    let failed =
+        |what: String, e: Errno| Error::new(ErrorKind::Open, format!("{address}: {what}")).with_source(e);
+    let cluster = Cluster::new(address.id.as_deref())?;
+    match cluster.read_file(address.conf.as_deref()) {
+        // What an address says may be enough.
+        Err(e) if address.conf.is_some() => {
+            return Err(failed("the cluster's configuration cannot be read".into(), e));
+        }
+        _ => {}
+    }
+    cluster.read_environment().map_err(|e| failed("CEPH_ARGS cannot be read".into(), e))?;
+    for (option, value) in &address.settings {
+        let wrong = |e| failed(format!("{} cannot be that", option.to_string_lossy()), e);
+        cluster.set(option, value).map_err(wrong)?;
+    }
+    // Five minutes are the library's.
+    let patience = cluster.get(c"client_mount_timeout").and_then(|seconds| seconds.parse::<f64>().ok());
+    if !address.sets(c"client_mount_timeout") && patience == Some(300.0) {
+        let _ = cluster.set(c"client_mount_timeout", c"30");
+    }
+    for (option, value) in [(c"rbd_cache", c"false"), (c"rbd_non_blocking_aio", c"true")] {
+        cluster
+            .set(option, value)
+            .map_err(|e| failed("the library's cache cannot be turned off".into(), e))?;
+    }
+    // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is each one of a client that was shut out.
+    let _ = cluster.set(c"rbd_disable_zero_copy_writes", c"true");
+    cluster.connect().map_err(|e| {
+        let what = match e {
+            Errno::ACCESS | Errno::PERM => {
+                "the cluster does not let this user in: is its keyring there? (id=, keyring=)"
+            }
+            Errno::TIMEDOUT => "no monitor of the cluster answers",
+            Errno::NOENT => {
+                "the cluster is not known here: no configuration, or no keyring (conf=, id=, keyring=)"
+            }
+            _ => "cannot connect to the cluster",
+        };
+        failed(what.into(), e)
+    })?;
+    Ok(cluster)
+}
+
+/// What is not there, or must not be opened.
+fn refused(name: &str, kind: &str, what: &std::ffi::CStr, e: Errno) -> Error {
+    let what = what.to_string_lossy();
+    let context = match e {
+        Errno::NOENT if kind == "image" => {
+            format!("{name}: there is no image {what}, or no such snapshot of it")
+        }
+        Errno::NOENT => format!("{name}: there is no pool {what}"),
+        Errno::PERM | Errno::ACCESS => {
+            format!("{name}: this user may not open the {kind} {what} (`profile rbd` lets it)")
+        }
+        _ => format!("{name}: the {kind} {what} cannot be opened"),
+    };
+    Error::new(ErrorKind::Open, context).with_source(e)
+}
+
+/// What the image or its pool turns on again: a cache that would acknowledge what is nowhere yet, and writes that would never be over.
+fn only_as_asked(image: &Image, address: &Address) -> Result<()> {
+    let refused = |what: String| Error::new(ErrorKind::Open, format!("{address}: {what}"));
+    // Where there are none, nobody can have changed them.
+    let [cache, lends] = image.settings([c"rbd_cache", c"rbd_disable_zero_copy_writes"]).map_err(|e| {
+        refused("what is set for this image and its pool cannot be read".into()).with_source(e)
+    })?;
+    let undone = |option| {
+        format!(
+            "the image or its pool sets {option}: `rbd config image remove IMAGE {option}`, or `rbd config pool remove POOL {option}`"
+        )
+    };
+    if cache.is_some_and(|value| !matches!(&*value, "false" | "0" | "no")) {
+        let what = "librbd's cache is turned on, and acknowledges what is not stored yet";
+        return Err(refused(format!("{what}: {}", undone("rbd_cache"))));
+    }
+    if lends.is_some_and(|value| !matches!(&*value, "true" | "1" | "yes")) {
+        let what = "writes that are not copied never end when they fail before they are sent";
+        return Err(refused(format!("{what}: {}", undone("rbd_disable_zero_copy_writes"))));
+    }
+    Ok(())
+}
+
+/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is not as strict as this program: an
+/// ordinary client of librbd hands it over, and then fails to write. So nobody who is there is asked.
+fn lock(image: &Image, name: &str) -> Result<()> {
+    let lockers = || {
+        let lockers = image.lockers().into_iter();
+        lockers.map(|(client, at)| (format!("{client} at {at}"), client)).collect::<Vec<_>>()
+    };
+    let owners = || {
+        let owners = lockers().into_iter().map(|(owner, _)| owner).collect::<Vec<_>>().join(", ");
+        if owners.is_empty() { "another client".to_owned() } else { owners }
+    };
+    let own = image.own();
+    let present = image.present(ANSWERS).map_err(|e| {
+        Error::new(ErrorKind::Open, format!("{name}: who has it open cannot be known")).with_source(e)
+    })?;
+    let others = present.into_iter().filter(|&client| client != own);
+    let others: Vec<_> = others.map(|client| format!("client.{client}")).collect();
+    if let Some((owner, _)) = lockers().into_iter().find(|(_, client)| others.contains(client)) {
+        return Err(Error::new(ErrorKind::Locked, format!("{name} is in use by {owner}")));
+    }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        log::warn!(
+            "{name}: {others} has it open, too, and cannot write to it from now on (`rbd status` shows where)"
+        );
+    }
+    let taken = std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel::<()>();
+        let taking = scope.spawn(move || {
+            let _tell = tell;
+            image.lock()
+        });
+        if told.recv_timeout(MOMENT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            log::warn!(
+                "{name}: waiting for its lock, which {} has and does not answer: if it has died, for half a minute",
+                owners()
+            );
+        }
+        taking.join().unwrap_or(Err(Errno::IO))
+    });
+    taken.map_err(|e| match e {
+        Errno::ROFS | Errno::BUSY | Errno::AGAIN => {
+            Error::new(ErrorKind::Locked, format!("{name} is in use by {}", owners())).with_source(e)
+        }
+        _ => {
+            Error::new(ErrorKind::Open, format!("{name}: its exclusive lock cannot be taken")).with_source(e)
+        }
+    })
+}
+
+impl Shared {
+    /// The cluster has shut this client out: nothing is asked of it any more.
+    fn is_shut_out(&self) {
+        if self.shut_out.swap(true, SeqCst) {
+            return;
+        }
+        log::error!(
+            "{}: the cluster has shut this client out, because it did not answer for too long and another one took the image, or \
+             because somebody said so (`ceph osd blocklist ls`): nothing is read or written any more; find out who uses the image before it is opened again",
+            self.name
+        );
+        self.losses.fail(Errno::SHUTDOWN);
+        self.tell();
+    }
+
+    /// Does what is to be done when it is lost, if somebody has said what.
+    fn tell(&self) {
+        if let Some(act) = self.when_lost.get() {
+            self.told.call_once(|| act());
+        }
+    }
+
+    fn was_shut_out(&self) -> bool {
+        self.shut_out.load(SeqCst)
+    }
+
+    /// As of the last change that this client has heard of.
+    fn size(&self) -> u64 {
+        let changes = || self.with_image(|image| Ok(image.changes())).unwrap_or(0);
+        if changes() != self.as_of.load(SeqCst) {
+            let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let heard = changes();
+            if heard != self.as_of.load(SeqCst)
+                && let Ok(size) = self.with_image(Image::size)
+            {
+                self.is_of(size);
+                self.as_of.store(heard, SeqCst);
+            }
+        }
+        self.size.load(SeqCst)
+    }
+
+    /// This is its size.
+    fn is_of(&self, size: u64) {
+        let before = self.size.swap(size, SeqCst);
+        if size < before {
+            log::error!(
+                "{}: the image was shrunk from {before} to {size} bytes while it is open: what lay beyond is gone, and is neither \
+                 read nor written any more",
+                self.name
+            );
+        }
+    }
+
+    /// Does something with the image, as long as it is there.
+    fn with_image<T>(
+        &self,
+        act: impl FnOnce(&Image) -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
+        act(self.image.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or(Errno::BADF)?)
+    }
+}
+
+impl Device for RbdDevice {
+    fn geometry(&self) -> Geometry {
+        let block = u64::from(BLOCK);
+        Geometry { size: self.shared.size() / block * block, ..self.shared.geometry }
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        let unknown =
+            |e: Errno| Error::new(ErrorKind::Open, format!("{}: its size", self.shared.name)).with_source(e);
+        let asking = self.shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.is_of(self.shared.with_image(Image::size).map_err(unknown)?);
+        drop(asking);
+        Ok(self.geometry().size)
+    }
+
+    fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
+        let channel = RbdChannel::new(self.shared.clone(), depth)
+            .map_err(|e| Error::new(ErrorKind::Memory, "no event descriptor for a channel").with_source(e))?;
+        Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
+    fn let_go(&self) {
+        // Closing takes its time, and who asks for the size meanwhile need not wait.
+        let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(image);
+    }
+
+    fn when_lost(&self, act: Lost) {
+        // The first one that asks serves it; it may be lost already.
+        let _ = self.shared.when_lost.set(act);
+        if self.shared.was_shut_out() {
+            self.shared.tell();
+        }
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let data = Extent { len, hole: false };
+        let size = self.geometry().size;
+        if !self.shared.tells || offset >= size || len == 0 {
+            return data;
+        }
+        let end = offset + len.min(size - offset).min(WINDOW);
+        match self.shared.with_image(|image| image.stored(offset..end)) {
+            Ok(runs) => first(&runs, offset, end),
+            Err(e) => {
+                log::debug!("{}: it is not told what is stored: {e}", self.shared.name);
+                data
+            }
+        }
+    }
+}
+
+/// What is at the beginning of a range, of which these runs are stored.
+fn first(runs: &[std::ops::Range<u64>], offset: u64, end: u64) -> Extent {
+    let next = runs.iter().find(|run| run.end > offset && run.start < end);
+    match next {
+        Some(run) if run.start <= offset => Extent { len: run.end.min(end) - offset, hole: false },
+        Some(run) => Extent { len: run.start - offset, hole: true },
+        None => Extent { len: end - offset, hole: true },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_extent_is_what_is_stored_or_the_hole_before() {
+        let runs = [10..20, 40..60];
+        let at = |offset, end| {
+            let Extent { len, hole } = first(&runs, offset, end);
+            (len, hole)
+        };
+        assert_eq!(at(0, 100), (10, true));
+        assert_eq!(at(10, 100), (10, false));
+        assert_eq!(at(15, 17), (2, false));
+        assert_eq!(at(20, 100), (20, true));
+        assert_eq!(at(55, 100), (5, false));
+        assert_eq!(at(60, 100), (40, true));
+        assert_eq!(at(0, 5), (5, true));
+    }
+}

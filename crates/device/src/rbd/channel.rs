@@ -1,0 +1,141 @@
+//! A queue's way to an image.
+
+use std::sync::{Arc, PoisonError};
+
+use rustix::io::Errno;
+
+use super::Shared;
+use super::library::{Flight, errno};
+use crate::losses::unflushed;
+use crate::{Awaited, Channel, Finished, Io, Kind, Now, Replies, Result, Ring, Started, Token};
+
+/// An image that was shrunk has no such bytes any more.
+const BEYOND: Errno = Errno::OVERFLOW;
+
+/// A request that librbd has. It owns its memory, also when nobody waits for it any more.
+struct Request {
+    slot: u32,
+    io: Io,
+    to: Arc<Replies<Letter>>,
+}
+
+/// A request that is over. It does not name where it is sent: one that nobody takes any more goes with its mailbox.
+struct Letter {
+    slot: u32,
+    io: Io,
+    result: i64,
+}
+
+impl Flight for Request {
+    fn io(&mut self) -> &mut Io {
+        &mut self.io
+    }
+
+    fn over(self: Box<Self>, result: i64) {
+        let Self { slot, io, to } = *self;
+        to.send(Letter { slot, io, result });
+    }
+}
+
+pub(super) struct RbdChannel {
+    shared: Arc<Shared>,
+    awaited: Awaited<Letter>,
+}
+
+impl RbdChannel {
+    /// For `depth` requests at a time.
+    pub(super) fn new(shared: Arc<Shared>, depth: u32) -> std::io::Result<Self> {
+        Ok(Self { shared, awaited: Awaited::new(depth)? })
+    }
+
+    /// Gives a request to librbd, unless nothing is to be asked of it any more.
+    fn hand_over(&self, request: Box<Request>) -> std::result::Result<(), (Box<Request>, Errno)> {
+        if self.shared.was_shut_out() {
+            return Err((request, Errno::SHUTDOWN));
+        }
+        // What begins beyond the end librbd never answers, when it is written; what ends there it cuts short, and says nothing.
+        let (offset, len) = request.io.extent();
+        if offset.checked_add(len).is_none_or(|end| end > self.shared.size()) {
+            return Err((request, BEYOND));
+        }
+        match &*self.shared.image.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(image) => image.start(request),
+            None => Err((request, Errno::BADF)),
+        }
+    }
+}
+
+/// How a request ended.
+fn outcome(shared: &Shared, io: &Io, result: i64) -> Result<()> {
+    let (kind, (offset, _)) = (io.kind(), io.extent());
+    if result < 0 {
+        return Err(failed(shared, kind, offset, errno(result)));
+    }
+    match io {
+        // Beyond the end nothing is read, and nothing is said.
+        Io::Read { range, .. } if u64::try_from(result).unwrap_or(0) < range.len() as u64 => {
+            Err(kind.failed(offset, "the image ends before", Errno::IO))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failed(shared: &Shared, kind: Kind, offset: u64, errno: Errno) -> crate::Error {
+    if errno == Errno::SHUTDOWN {
+        shared.is_shut_out();
+        return kind.failed(offset, "the cluster has shut this client out", errno);
+    }
+    if errno == BEYOND {
+        return kind.failed(offset, "the image ends before", Errno::IO);
+    }
+    if kind == Kind::Flush {
+        shared.losses.fail(errno);
+        return unflushed(errno);
+    }
+    kind.failed(offset, "Ceph", errno)
+}
+
+impl Channel for RbdChannel {
+    /// A cluster never answers at once.
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let io = match io.without_tags(slot) {
+            Ok(io) => io,
+            Err(refused) => return Started::Finished(refused),
+        };
+        if let Io::Prefetch { .. } = io {
+            // The machines of the cluster have the caches.
+            return Started::Finished(Finished::bare(slot, Ok(())));
+        }
+        let request = Box::new(Request { slot, io, to: self.awaited.replies() });
+        if let Err((request, errno)) = self.hand_over(request) {
+            let (kind, (offset, _)) = (request.io.kind(), request.io.extent());
+            return Started::Finished(Finished::of(
+                slot,
+                request.io,
+                Err(failed(&self.shared, kind, offset, errno)),
+            ));
+        }
+        self.awaited.expect(ring);
+        Started::Pending
+    }
+
+    /// Nothing in the ring is a request's.
+    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
+        None
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
+        for Letter { slot, io, result } in self.awaited.woken(ring, token) {
+            let outcome = outcome(&self.shared, &io, result);
+            over.push(Finished::of(slot, io, outcome));
+        }
+    }
+}
