@@ -29,6 +29,9 @@ pub(crate) struct Layer {
     pub(crate) sealed: Option<Sealed>,
     hash: &'static str,
     journal_mac: bool,
+    /// Superblock, journal and tags lie on a device of their own.
+    pub(crate) meta: bool,
+    pub(crate) discards: bool,
     settings: [u64; 3],
 }
 
@@ -43,6 +46,9 @@ impl Layer {
             hash: dice.pick(&hash),
             journal_mac: mode == Mode::Journal && dice.one_in(3),
             settings: [dice.below(3) * (32 << 10), dice.below(2000), 1 + dice.below(4)],
+            meta: dice.one_in(3),
+            // Ciphers with tags have none.
+            discards: makes_tags && dice.one_in(2),
         }
     }
 
@@ -55,6 +61,7 @@ impl Layer {
             hash: self.sealed.is_none().then(|| hash(self.hash)),
             journal_mac: self.journal_mac.then(|| hash("hmac(sha256)")),
             sectors_per_bit: Some(128),
+            allow_discards: self.discards,
             ..Options::new(self.mode)
         }
     }
@@ -77,20 +84,27 @@ impl Layer {
     }
 }
 
+/// What one layer lies on.
+pub(crate) struct Below {
+    pub(crate) data: Arc<dyn Device>,
+    pub(crate) meta: Option<Arc<dyn Device>>,
+}
+
 /// The layers, as they were opened last.
 pub(crate) struct Layers {
     layer: Layer,
-    below: Vec<Arc<dyn Device>>,
+    below: Vec<Below>,
     open: Mutex<Vec<Arc<IntegrityDevice>>>,
 }
 
 impl Layers {
     /// New ones over these devices. No block has a tag that fits.
-    pub(crate) fn new(layer: Layer, sector: u32, below: Vec<Arc<dyn Device>>) -> Self {
+    pub(crate) fn new(layer: Layer, sector: u32, below: Vec<Below>) -> Self {
         let options = layer.options();
         for device in &below {
-            let way = Way::new(device, Arc::default());
-            let disks = Disks::one(&way);
+            let way = |device: &Arc<dyn Device>| Way::new(device, Arc::default());
+            let (data, meta) = (way(&device.data), device.meta.as_ref().map(way));
+            let disks = Disks { data: &data, meta: meta.as_ref().map(|way| way as _) };
             let of = Format {
                 tag_size: layer.sealed.map(|(_, _, bytes)| bytes),
                 block_size: sector,
@@ -121,8 +135,9 @@ impl Layers {
             ..Settings::default()
         };
         let options = self.layer.options();
-        let open = |device: &Arc<dyn Device>| {
-            IntegrityDevice::open(device.clone(), None, &options, &settings).map(Arc::new)
+        let open = |device: &Below| {
+            let Below { data, meta } = device;
+            IntegrityDevice::open(data.clone(), meta.clone(), &options, &settings).map(Arc::new)
         };
         let opened = self.below.iter().map(open).collect::<underseal_integrity::Result<Vec<_>>>()?;
         *self.open.lock().unwrap() = opened;

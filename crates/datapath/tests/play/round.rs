@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use underseal_cipher::{Key, SectorSize, build};
 use underseal_datapath::engine::{Accelerator, SoftwarePool};
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_device::Device;
+use underseal_device::{Device, RamDevice};
 use underseal_device_lab::{DmaFaults, DmaModel, DmaSpec};
 use underseal_device_lab::{FaultControl, FaultDevice, TaggedDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::dice::Dice;
 use super::director::direct;
-use super::layers::{Layer, Layers};
+use super::layers::{Below, Layer, Layers};
 use super::lower::{Lower, Place, ZONE};
 use super::player::Player;
 use super::rewriter::Rewriter;
@@ -28,6 +28,9 @@ use super::zones;
 
 /// After so long without any progress the process ends.
 const HANGS: Duration = Duration::from_secs(240);
+
+/// Bytes of a device for what integrity volumes keep beside the data: more than they need.
+const META: u64 = 4 << 20;
 
 /// The first does not spread what it encrypts over the sector, the others do.
 pub(crate) const CIPHERS: [(&str, u8); 4] = [
@@ -91,16 +94,22 @@ pub(crate) struct Devices {
 
 impl Devices {
     fn new(setup: &Setup, places: &[Place]) -> Self {
-        let faulty = |place: &Place| {
+        let faulty = |device: Arc<dyn Device>| {
             if setup.cache {
                 // Larger blocks would take a write that was flushed back with a neighbour that was not.
-                FaultDevice::with_volatile_cache(place.device.clone(), setup.seed, 512)
+                FaultDevice::with_volatile_cache(device, setup.seed, 512)
             } else {
-                FaultDevice::new(place.device.clone(), setup.seed)
+                FaultDevice::new(device, setup.seed)
             }
         };
-        let devices: Vec<FaultDevice> = places.iter().map(faulty).collect();
-        let controls = devices.iter().map(FaultDevice::control).collect();
+        let devices: Vec<FaultDevice> = places.iter().map(|place| faulty(place.device.clone())).collect();
+        let metas: Vec<_> = match setup.layer {
+            Some(layer) if layer.meta => {
+                places.iter().map(|_| faulty(Arc::new(RamDevice::new(META)))).collect()
+            }
+            _ => vec![],
+        };
+        let controls = devices.iter().chain(&metas).map(FaultDevice::control).collect();
         let tagged = |device: FaultDevice| -> Arc<dyn Device> {
             match setup.tags {
                 0 => Arc::new(device),
@@ -110,7 +119,13 @@ impl Devices {
         let all: Vec<_> = devices.into_iter().map(tagged).collect();
         match setup.layer {
             Some(layer) => {
-                Self { all: vec![], layers: Some(Layers::new(layer, setup.sector.min(4096), all)), controls }
+                let mut metas = metas.into_iter().map(|meta| Arc::new(meta) as Arc<dyn Device>);
+                let below = all.into_iter().map(|data| Below { data, meta: metas.next() }).collect();
+                Self {
+                    all: vec![],
+                    layers: Some(Layers::new(layer, setup.sector.min(4096), below)),
+                    controls,
+                }
             }
             None => Self { all, layers: None, controls },
         }
@@ -244,7 +259,7 @@ impl Setup {
             second,
             hot,
             // A zone is emptied by discarding it.
-            discards: zoned || (dice.one_in(2) && layer.is_none()),
+            discards: zoned || (dice.one_in(2) && layer.is_none_or(|layer| layer.discards)),
             faults,
             cache,
             tags,
