@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::thread::CapabilitySet;
 
-use crate::seccomp::{self, violations};
+use crate::seccomp::{self, Refusal, violations};
 use crate::threads::{self, Failed, Steps};
 use crate::{Needs, State, capabilities, landlock};
 
@@ -19,17 +19,19 @@ pub fn enter(needs: &Needs) -> State {
     });
     let rules = landlock::rules(needs).map_err(|why| missing.push(format!("Landlock ({why})"))).ok();
     // A call that is refused must not end the process.
-    let filters = seccomp::filters(needs).and_then(|filters| {
+    let filters = seccomp::filters(needs, Refusal::Told).and_then(|filters| {
         if threads::has_filters() {
             return Err("a filter around this process hides which threads have taken another one".into());
         }
+        let silent = seccomp::filters(needs, Refusal::Silent)?;
         violations::listen().map_err(|e| e.to_string())?;
-        Ok(filters)
+        Ok((filters, silent))
     });
-    let filters = filters.map_err(|why| missing.push(format!("seccomp ({why})"))).unwrap_or_default();
+    let filters = filters.map_err(|why| missing.push(format!("seccomp ({why})")));
+    let (filters, silent) = filters.unwrap_or_default();
     let has_filters = !filters.is_empty();
     let landlock = rules.as_ref().map(|rules| rules.fd.as_raw_fd());
-    let (failed, everywhere) = threads::take(Steps { kept: kept.bits(), landlock, filters });
+    let (failed, everywhere) = threads::take(Steps { kept: kept.bits(), landlock, filters, silent });
     if let Err(e) = everywhere {
         missing.push(format!("all of it, in threads that have started before ({e})"));
     }
@@ -49,6 +51,7 @@ pub fn enter(needs: &Needs) -> State {
         no_new_privileges: !failed.has(Failed::NO_NEW_PRIVILEGES),
         landlock: rules.map(|rules| rules.version).filter(|_| !failed.has(Failed::LANDLOCK)),
         seccomp: has_filters && !failed.has(Failed::SECCOMP),
+        any_port: needs.cluster,
         missing,
     };
     if !state.missing.is_empty() {

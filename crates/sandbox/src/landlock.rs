@@ -37,9 +37,11 @@ pub(crate) fn rules(needs: &Needs) -> Result<Rules, String> {
 }
 
 fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
+    // The ports of a cluster's machines are known to nobody before they are told.
+    let ports = if needs.cluster { AccessNet::BindTcp.into() } else { AccessNet::from_all(NEWEST) };
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
-        .handle_access(AccessNet::from_all(NEWEST))?
+        .handle_access(ports)?
         // Signals between threads are none of the sandbox's: each thread is a domain of its own.
         .scope(Scope::AbstractUnixSocket)?
         .create()?;

@@ -17,6 +17,8 @@ pub struct Needs {
     pub log_file: Option<PathBuf>,
     /// Lower servers that are connected to again.
     pub servers: Vec<Server>,
+    /// The image is on a Ceph cluster: its library has threads of its own, and connects to whichever machine has the data.
+    pub cluster: bool,
     /// The volume is a block device of the kernel's: this one.
     pub ublk: Option<PathBuf>,
     /// The volume is a virtual machine's disk.

@@ -3,7 +3,8 @@
 //! A call that is not on the list fails with `EPERM`, and its name goes to the log. It is not the process's end: a library
 //! may come to an unusual call by itself, of a later version perhaps, and a server that is killed for it takes away the disk of
 //! those who use it, with all that they have not flushed. Whoever has taken the server over gets no more by an error than by
-//! the end: the call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it is the end.
+//! the end: the call is not made. Only where a thread holds back SIGSYS, as the C library does for moments, it is the end; so threads
+//! that always do, as those of Ceph's library, get filters that tell nobody.
 
 pub(crate) mod calls;
 pub(crate) mod violations;
@@ -18,11 +19,20 @@ use seccompiler::{
 use self::calls::Call;
 use crate::Needs;
 
+/// What becomes of a call that is not on the list, besides that it fails.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Refusal {
+    /// Its name goes to the log, by way of SIGSYS.
+    Told,
+    /// Nothing.
+    Silent,
+}
+
 /// The filters that a thread installs, in this order.
 ///
 /// # Errors
 /// On processors that there are none for.
-pub(crate) fn filters(needs: &Needs) -> Result<Vec<BpfProgram>, String> {
+pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>, String> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| "not for this processor")?;
     // Its flags lie in memory, where no filter sees them; the C library goes on to clone(2) when there is none.
     let absent = SeccompFilter::new(
@@ -58,7 +68,11 @@ pub(crate) fn filters(needs: &Needs) -> Result<Vec<BpfProgram>, String> {
             }
         }
     }
-    let allowed = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch);
+    let refused = match refusal {
+        Refusal::Told => SeccompAction::Trap,
+        Refusal::Silent => SeccompAction::Errno(libc::EPERM.cast_unsigned()),
+    };
+    let allowed = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch);
     let program = |filter: Result<SeccompFilter, _>| filter.and_then(BpfProgram::try_from);
     [absent, processes, allowed]
         .map(|filter| program(filter).map_err(|e| e.to_string()))

@@ -2,9 +2,10 @@
 //!
 //! The kernel lets a thread do that for itself alone, and at this moment there are several: they wait for signals, clients and
 //! requests. So each is sent a signal, in whose handler it takes the steps, as libpsx and Go's runtime have it. All that a
-//! handler uses was made ready before, and is never freed.
+//! handler uses was made ready before, and is never freed. Threads of libraries (Ceph's) hold back every signal that the C library lets
+//! them; they are sent one that it keeps for itself.
 
-use std::ffi::{c_int, c_ulong};
+use std::ffi::{c_int, c_ulong, c_void};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -57,6 +58,8 @@ pub(crate) struct Steps {
     pub(crate) landlock: Option<RawFd>,
     /// In their order: what the last one forbids, installing filters among it, the others need not know.
     pub(crate) filters: Vec<BpfProgram>,
+    /// The same for threads that hold back SIGSYS, and would end the process with it.
+    pub(crate) silent: Vec<BpfProgram>,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "31 bits")]
@@ -82,8 +85,8 @@ struct CapabilityWords {
 }
 
 impl Steps {
-    /// Takes them, for the calling thread. Nothing here allocates, locks or panics.
-    fn take(&self) -> Failed {
+    /// Takes them, for the calling thread, which holds back SIGSYS or does not. Nothing here allocates, locks or panics.
+    fn take(&self, is_deaf: bool) -> Failed {
         if !self.filters.is_empty() && has_filters() {
             return Failed::NONE;
         }
@@ -115,7 +118,8 @@ impl Steps {
             | Failed::BOUNDING.unless(bounded)
             | Failed::LANDLOCK.unless(self.landlock.is_none_or(restrict_files))
             | Failed::CAPABILITIES.unless(self.keep_capabilities())
-            | Failed::SECCOMP.unless(self.filters.iter().all(restrict_calls))
+            | Failed::SECCOMP
+                .unless(if is_deaf { &self.silent } else { &self.filters }.iter().all(restrict_calls))
     }
 
     fn keep_capabilities(&self) -> bool {
@@ -179,13 +183,17 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 /// What they could not do.
 static FAILED: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn handle(_: c_int) {
+extern "C" fn handle(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the thread's own.
     let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel gives what the thread was doing, with the signals that it holds back then.
+    let is_deaf = unsafe {
+        libc::sigismember(&raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGSYS)
+    } == 1;
     let steps = STEPS.load(Ordering::Acquire);
     // SAFETY: null, or steps that are never freed.
     if let Some(steps) = unsafe { steps.as_ref() } {
-        FAILED.fetch_or(steps.take().0, Ordering::AcqRel);
+        FAILED.fetch_or(steps.take(is_deaf).0, Ordering::AcqRel);
         TAKEN.fetch_add(1, Ordering::AcqRel);
     }
     // SAFETY: as above; what was interrupted may be about to look at it.
@@ -208,7 +216,7 @@ pub(crate) fn take(steps: Steps) -> (Failed, io::Result<()>) {
     STEPS.store(ptr::from_ref(steps).cast_mut(), Ordering::Release);
     let others = on_others();
     STEPS.store(ptr::null_mut(), Ordering::Release);
-    let failed = steps.take() | Failed(FAILED.load(Ordering::Acquire));
+    let failed = steps.take(false) | Failed(FAILED.load(Ordering::Acquire));
     (failed, others)
 }
 
@@ -222,19 +230,51 @@ fn on_others() -> io::Result<()> {
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handle as *const () as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
         libc::sigfillset(&raw mut action.sa_mask);
         if libc::sigaction(signal, action, before.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
     }
+    let kept_before = KernelAction::of(KEPT)?;
+    KernelAction::of(signal)?.set(KEPT)?;
     let done = until_all_have(signal);
     // One that has not answered may do so yet: the default would end the process.
     if done.is_ok() {
+        kept_before.set(KEPT)?;
         // SAFETY: what the kernel has just given.
         unsafe { libc::sigaction(signal, before.as_ptr(), ptr::null_mut()) };
     }
     done
+}
+
+/// The C library's own, to make all threads take another user's identity (`SIGSETXID`): no thread can hold it back. Nobody does that
+/// meanwhile.
+const KEPT: c_int = 33;
+
+/// What is done on a signal, as the kernel has it, which the C library does not let be set for its own. It is only copied.
+struct KernelAction([u64; 8]);
+
+impl KernelAction {
+    /// The size of the kernel's sets of signals.
+    const SET: usize = 8;
+
+    fn of(signal: c_int) -> io::Result<Self> {
+        let mut this = Self([0; 8]);
+        // SAFETY: it writes the kernel's structure, which is smaller.
+        let got = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, ptr::null::<u64>(), this.0.as_mut_ptr(), Self::SET)
+        };
+        if got == 0 { Ok(this) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn set(&self, signal: c_int) -> io::Result<()> {
+        // SAFETY: what the kernel has given for one signal does for another: the same handler, and the same way back from it.
+        let set = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, self.0.as_ptr(), ptr::null_mut::<u64>(), Self::SET)
+        };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }
 
 /// A thread that has not taken the steps may start another one meanwhile: until a look finds no new ones.
@@ -277,6 +317,7 @@ impl Thread {
     }
 
     fn take_steps(&self, signal: c_int) -> io::Result<()> {
+        let signal = if self.holds_back(signal) { KEPT } else { signal };
         let before = TAKEN.load(Ordering::Acquire);
         if !self.signal(signal)? {
             return Ok(());
@@ -289,6 +330,12 @@ impl Thread {
             thread::sleep(Duration::from_micros(50));
         }
         Ok(())
+    }
+
+    /// One that does so for a moment gets the other signal as well.
+    fn holds_back(&self, signal: c_int) -> bool {
+        let status = fs::read_to_string(format!("/proc/self/task/{}/status", self.id)).unwrap_or_default();
+        held_back(&status).is_some_and(|signals| signals >> (signal - 1) & 1 == 1)
     }
 
     /// False when it has ended.
@@ -316,9 +363,26 @@ fn parse(stat: &str) -> Option<Option<Thread>> {
     Some((number(9)? & OF_THE_KERNEL == 0).then_some(thread))
 }
 
+/// The signals that a thread holds back, the first one in the lowest bit.
+fn held_back(status: &str) -> Option<u64> {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_tells_which_signals_it_holds_back() {
+        let status =
+            "Name:\tx\nSigPnd:\t0000000000000000\nSigBlk:\tfffffffe7ffbfeff\nSigIgn:\t0000000000001000\n";
+        let set = held_back(status).unwrap();
+        assert_eq!([SIGRTMAX_BIT, KEPT - 1].map(|bit| set >> bit & 1), [1, 0]);
+        assert_eq!(held_back("Name:\tx\n"), None);
+    }
+
+    const SIGRTMAX_BIT: c_int = 63;
 
     #[test]
     fn names_do_not_move_fields() {

@@ -105,6 +105,41 @@ fn threads_of_before_and_after_are_shut_in() {
 }
 
 #[test]
+fn threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_end() {
+    alone("threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_end", || {
+        let (go, gone) = mpsc::channel::<()>();
+        let deaf = thread::spawn(move || {
+            // SAFETY: a set of signals that is filled before it is read.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+            }
+            gone.recv().unwrap();
+            // With SIGSYS this would end the process.
+            is_shut_in();
+            thread::spawn(is_shut_in).join().unwrap();
+        });
+        whole(&enter(&Needs::default()));
+        is_shut_in();
+        go.send(()).unwrap();
+        deaf.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cluster_is_reached_wherever_it_is() {
+    alone("a_cluster_is_reached_wherever_it_is", || {
+        let machines = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        whole(&enter(&Needs { cluster: true, ..Needs::default() }));
+        for machine in &machines {
+            std::net::TcpStream::connect(machine.local_addr().unwrap()).unwrap();
+        }
+        assert!(std::net::TcpListener::bind("127.0.0.1:0").is_err());
+    });
+}
+
+#[test]
 fn threads_that_start_meanwhile_are_shut_in() {
     alone("threads_that_start_meanwhile_are_shut_in", || {
         let (sender, threads) = mpsc::channel();

@@ -59,6 +59,14 @@ const FILES: &[c_long] = &[
     SYS_faccessat2, SYS_getcwd, SYS_chdir, SYS_getdents64, SYS_flock, SYS_ftruncate,
 ];
 
+/// What the threads of Ceph's library wait in.
+#[rustfmt::skip]
+const CLUSTER: &[c_long] = &[
+    SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_timerfd_create, SYS_timerfd_settime, SYS_eventfd2,
+    #[cfg(target_arch = "x86_64")]
+    SYS_epoll_wait,
+];
+
 /// The names that only this processor's older calls have.
 #[rustfmt::skip]
 #[cfg(target_arch = "x86_64")]
@@ -120,7 +128,10 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
     ]);
     calls.extend(IOCTLS.map(|request| When(SYS_ioctl, 1, Test::Is(request & 0xffff_ffff))));
     calls.extend(PRCTLS.map(|option| When(SYS_prctl, 0, Test::Is(option))));
-    if needs.servers.iter().any(|server| matches!(server, Server::Tcp(_))) {
+    if needs.cluster {
+        calls.extend(CLUSTER.iter().map(|call| Any(*call)));
+    }
+    if needs.cluster || needs.servers.iter().any(|server| matches!(server, Server::Tcp(_))) {
         calls.extend([AF_INET, AF_INET6].map(|family| When(SYS_socket, 0, Test::Is(family as u64))));
     }
     if needs.vhost_user {
