@@ -73,7 +73,7 @@ impl Directory {
     /// `Directory` when there can be none, or it is not the user's own; `InUse` when another open volume has the name;
     /// `Listen`.
     pub fn listen(&self, name: &Name) -> Result<Vec<Listener>> {
-        self.make().map_err(|e| self.unusable(e))?;
+        self.make()?;
         listen(&Endpoint::Unix(self.socket(name)))
     }
 
@@ -98,7 +98,7 @@ impl Directory {
     /// # Errors
     /// As [`Directory::listen`].
     pub fn listen_for_clients(&self, name: &Name, access: SocketAccess) -> Result<(Vec<Listener>, PathBuf)> {
-        self.make().map_err(|e| self.unusable(e))?;
+        self.make()?;
         let mut number = 1;
         loop {
             let path = self.0.join(format!("{}.nbd", name.numbered(number)));
@@ -110,7 +110,15 @@ impl Directory {
         }
     }
 
-    fn make(&self) -> io::Result<()> {
+    /// Makes the directory, if there is none.
+    ///
+    /// # Errors
+    /// `Directory` when there can be none, or it is not the user's own.
+    pub fn make(&self) -> Result<()> {
+        self.made().map_err(|e| self.unusable(e))
+    }
+
+    fn made(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
             _ => self.open().map(drop),

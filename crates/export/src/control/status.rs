@@ -167,6 +167,9 @@ pub struct Sandbox {
     pub io_uring: bool,
     /// System calls that it does not need fail.
     pub seccomp: bool,
+    /// It may connect to any port: its image is on a cluster, and only that knows which machine has the data.
+    #[serde(default)]
+    pub any_port: bool,
     /// What could not be had on this machine, and why.
     pub missing: Vec<String>,
 }

@@ -80,6 +80,17 @@ enum Answer {
     Done,
 }
 
+impl Answer {
+    /// What was asked for, in the operator's words.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Data => "a read",
+            Self::Written(_) => "a write",
+            Self::Done => "a flush or discard",
+        }
+    }
+}
+
 /// Whether `out` has the answer, the queue the request, or neither: there is no room for it.
 #[derive(Debug, Clone, Copy)]
 enum Taken {
@@ -369,7 +380,7 @@ impl Door for Worker {
             }
             (Ok(()), ..) => self.channel.reply(unique, Ok(&[])),
             (Err(failure), ..) => {
-                self.complaints.tell(format_args!("{answer:?}"), &failure);
+                self.complaints.tell(answer.what(), &failure);
                 self.channel.reply(unique, Err(errno(&failure)))
             }
         };

@@ -92,7 +92,7 @@ impl ConnectionHandler for VolumeHandler {
             peer,
             stop,
             BusyPoll::new(self.busy_poll),
-        )
+        )?
         .run()
     }
 }
@@ -131,15 +131,15 @@ impl Transmission {
         peer: Peer,
         stop: StopSignal,
         busy_poll: BusyPoll,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        Ok(Self {
             mapping,
             queue,
             wire,
             negotiated,
             peer,
             stop,
-            inbox: Inbox::new(),
+            inbox: Inbox::new()?,
             outbox: Outbox::new(DEPTH as usize),
             tickets: Tickets::new(DEPTH),
             payload: None,
@@ -150,7 +150,7 @@ impl Transmission {
             watching: [false; 2],
             busy_poll,
             complaints: Complaints::new("this connection"),
-        }
+        })
     }
 
     /// Serves requests until the client leaves or the server stops; what is in flight is finished and answered.

@@ -1,5 +1,7 @@
 //! What the kernel asks for, checked.
 
+use std::fmt;
+
 use libublk_rs_sys as sys;
 use rustix::io::Errno;
 use underseal_datapath::ZoneAction;
@@ -45,6 +47,23 @@ pub(super) enum Request {
         offset: u64,
         len: usize,
     },
+}
+
+impl fmt::Display for Request {
+    /// In the operator's words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Read { offset, len } => write!(f, "read of {len} bytes at {offset}"),
+            Self::Write { offset, len, .. } => write!(f, "write of {len} bytes at {offset}"),
+            Self::Flush => f.write_str("flush"),
+            Self::Discard { offset, len } => write!(f, "discard of {len} bytes at {offset}"),
+            Self::Zero { offset, len, .. } => write!(f, "zeroes on {len} bytes at {offset}"),
+            Self::Report { offset, count } => write!(f, "report of {count} zones from {offset} on"),
+            Self::Zone { offset, action } => write!(f, "{action:?} of the zone at {offset}"),
+            Self::ResetAll => f.write_str("reset of all zones"),
+            Self::Append { offset, len, .. } => write!(f, "append of {len} bytes to the zone at {offset}"),
+        }
+    }
 }
 
 impl Request {

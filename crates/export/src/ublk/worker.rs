@@ -265,7 +265,7 @@ impl Worker {
                 if let Request::Write { offset, .. } | Request::Append { offset, .. } = request {
                     self.pointers.forget(offset);
                 }
-                self.complaints.tell(format_args!("{request:?}"), &failure);
+                self.complaints.tell(request, &failure);
                 -errno(&failure).raw_os_error()
             }
         };

@@ -2,8 +2,12 @@
 
 use std::io;
 
+use underseal_datapath::Buffer;
+use underseal_device::Arena;
+
 use super::wire::Wire;
 use crate::nbd::protocol::REQUEST_LEN;
+use crate::{Error, ErrorKind, Result};
 
 /// How much is received in one call: many small requests, or the beginning of a large one.
 const ROOM: usize = 256 << 10;
@@ -15,14 +19,20 @@ const _: () = assert!(ROOM >= 2 * (IN_PLACE + REQUEST_LEN));
 
 /// A window of the stream: headers, and the payloads of small writes, which are encrypted in place here.
 pub(super) struct Inbox {
-    bytes: Box<[u8]>,
+    /// Of an arena of its own, since what clients write stays out of core dumps.
+    bytes: Buffer,
     start: usize,
     end: usize,
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
-        Self { bytes: vec![0; ROOM].into(), start: 0, end: 0 }
+    /// # Errors
+    /// `Io` when there is no memory.
+    pub(super) fn new() -> Result<Self> {
+        let none =
+            || Error::new(ErrorKind::Io, format!("no memory for {ROOM} bytes of a connection's inbox"));
+        let mut arena = Arena::new(ROOM).map_err(|e| none().with_source(e))?;
+        Ok(Self { bytes: arena.alloc(ROOM).ok_or_else(none)?, start: 0, end: 0 })
     }
 
     pub(super) fn len(&self) -> usize {
