@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::lock::LockTo;
 use crate::{
     ActivateOptions, Error, ErrorKind, Info, IntegrityLayer, Key, KeyCheck, ReadAt, Result, Target,
-    UnlockOptions, Unlocked, Volume, VolumeKey, luks1, luks2,
+    UnlockOptions, Unlocked, Volume, VolumeKey, luks1, luks2, storage,
 };
 
 /// A LUKS header as read from disk.
@@ -20,13 +20,23 @@ pub enum Header {
     Luks2(Box<luks2::Header>),
 }
 
+/// What librbd writes in place of LUKS's magic where a clone has another key than its parent.
+const LAYERED: &[u8; 6] = b"RBDL\xba\xbe";
+
+fn begins_with(from: &(impl ReadAt + ?Sized), magic: &[u8; 6]) -> Result<bool> {
+    if storage::size(from)? < magic.len() as u64 {
+        return Ok(false);
+    }
+    Ok(storage::read(from, 0, magic.len())? == magic)
+}
+
 impl Header {
     /// Finds out what is there and reads it: from an image, a block device, a detached header or bytes.
     ///
     /// # Errors
     /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
     /// beside another format's signature, `TooSmall` when the file ends within
-    /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), `Busy` when somebody else keeps the
+    /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), or a header of librbd's own, `Busy` when somebody else keeps the
     /// header locked, `Io`.
     pub fn read(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let _lock = from.lock(LockTo::Read)?;
@@ -40,6 +50,11 @@ impl Header {
         }
         if let Some(header) = luks2::Header::read(from)? {
             return Ok(Self::Luks2(Box::new(header)));
+        }
+        if begins_with(from, LAYERED)? {
+            let context = "a clone that librbd has formatted anew (RBDL): what it still has of its parent is encrypted with the parent's key, \
+                           and librbd alone knows what that is; `rbd flatten` with --encryption-passphrase-file makes a LUKS volume of it";
+            return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let context = "no LUKS header; is it a plain volume, or is the header in another file?";
         Err(Error::new(ErrorKind::NoHeader, context))
