@@ -156,7 +156,7 @@ fn a_flush_that_the_disk_fails_is_not_acknowledged_and_the_last_one_decides_the_
 
     server.signal(Signal::TERM);
     let status = server.wait();
-    assert_eq!(status.code(), Some(1), "signal {:?}: {}", status.signal(), server.log());
+    assert_eq!(status.code(), Some(8), "signal {:?}: {}", status.signal(), server.log());
     assert!(server.log().contains("the last flush"), "{}", server.log());
     assert!(!server.socket().exists());
     broken.recover();

@@ -5,12 +5,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::mounted::{Mounted, is_mounted};
 use crate::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
-use crate::support::output;
+use crate::support::scratch::assert_same;
 use crate::support::volume::{Volume, text};
+use crate::support::{bytes, output, seed};
+
+const EIO: i32 = 5;
+const EILSEQ: i32 = 84;
 
 /// Long enough for a request that is not held back to be answered, on a busy machine too.
 const A_WHILE: Duration = Duration::from_millis(700);
@@ -18,11 +24,57 @@ const A_WHILE: Duration = Duration::from_millis(700);
 /// A volume `image`, mounted in the operator's sight.
 fn mount(operator: &Operator, options: &[&str]) -> (Volume, Mounted) {
     let volume = Volume::luks2(&operator.scratch, "32M");
+    let mounted = mount_this(operator, &volume, options);
+    (volume, mounted)
+}
+
+fn mount_this(operator: &Operator, volume: &Volume, options: &[&str]) -> Mounted {
     let mut command = volume.command("open");
     command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
     let path = operator.scratch.file("disk", b"");
-    let mounted = Mounted::start_at(&operator.scratch, command, &path, options);
-    (volume, mounted)
+    Mounted::start_at(&operator.scratch, command, &path, options)
+}
+
+#[test]
+fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("damaged", reason);
+    }
+    let operator = Operator::new();
+    let data = bytes(seed("damaged"), 4 << 20);
+    let (volume, bad) = Volume::damaged(&operator.scratch, &data);
+    let at = usize::try_from(bad).unwrap();
+    // Through their cache some kernels have one error for all that could not be read.
+    for (options, errors) in [(&["--fuse-no-cache"][..], &[EILSEQ][..]), (&[], &[EILSEQ, EIO])] {
+        let expected =
+            |error: std::io::Error| error.raw_os_error().is_some_and(|number| errors.contains(&number));
+        let mut mounted = mount_this(&operator, &volume, options);
+        let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
+        let failed = file.read_exact_at(&mut [0; 4096], bad).unwrap_err();
+        assert!(expected(failed), "{options:?}");
+        let mut beside = [0; 4096];
+        for near in [at - 4096, at + 4096] {
+            file.read_exact_at(&mut beside, near as u64).unwrap();
+            assert_same(&beside, &data[near..near + 4096], "beside it");
+        }
+        // A part of it cannot be written: nobody knows the rest.
+        let part = file.write_all_at(b"some", bad + 100).and_then(|()| file.sync_all());
+        assert!(expected(part.unwrap_err()), "{options:?}");
+        assert!(mounted.log().contains("a read: the sector at byte"), "{}", mounted.log());
+        let status = operator.status("image");
+        assert!(status["mismatches"]["count"].as_u64() >= Some(1), "{status}");
+        assert_eq!(status["mismatches"]["first"], serde_json::json!([bad]), "{status}");
+        drop(file);
+        mounted.signal(Signal::TERM);
+        assert!(mounted.wait().success(), "{}", mounted.log());
+    }
+    let mounted = mount_this(&operator, &volume, &[]);
+    let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
+    file.write_all_at(&data[at..at + 4096], bad).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    mounted.stop();
+    assert_same(&volume.read(0, data.len()), &data, "after it was written again");
 }
 
 #[test]

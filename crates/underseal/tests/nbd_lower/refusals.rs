@@ -59,7 +59,7 @@ fn what_a_servers_export_is_not_is_said() {
     drop(read_only);
     let lower = Backing::nbdkit(&scratch, &["memory", "32M"]);
     let (status, said) = fails(&["format", &lower.uri(""), "--size", "10M"]);
-    assert!(status == 2 && said.contains("its server settles"), "{said}");
+    assert!(status == 2 && said.contains("is settled there"), "{said}");
     let (status, said) = fails(&["read", &lower.uri(""), "--direct", "-o", "/dev/null"]);
     assert!(status == 2 && said.contains("--direct"), "{said}");
     let passphrase = scratch.file("pass", b"secret");

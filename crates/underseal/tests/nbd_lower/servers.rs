@@ -53,6 +53,17 @@ fn over_nbdkits_memory_on_many_connections() {
 }
 
 #[test]
+fn a_volume_is_encrypted_anew_on_a_server() {
+    let scratch = Scratch::new();
+    let lower = Backing::nbdkit(&scratch, &["memory", "40M"]);
+    let volume = lower.formatted(&scratch, "", &[]);
+    let data = bytes(seed("anew"), 1 << 20);
+    volume.write(0, &data);
+    run(volume.command("reencrypt").arg("-q").args(CHEAP_PBKDF2));
+    assert_same(&volume.read(0, data.len()), &data, "under another key");
+}
+
+#[test]
 fn over_one_connection_of_a_slow_server() {
     let scratch = Scratch::new();
     let filters = ["--filter=multi-conn", "--filter=delay", "--filter=nozero", "memory", "48M"];

@@ -1,7 +1,9 @@
 //! An encrypted image and the command's way to it.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -53,6 +55,24 @@ impl Volume {
     /// A LUKS2 volume with the defaults.
     pub(crate) fn luks2(scratch: &Scratch, size: &str) -> Self {
         Self::at(scratch, "image").format(size, &[])
+    }
+
+    /// An authenticated volume, with a byte of its image changed, and where in its plain bytes that shows: the whole sector there, 4096
+    /// bytes, is not as it was written. What was written begins its plain bytes.
+    pub(crate) fn damaged(scratch: &Scratch, written: &[u8]) -> (Self, u64) {
+        let how = ["--cipher", "aes-gcm-random", "--integrity", "aead"];
+        let volume = Self::at(scratch, "image").format("24M", &how);
+        volume.write(0, written);
+        let image = File::options().read(true).write(true).open(&volume.image).unwrap();
+        let (at, mut byte) = (20 << 20, [0]);
+        image.read_exact_at(&mut byte, at).unwrap();
+        image.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        let found = output(&mut volume.command("check"));
+        assert_eq!(found.status.code(), Some(1), "{found:?}");
+        let list = String::from_utf8(found.stdout).unwrap();
+        let first = list.split_whitespace().find_map(|word| word.parse().ok()).expect("a sector");
+        assert!(first + 4096 < written.len() as u64, "{list}");
+        (volume, first)
     }
 
     /// The command with everything that it needs to open this volume.

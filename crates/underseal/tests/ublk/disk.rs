@@ -14,7 +14,10 @@ fn a_volume_is_a_disk_to_the_kernel() {
     let small = Volume::at(&scratch, "small").format("32M", &["--sector-size", "512"]);
     let mut guest = guest(&scratch);
     guest.task("shape", &script(&volume, SHAPE));
+    let other = Scratch::new();
+    let (damaged, bad) = Volume::damaged(&other, &bytes(7, 4 << 20));
     guest.task("small", &script(&small, SMALL));
+    guest.task("damaged", &script(&damaged, &format!("BAD={}\n{DAMAGED}", bad / 4096)));
     guest.task("load", &script(&volume, LOAD));
     guest.task("filesystem", &script(&volume, FILESYSTEM));
     guest.task("freed", &script(&volume, FREED));
@@ -52,6 +55,18 @@ const SMALL: &str = "
 serve /run/image small
 [ $(cat /sys/block/ublkb0/queue/logical_block_size) = 512 ]
 verify /dev/ublkb0 --bsrange=512-9k
+stop
+";
+
+/// A sector that is not as it was written: an error, until it is written again.
+const DAMAGED: &str = "
+serve /run/image damaged
+! dd if=/dev/ublkb0 of=/dev/null bs=4k skip=$BAD count=1 iflag=direct 2> dd.err
+grep 'Invalid or incomplete multibyte' dd.err
+dd if=/dev/ublkb0 of=/dev/null bs=4k count=$BAD iflag=direct
+\"$OURS\" status damaged | grep \"$((BAD * 4096))\"
+dd if=/dev/zero of=/dev/ublkb0 bs=4k seek=$BAD count=1 oflag=direct
+cmp -n 4k -i $((BAD * 4096)):0 /dev/ublkb0 /dev/zero
 stop
 ";
 

@@ -3,9 +3,10 @@
 use virtio_driver::{VirtioBlkFeatureFlags as Feature, VirtioFeatureFlags};
 
 use crate::disk::{Ask, Disk, EIO, ENOTSUP, RING, serve};
+use crate::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
-use crate::support::volume::Volume;
+use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, bytes, seed};
 
 #[test]
@@ -25,6 +26,31 @@ fn what_is_written_is_read_there_and_elsewhere() {
     drop((disk, nbd));
     server.stop();
     assert_same(&volume.read(4096, data.len()), &data, "after the server has ended");
+}
+
+#[test]
+fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again() {
+    let operator = Operator::new();
+    let data = bytes(seed("damaged"), 4 << 20);
+    let (volume, bad) = Volume::damaged(&operator.scratch, &data);
+    let at = usize::try_from(bad).unwrap();
+    let socket = operator.scratch.path("disk");
+    let server = operator.serve(&volume, &["--vhost-user", text(&socket)]);
+    let mut disk = Disk::connect(&socket, 1);
+    for (offset, len) in [(at, 4096), (at - 4096, 64 << 10)] {
+        assert_eq!(disk.read(offset as u64, len), Err(EIO), "{len} bytes from {offset} on");
+    }
+    for near in [at - 4096, at + 4096] {
+        assert_same(&disk.read(near as u64, 4096).unwrap(), &data[near..near + 4096], "beside it");
+    }
+    let status = operator.status("image");
+    assert_eq!(status["mismatches"], serde_json::json!({ "count": 2, "first": [bad] }), "{status}");
+    assert_eq!(disk.write(bad, &data[at..at + 4096]), 0);
+    assert_same(&disk.read(0, 1 << 20).unwrap(), &data[..1 << 20], "before it");
+    assert_same(&disk.read(bad, 4096).unwrap(), &data[at..at + 4096], "itself");
+    drop(disk);
+    server.stop();
+    assert_same(&volume.read(0, data.len()), &data, "after it was written again");
 }
 
 #[test]
