@@ -4,6 +4,7 @@ mod control;
 mod ecryptfs;
 mod format;
 mod header;
+mod host;
 mod integrity;
 mod keyslot;
 mod open;
@@ -35,6 +36,7 @@ pub(crate) use header::{
     HeaderArgs, HeaderBackupArgs, HeaderCheckArgs, HeaderCommand, HeaderConvertArgs, HeaderDumpKeyArgs,
     HeaderEraseArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderSetArgs, HeaderVersion,
 };
+pub(crate) use host::{DownArgs, PsArgs, UpArgs};
 pub(crate) use integrity::{
     Integrity, IntegrityCheckArgs, IntegrityCommandArgs, IntegrityFormatArgs, IntegrityHashArgs,
     IntegrityInfoArgs, IntegrityModeArgs, IntegrityOpenArgs, IntegrityPlaceArgs, IntegrityRecalculateArgs,
@@ -92,6 +94,9 @@ pub(crate) enum Command {
     Token(Box<TokenCommandArgs>),
     Ecryptfs(EcryptfsArgs),
     Integrity(Box<IntegrityCommandArgs>),
+    Up(UpArgs),
+    Down(DownArgs),
+    Ps(PsArgs),
     #[command(flatten)]
     Control(Control),
     Completions(CompletionsArgs),
@@ -127,7 +132,8 @@ impl Verbosity {
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
-    /// The image, block device or detached header, or an NBD server's export (nbd://..., nbd+unix://...)
+    /// The image, block device or detached header, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph
+    /// (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The header is in this file; IMAGE is not looked at
     #[arg(long, value_name = "FILE")]

@@ -6,6 +6,7 @@ mod control;
 mod ecryptfs;
 mod format;
 mod header;
+mod host;
 mod info;
 mod integrity;
 mod keyslot;
@@ -47,6 +48,9 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Ecryptfs(args) => ecryptfs::run(&args, quiet),
         Command::Integrity(args) => integrity::run(&args, quiet),
         Command::Control(command) => control::run(command, quiet),
+        Command::Up(args) => host::up(&args, quiet),
+        Command::Down(args) => host::down(&args, quiet),
+        Command::Ps(args) => host::ps(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

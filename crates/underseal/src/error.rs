@@ -64,6 +64,12 @@ impl Error {
         self
     }
 
+    /// The same, where it leaves the image as nobody knows.
+    pub(crate) fn into_lost(mut self) -> Self {
+        self.exit = Exit::Lost;
+        self
+    }
+
     /// Says first where it happened.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);

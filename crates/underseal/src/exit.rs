@@ -16,12 +16,23 @@ pub(crate) enum Exit {
     BadHeader = 5,
     /// The volume is sound, but this program cannot or will not open it.
     Unsupported = 6,
-    /// Of many files some failed; the others are done.
+    /// Of many files or volumes some failed; the others are done.
     Partial = 7,
+    /// What was acknowledged may not be there, or others may use the image by now: somebody has to look before it is opened again.
+    Lost = 8,
+}
+
+impl Exit {
+    /// What another process of this program ended with.
+    pub(crate) fn of_status(code: Option<i32>) -> Self {
+        use Exit::*;
+        let all = [Usage, NoKey, InUse, BadHeader, Unsupported, Partial, Lost];
+        all.into_iter().find(|exit| code == Some(*exit as i32)).unwrap_or(Failed)
+    }
 }
 
 /// For `--help` and the manual page.
-pub(crate) const STATUSES: [(u8, &str); 8] = [
+pub(crate) const STATUSES: [(u8, &str); 9] = [
     (0, "It worked."),
     (Exit::Failed as u8, "The operation failed: reading, writing, memory, the network."),
     (Exit::Usage as u8, "An argument or an input was refused; nothing was changed."),
@@ -29,5 +40,9 @@ pub(crate) const STATUSES: [(u8, &str); 8] = [
     (Exit::InUse as u8, "Another program uses the image, its header or the folder."),
     (Exit::BadHeader as u8, "No header, a damaged one, or an image that is cut short."),
     (Exit::Unsupported as u8, "A sound volume that this program cannot open, or refuses to."),
-    (Exit::Partial as u8, "Of the files of a folder some failed, each with a line; the others are done."),
+    (Exit::Partial as u8, "Of many files or volumes some failed, each with a line; the others are done."),
+    (
+        Exit::Lost as u8,
+        "The last flush failed, or the cluster shut this program out: look before the image is opened again.",
+    ),
 ];

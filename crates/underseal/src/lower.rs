@@ -1,11 +1,10 @@
-//! What an image's name leads to: a file or block device, or an NBD server's export where the name is a URI.
+//! What an image's name leads to: a file or block device; an NBD server's export where the name is a URI; an image of a Ceph cluster.
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use underseal_device::nbd::Address;
-use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions};
+use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, nbd, rbd};
 use underseal_volume::{ReadAt, Target};
 
 use crate::error::{Error, Result};
@@ -15,10 +14,19 @@ use crate::reencryption::{Bytes, Where};
 pub(crate) enum Lower {
     File(Arc<FileDevice>),
     Nbd(Arc<NbdDevice>),
+    Rbd(Arc<RbdDevice>),
+}
+
+/// Where an image is that is no file here.
+pub(crate) enum Remote {
+    /// At an NBD server.
+    Nbd(nbd::Address),
+    /// On a Ceph cluster.
+    Rbd(rbd::Address),
 }
 
 impl Lower {
-    /// Opens a file, locked, or connects to a server.
+    /// Opens a file or an image on Ceph, locked, or connects to a server.
     ///
     /// # Errors
     /// The device's; `Usage` for a URI that is none.
@@ -29,7 +37,12 @@ impl Lower {
                 Err(Error::usage("--direct goes past this machine's page cache, which a server has none of")
                     .with_remedy("without --direct"))
             }
-            Some(address) => Ok(Self::Nbd(Arc::new(NbdDevice::open(address, options.read_only)?))),
+            Some(Remote::Nbd(address)) => {
+                Ok(Self::Nbd(Arc::new(NbdDevice::open(address, options.read_only)?)))
+            }
+            Some(Remote::Rbd(address)) => {
+                Ok(Self::Rbd(Arc::new(RbdDevice::open(&address, options.read_only)?)))
+            }
         }
     }
 
@@ -37,6 +50,7 @@ impl Lower {
         match self {
             Self::File(device) => device.geometry(),
             Self::Nbd(device) => device.geometry(),
+            Self::Rbd(device) => device.geometry(),
         }
     }
 
@@ -53,6 +67,7 @@ impl Lower {
                 Ok(Where::File(file.map_err(|e| Error::io(name, "cannot be used twice", e))?))
             }
             Self::Nbd(device) => Ok(Where::Device(device.clone())),
+            Self::Rbd(device) => Ok(Where::Device(device.clone())),
         }
     }
 
@@ -60,27 +75,27 @@ impl Lower {
         match self {
             Self::File(device) => device,
             Self::Nbd(device) => device,
+            Self::Rbd(device) => device,
         }
     }
 }
 
-/// The server that a name means, or none where it is a path. What is there under that very name is a file.
+/// What a name means that is no path. What is there under that very name is a file.
 ///
 /// # Errors
 /// `Usage`.
-pub(crate) fn address(name: &Path) -> Result<Option<Address>> {
-    match name.to_str().filter(|text| Address::is_uri(text)) {
-        Some(text) => {
-            let address = text.parse().map_err(|e: underseal_device::Error| Error::usage(e.to_string()))?;
-            Ok(Some(address))
-        }
-        None => Ok(None),
+pub(crate) fn address(name: &Path) -> Result<Option<Remote>> {
+    let refused = |e: underseal_device::Error| Error::usage(e.to_string());
+    match name.to_str() {
+        Some(text) if nbd::Address::is_uri(text) => Ok(Some(Remote::Nbd(text.parse().map_err(refused)?))),
+        Some(text) if rbd::Address::is_one(text) => Ok(Some(Remote::Rbd(text.parse().map_err(refused)?))),
+        _ => Ok(None),
     }
 }
 
-/// Whether a name is a server's.
+/// Whether a name is no path.
 pub(crate) fn is_remote(name: &Path) -> bool {
-    name.to_str().is_some_and(Address::is_uri)
+    name.to_str().is_some_and(|text| nbd::Address::is_uri(text) || rbd::Address::is_one(text))
 }
 
 /// Opens what holds a header and no data that is served: a detached header, or an image that is only looked at. It is not
@@ -104,7 +119,8 @@ impl DeviceBytes {
     /// When the system has no ring or memory for it.
     pub(crate) fn new(device: &dyn Device) -> Result<Self> {
         let Geometry { size, block, .. } = device.geometry();
-        Ok(Self { way: Mutex::new(Blocking::new(device)?), size, block: block.into() })
+        // Whoever reencrypts reads ahead in other threads.
+        Ok(Self { way: Mutex::new(Blocking::passed_on(device)?), size, block: block.into() })
     }
 
     fn way(&self) -> MutexGuard<'_, Blocking> {

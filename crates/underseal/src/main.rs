@@ -9,10 +9,12 @@
 //!     |          integrity    what lies between an authenticated volume and its image
 //!     |          tokens       what hardware, servers and the kernel keep: asked before anybody is
 //!     |          volume       image and key -> a mapping that is ready for requests
-//!     |          daemon, pid_file, logging      what runs in the background
+//!     |          volumes/     /etc/underseal/volumes, for host/: up  down  ps
+//!     |          daemon, pid_file, logging, notify      what runs in the background, or as a service
 //!     |          transfer/, progress          the plain bytes, many requests in flight
 //!     v
 //!   front/       cryptsetup's verbs and options, when the program is called by that name: into the same commands
+//!   generator     the list of volumes as units, when systemd calls the program by that name
 //!   error, exit  one line what happened, one line what to do, a stable exit status
 //! ```
 
@@ -22,10 +24,12 @@ mod daemon;
 mod error;
 mod exit;
 mod front;
+mod generator;
 mod integrity;
 mod logging;
 mod lower;
 mod manner;
+mod notify;
 mod output;
 mod passphrase;
 mod pid_file;
@@ -37,6 +41,7 @@ mod size;
 mod tokens;
 mod transfer;
 mod volume;
+mod volumes;
 
 use std::process::ExitCode;
 
@@ -46,6 +51,9 @@ fn main() -> ExitCode {
     let protected = underseal_cipher::protect_process();
     if front::is_called() {
         return front::run(protected);
+    }
+    if generator::is_called() {
+        return generator::run();
     }
     let cli = cli::Cli::parse();
     start(protected, cli.verbosity.level());

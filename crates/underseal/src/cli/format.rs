@@ -16,7 +16,7 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct FormatArgs {
-    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The image's size, header included (LUKS2's takes 16 MiB); needed where it does not exist yet
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]

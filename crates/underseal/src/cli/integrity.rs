@@ -30,7 +30,7 @@ pub(crate) enum Integrity {
 /// Where a volume lies.
 #[derive(Debug, Args)]
 pub(crate) struct IntegrityPlaceArgs {
-    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The data alone are here; IMAGE then has superblock, journal and checksums
     #[arg(long, value_name = "FILE")]

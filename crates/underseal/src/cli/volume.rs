@@ -14,8 +14,9 @@ use crate::size;
 /// The volume that a command works on.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
-    /// The image or block device with the encrypted data, or an NBD server's export: nbd://HOST/EXPORT,
-    /// nbd+unix:///EXPORT?socket=PATH, with reconnect-delay=SECONDS (30) for a server that goes away
+    /// The image or block device with the encrypted data; or an NBD server's export: nbd://HOST/EXPORT,
+    /// nbd+unix:///EXPORT?socket=PATH, with reconnect-delay=SECONDS (30) for a server that goes away; or an image on Ceph:
+    /// rbd:POOL/IMAGE, with @SNAPSHOT, :id=USER, :conf=FILE behind it
     pub(crate) image: PathBuf,
     /// The LUKS header is in this file
     #[arg(long, value_name = "FILE")]
@@ -52,7 +53,7 @@ pub(crate) struct VolumeArgs {
 /// Which header.
 #[derive(Debug, Args)]
 pub(crate) struct HeaderPathArgs {
-    /// The image or block device, or an NBD server's export (nbd://..., nbd+unix://...)
+    /// The image or block device, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph (rbd:POOL/IMAGE)
     pub(crate) image: PathBuf,
     /// The header is in this file; IMAGE is not looked at
     #[arg(long, value_name = "FILE")]

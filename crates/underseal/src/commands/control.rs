@@ -8,6 +8,7 @@ mod top;
 use std::path::Path;
 use std::time::Duration;
 
+pub(super) use show::{state, table};
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
@@ -99,10 +100,18 @@ pub(crate) fn close_open(name: &Name) -> Result<()> {
 /// # Errors
 /// When its server does not answer.
 pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
+    status_within(name, PATIENCE)
+}
+
+/// As [`status_of_open`], for whoever has no time to wait for a server that hangs.
+///
+/// # Errors
+/// As [`status_of_open`].
+pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Status>> {
     match Client::connect(&Directory::of_user().socket(name)) {
         Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
         Err(e) => Err(e.into()),
-        Ok(client) => status_of(name, client).map(Some),
+        Ok(client) => status_of(name, client, limit).map(Some),
     }
 }
 
@@ -155,7 +164,7 @@ pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
             Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => {}
             Err(e) => found.push((name, Err(e.into()))),
             Ok(client) => {
-                let status = status_of(&name, client);
+                let status = status_of(&name, client, PATIENCE);
                 found.push((name, status));
             }
         }
@@ -164,11 +173,11 @@ pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
 }
 
 pub(super) fn ask_status(name: &Name) -> Result<Status> {
-    status_of(name, connect(name)?)
+    status_of(name, connect(name)?, PATIENCE)
 }
 
-fn status_of(name: &Name, mut client: Client) -> Result<Status> {
-    match client.ask(&Request::Status, None, PATIENCE).map_err(|e| failed(name, e))? {
+fn status_of(name: &Name, mut client: Client, limit: Duration) -> Result<Status> {
+    match client.ask(&Request::Status, None, limit).map_err(|e| failed(name, e))? {
         Reply::Status(status) => Ok(*status),
         Reply::Refused(refusal) => Err(refused(name, refusal)),
         _ => Err(Error::new(Exit::Failed, format!("{name}: no status in the answer"))),

@@ -202,7 +202,7 @@ fn refused(e: underseal_volume::Error, image: &Path) -> Error {
 
 /// What an image has to be on which too much has to fit.
 fn larger(image: &Path) -> &'static str {
-    if is_remote(image) { "a larger export" } else { "a larger --size" }
+    if is_remote(image) { "a larger export, or `rbd resize`" } else { "a larger --size" }
 }
 
 fn say(quiet: bool, text: &str) -> Result<()> {

@@ -17,6 +17,7 @@ const FORMATS: &str = include_str!("man/formats.roff");
 const TABLES: &str = include_str!("man/tables.roff");
 const SERVING: &str = include_str!("man/serving.roff");
 const CONTROL: &str = include_str!("man/control.roff");
+const HOST: &str = include_str!("man/host.roff");
 const STATUS: &str = include_str!("man/status.roff");
 /// What the program is under another name.
 const FRONT: &str = include_str!("man/underseal-cryptsetup.7");
@@ -85,6 +86,7 @@ fn page(command: &Command, words: &[&str], others: &[String]) -> io::Result<Vec<
         ["table", "open"] => vec![TABLES, SERVING, CONTROL],
         ["table", ..] => vec![TABLES],
         ["read" | "write"] | ["keyslot", ..] | ["reencrypt"] => vec![PASSPHRASES],
+        ["up" | "down" | "ps"] => vec![HOST],
         ["list" | "status"] => vec![STATUS, CONTROL],
         ["policy" | "suspend" | "resume" | "resize" | "message" | "close" | "top"] => vec![CONTROL],
         _ => vec![],

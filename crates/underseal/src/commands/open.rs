@@ -28,6 +28,7 @@ use super::same_file;
 use crate::cli::{OpenArgs, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::notify;
 use crate::output::print;
 use crate::pid_file::PidFile;
 use crate::policy;
@@ -62,6 +63,7 @@ pub(super) fn serve(
         logging::to_file(path)?;
     }
     sandbox::prepare(args, mount_point.as_ref())?;
+    notify::start();
     let tls = tls(args)?;
     let Opened { mapping, lower, opened, known, inside, lock, layers } = open()?;
     let locks = inside.is_some() || lock.is_some();
@@ -91,6 +93,7 @@ pub(super) fn serve(
     let paths = ublk::paths(mount_point.as_ref().map(MountPoint::path), ublk.as_ref());
     let ready = uri::ready_text(name, &addresses, &paths);
     addresses.extend(paths);
+    let served_at = addresses.join(" ");
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
     let described = control::Opening { image: name, opened, known, addresses, reencrypter: told };
@@ -98,6 +101,8 @@ pub(super) fn serve(
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     let stoppers = Stoppers::of(&ways, &mapping);
     watch.serves(&stoppers);
+    let lost = stoppers.clone();
+    mapping.when_lost(Arc::new(move || lost.lose()));
     let stop = {
         let stoppers = stoppers.clone();
         move || stoppers.stop()
@@ -113,6 +118,9 @@ pub(super) fn serve(
     if let (Some(beside), Some((key, rate))) = (&reencrypter, goes_on) {
         beside.begin(key, rate)?;
     }
+    let alive = Arc::downgrade(&mapping);
+    // What looks at every queue would wait where one of them is stuck.
+    notify::ready(&served_at, move || drop(alive.upgrade().map(|mapping| mapping.stats())));
     // Somebody else's sockets are somebody else's terminal too.
     if !quiet && !sockets.are_handed_over() {
         print(&ready)?;

@@ -60,6 +60,9 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-token-enroll-fido2",
         "-token-enroll-clevis",
         "-token-enroll-keyring",
+        "-up",
+        "-down",
+        "-ps",
         "-list",
         "-status",
         "-policy",
@@ -117,6 +120,8 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         ("table", "TABLES"),
         ("table-open", "SERVING"),
         ("table-open", "CONTROL"),
+        ("up", "\"THE LIST OF VOLUMES\""),
+        ("ps", "SERVICES"),
         ("status", "JSON"),
         ("policy", "DETAILS"),
     ] {

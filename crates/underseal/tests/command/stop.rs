@@ -101,7 +101,7 @@ fn a_last_flush_that_fails_ends_with_an_error() {
     place.tool("nbdcopy", &["noise", server.uri()]);
     std::fs::write(place.path("broken"), "").unwrap();
     server.signal(Signal::TERM);
-    server.wait().fails(1, "the last flush: ");
+    server.wait().fails(8, "the last flush: ");
     disk.unmount();
 }
 

@@ -104,7 +104,7 @@ pub(super) fn status(of: &Status) -> String {
 }
 
 /// `open`, `suspended`, or `suspended, key wiped`; and what becomes of it.
-pub(super) fn state(of: &Status) -> String {
+pub(in crate::commands) fn state(of: &Status) -> String {
     let state = match (of.suspended, of.key) {
         (false, KeyState::Set) => "open",
         (true, KeyState::Set) => "suspended",
@@ -178,6 +178,7 @@ fn sandbox(of: Option<&Sandbox>) -> String {
         landlock,
         of.io_uring.then(|| "io_uring".into()),
         of.seccomp.then(|| "seccomp".into()),
+        of.any_port.then(|| "connections to any port".into()),
     ];
     let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
     if !of.missing.is_empty() {
@@ -206,7 +207,7 @@ pub(super) fn duration(nanos: u64) -> String {
 }
 
 /// Columns of text, as wide as what is in them. What a server says of itself is among it.
-pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+pub(in crate::commands) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     align(rows, |text, width| format!("{text:<width$}"))
 }
 

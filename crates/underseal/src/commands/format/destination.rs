@@ -1,4 +1,4 @@
-//! What a header goes to: an existing file, a new one that goes again unless it is kept, or a server's export.
+//! What a header goes to: an existing file, a new one that goes again unless it is kept, or what is no file here.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::lower::{DeviceBytes, Lower, is_remote};
 use crate::size;
 
-/// A file or block device, locked, or an export. Until [`Destination::settle`] it is as it was found.
+/// A file or block device, locked, an export, or an image on Ceph. Until [`Destination::settle`] it is as it was found.
 pub(super) struct Destination {
     place: Medium,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Destination {
         match size {
             Some(size) if size != this.size && is_remote(path) => {
                 let context =
-                    format!("{}: has {}, which its server settles", path.display(), size::show(this.size));
+                    format!("{}: has {}, which is settled there", path.display(), size::show(this.size));
                 return Err(Error::usage(context).with_remedy("without --size"));
             }
             Some(size) if this.size == 0 || force => this.size = size,

@@ -63,6 +63,7 @@ pub(super) fn convert(args: &HeaderConvertArgs, quiet: bool) -> Result<()> {
         (Some(header), _) => convert(&*open_header(header, false)?)?,
         (None, Lower::File(device)) => convert(device.file())?,
         (None, Lower::Nbd(device)) => convert(&DeviceBytes::new(&**device)?)?,
+        (None, Lower::Rbd(device)) => convert(&DeviceBytes::new(&**device)?)?,
     }
     say(quiet, &args.of, &format!("it is {} now", if version == Version::Luks1 { "LUKS1" } else { "LUKS2" }))
 }

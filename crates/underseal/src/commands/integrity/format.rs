@@ -84,7 +84,7 @@ struct Made<'p>(Option<&'p Path>);
 /// Makes the image, for its owner only, and sparse.
 fn make(path: &Path, size: u64) -> Result<Made<'_>> {
     if is_remote(path) {
-        return Err(Error::usage(format!("{}: its server settles its size", path.display()))
+        return Err(Error::usage(format!("{}: its size is settled there", path.display()))
             .with_remedy("without --size"));
     }
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);

@@ -12,7 +12,7 @@ use underseal_export::net::{Endpoint, Found, Listener};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
-use crate::lower::is_remote;
+use crate::lower::{Remote, address, is_remote};
 
 /// What serves the operator, until the volume ends.
 pub(super) struct Sides {
@@ -124,11 +124,14 @@ pub(super) fn name(args: &ControlArgs, image: &Path) -> Name {
     args.name.clone().unwrap_or_else(|| default_name(image))
 }
 
-/// An image's file name; of a server, what its URI calls the export, or its place.
+/// An image's file name; its name on a cluster; of a server, what its URI calls the export, or its place.
 fn default_name(image: &Path) -> Name {
     let text = image.to_string_lossy();
     if !is_remote(image) {
         return Name::of_file(image);
+    }
+    if let Ok(Some(Remote::Rbd(address))) = address(image) {
+        return Name::of_file(Path::new(address.image()));
     }
     let place = text.split_once("://").map_or(&*text, |(_, rest)| rest);
     let (path, query) = place.split_once('?').unwrap_or((place, ""));

@@ -15,7 +15,7 @@ use super::control;
 use crate::cli::{Nbd, ServeArgs};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::address;
+use crate::lower::{Remote, address};
 
 /// Where cryptsetup locks the headers of block devices, and reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
@@ -79,10 +79,11 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
     for name in lower {
         match address(name)? {
             None => needs.images.push(absolute(name)),
-            Some(server) => needs.servers.push(match server.socket_or_port() {
+            Some(Remote::Nbd(server)) => needs.servers.push(match server.socket_or_port() {
                 Ok(path) => Server::Unix(path.to_owned()),
                 Err(port) => Server::Tcp(port),
             }),
+            Some(Remote::Rbd(_)) => needs.cluster = true,
         }
     }
     Ok(needs)
@@ -90,8 +91,8 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
 
 /// As `status` tells it.
 fn shown(state: State) -> Sandbox {
-    let State { capabilities, bounded, no_new_privileges, landlock, seccomp, missing } = state;
+    let State { capabilities, bounded, no_new_privileges, landlock, seccomp, any_port, missing } = state;
     let capabilities = capabilities.into_iter().map(str::to_owned).collect();
     let io_uring = restrictions::in_force().unwrap_or(true);
-    Sandbox { capabilities, bounded, no_new_privileges, landlock, io_uring, seccomp, missing }
+    Sandbox { capabilities, bounded, no_new_privileges, landlock, io_uring, seccomp, any_port, missing }
 }

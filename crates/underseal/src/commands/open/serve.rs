@@ -1,5 +1,6 @@
 //! From the first client to the last flush.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::control::Sides;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
+use crate::notify;
 use crate::pid_file::PidFile;
 use crate::reencryption::beside::Beside;
 use crate::signals::{self, Taken, Woken};
@@ -93,16 +95,26 @@ impl From<VhostUserServer> for Way {
 pub(super) struct Stoppers {
     ways: Vec<Stopper>,
     mapping: Arc<Mapping>,
+    /// A device has said that nothing can be read or written any more.
+    lost: Arc<AtomicBool>,
 }
 
 impl Stoppers {
     pub(super) fn of(ways: &[Way], mapping: &Arc<Mapping>) -> Self {
-        Self { ways: ways.iter().map(|way| way.stopper.clone()).collect(), mapping: mapping.clone() }
+        let ways = ways.iter().map(|way| way.stopper.clone()).collect();
+        Self { ways, mapping: mapping.clone(), lost: Arc::default() }
+    }
+
+    /// Makes them end since a device is lost.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        self.stop();
     }
 
     /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
     /// fails where its key is wiped.
     pub(super) fn stop(&self) {
+        notify::stopping();
         self.ways.iter().for_each(|way| (way.stop)());
         let mapping = self.mapping.clone();
         // It may have to wait for somebody who is suspending it just now.
@@ -161,8 +173,8 @@ pub(super) struct Last<'l> {
 /// image, and closes what lies between. Whoever has the volume closed is told then.
 ///
 /// # Errors
-/// `Failed` when clients could not be ended in time or the flush failed: acknowledged writes may be lost then. Those of a layer
-/// that could not be closed: it is put in order by whoever opens it next.
+/// `Failed` when clients could not be ended in time. `Lost` when the flush failed: acknowledged writes may be lost then; or when a
+/// device is lost. Those of a layer that could not be closed: it is put in order by whoever opens it next.
 pub(super) fn until_stopped(
     ways: Vec<Way>,
     mapping: &Arc<Mapping>,
@@ -174,8 +186,10 @@ pub(super) fn until_stopped(
     let served = run(ways, stoppers);
     // Its last step is on disk before the last flush.
     last.reencrypter.iter().for_each(|beside| beside.end());
-    let flushed = flush(mapping);
+    let flushed = flush(mapping).and_then(|()| still_there(stoppers));
     let closed = integrity::close(last.layers);
+    // Threads that wait for signals and operators still have it.
+    mapping.let_go();
     drop(watch.lock().pid_file.take());
     log::info!("stopped");
     // A flush that failed matters more than a client that would not go.
@@ -284,14 +298,24 @@ fn abandon(mut watched: MutexGuard<'_, Watched>) -> ! {
     std::process::exit(Exit::Failed as i32)
 }
 
+/// Also who only reads, or is suspended, has not ended well when the image was taken away.
+fn still_there(stoppers: &Stoppers) -> Result<()> {
+    if stoppers.lost.load(Ordering::SeqCst) {
+        let error = Error::new(Exit::Lost, "the image is lost: the log says why");
+        return Err(error.with_remedy("find out who else uses it before it is opened again"));
+    }
+    Ok(())
+}
+
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
     // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
     if mapping.read_only() || mapping.is_suspended() {
         return Ok(());
     }
-    let failed =
-        |e: Error| e.within("the last flush").with_remedy("check the image's disk before using it again");
+    let failed = |e: Error| {
+        e.within("the last flush").into_lost().with_remedy("check the image's disk before using it again")
+    };
     let mut queue = Queue::open(mapping.clone(), QueueOptions { depth: 1, max_request: 4096 })?;
     // A new queue has room for one request.
     let _ = queue.submit(0, Request::Flush);

@@ -1,0 +1,140 @@
+//! All volumes of a host: `up`, `down`, `ps`.
+
+mod down;
+mod ps;
+mod together;
+mod up;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use underseal_export::control::{Directory, Name, Status};
+
+pub(super) use down::run as down;
+pub(super) use ps::run as ps;
+pub(super) use up::run as up;
+
+use super::control::{PATIENCE as AT_LAST, status_within};
+use super::same_file;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::lower::is_remote;
+use crate::output::printable;
+use crate::volumes::{Entry, Table, Wrong};
+
+/// So long another `up` or `down` of the volume is waited for without a word, and so long at all.
+const TOLD: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So long a server may take to say how it is, where others are asked for, too.
+const ANSWERS: Duration = Duration::from_secs(10);
+
+/// How an open volume is; none where it is not open.
+///
+/// # Errors
+/// `InUse` where its name is another's; when its server does not answer.
+fn status(entry: &Entry, limit: Duration) -> Result<Option<Status>> {
+    let Some(status) = status_within(&entry.name, limit)? else { return Ok(None) };
+    let served = Path::new(&status.image);
+    let same = served == entry.device || !is_remote(served) && same_file(served, &entry.device);
+    if same {
+        return Ok(Some(status));
+    }
+    let what = format!("the volume of that name that is open is {}", printable(&status.image));
+    Err(Error::new(Exit::InUse, what).with_remedy("another name for one of the two"))
+}
+
+/// Keeps every other `up` and `down` from a volume until it is dropped.
+struct Locked {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Locked {
+    /// While it is still locked: who waits for it sees that it is gone, and makes another.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Locks a volume; waits for one that is at it, but not for ever: an opening may wait for a server that is silent, or for somebody to
+/// type.
+///
+/// # Errors
+/// `InUse` names the process that is at it; `Failed` when the folder of control sockets cannot be used.
+fn lock(name: &Name) -> Result<Locked> {
+    let directory = Directory::of_user();
+    directory.make()?;
+    let path = directory.path().join(format!(".{name}.lock"));
+    let failed = |e: io::Error| Error::io(&path, "cannot lock", e);
+    let open =
+        || File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed);
+    let mut file = open()?;
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if is_at(&file, &path) => break,
+            // Who had it took it away.
+            Ok(()) => {
+                file = open()?;
+                continue;
+            }
+            Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) => {}
+            Err(e) => return Err(failed(e.into())),
+        }
+        let waited = begun.elapsed();
+        if waited > TOLD && !told || waited > PATIENCE {
+            let process = fs::read_to_string(&path).unwrap_or_default();
+            let who = format!("process {} is opening or closing it", printable(process.trim()));
+            if waited > PATIENCE {
+                return Err(Error::new(Exit::InUse, who).with_remedy("end that process, and then again"));
+            }
+            let _ = writeln!(io::stderr().lock(), "{name}: waiting: {who}");
+            told = true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let itself = format!("{}\n", std::process::id());
+    file.set_len(0).and_then(|()| file.write_all_at(itself.as_bytes(), 0)).map_err(failed)?;
+    Ok(Locked { _file: file, path })
+}
+
+/// Whether a file is the one that is there now.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+}
+
+/// Tells of those that failed, a message each, and how the command ends.
+///
+/// # Errors
+/// The one error, where there was one volume; `Partial`.
+fn end(table: &Table, wrong: &[&Wrong], volumes: Vec<(&Entry, Result<()>)>, named: bool) -> Result<()> {
+    let of = wrong.len() + volumes.len();
+    let mut failed = wrong.len();
+    let mut errors: Vec<Error> = wrong.iter().map(|wrong| wrong.error(table)).collect();
+    for (entry, ended) in volumes {
+        let Err(error) = ended else { continue };
+        // As crypttab says it: nothing waits for such a volume.
+        failed += usize::from(named || !entry.may_fail());
+        errors.push(error.within(&entry.name));
+    }
+    if of == 1 && failed == 1 {
+        return errors.pop().map_or(Ok(()), Err);
+    }
+    for error in &errors {
+        let _ = error.report();
+    }
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(Error::new(Exit::Partial, format!("{failed} of {of} volumes failed; the others are done")))
+}

@@ -1,0 +1,39 @@
+//! `underseal down`.
+
+use super::together::side_by_side;
+use super::{AT_LAST, end, lock, status};
+use crate::cli::DownArgs;
+use crate::commands::close_open;
+use crate::error::Result;
+use crate::output::print;
+use crate::volumes::{Chosen, Entry, Table};
+
+/// Closing is waiting, mostly.
+const AT_A_TIME: usize = 32;
+
+/// # Errors
+/// `Partial` when some of several could not be closed.
+pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
+    let table = Table::read(&args.which.config)?;
+    let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
+    let named = !args.which.names.is_empty();
+    let ended = side_by_side(&volumes, AT_A_TIME, |entry| {
+        let ended = bring_down(entry);
+        if let (Ok(true), false) = (&ended, quiet) {
+            let _ = print(&format!("{} is down\n", entry.name));
+        }
+        ended.map(drop)
+    });
+    end(&table, &wrong, volumes.into_iter().zip(ended).collect(), named)
+}
+
+/// Closes a volume; false where it was not open.
+fn bring_down(entry: &Entry) -> Result<bool> {
+    // Not while it is being opened.
+    let _lock = lock(&entry.name)?;
+    if status(entry, AT_LAST)?.is_none() {
+        return Ok(false);
+    }
+    close_open(&entry.name)?;
+    Ok(true)
+}

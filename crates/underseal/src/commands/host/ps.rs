@@ -1,0 +1,112 @@
+//! `underseal ps`.
+
+use std::path::Path;
+
+use serde::Serialize;
+use underseal_export::control::Status;
+
+use super::together::side_by_side;
+use super::{ANSWERS, status};
+use crate::cli::PsArgs;
+use crate::commands::control::{state, table as columns};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::{print, print_json};
+use crate::size;
+use crate::volumes::{Chosen, Entry, Table};
+
+/// A server that does not answer keeps the others from nothing.
+const AT_A_TIME: usize = 32;
+
+/// What `--json` prints. Fields are added, never changed.
+#[derive(Serialize)]
+struct Listed<'t> {
+    config: &'t Path,
+    volumes: Vec<Volume<'t>>,
+    /// Lines that say nothing that can be done.
+    wrong: Vec<Wrong<'t>>,
+}
+
+#[derive(Serialize)]
+struct Volume<'t> {
+    name: &'t str,
+    line: usize,
+    image: &'t Path,
+    /// Whether `up` without names opens it.
+    auto: bool,
+    state: State,
+    /// Why its state cannot be told.
+    error: Option<String>,
+    status: Option<Status>,
+}
+
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    Up,
+    Down,
+    Unknown,
+}
+
+#[derive(Serialize)]
+struct Wrong<'t> {
+    line: usize,
+    name: &'t str,
+    error: &'t str,
+}
+
+/// # Errors
+/// `Partial` when the state of some cannot be told.
+pub(in crate::commands) fn run(args: &PsArgs) -> Result<()> {
+    let table = Table::read(&args.which.config)?;
+    let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
+    let volumes = side_by_side(&volumes, AT_A_TIME, |entry| Volume::of(entry, status(entry, ANSWERS)));
+    let failed = wrong.len() + volumes.iter().filter(|volume| volume.state == State::Unknown).count();
+    let of = wrong.len() + volumes.len();
+    if args.json {
+        let wrong =
+            wrong.iter().map(|wrong| Wrong { line: wrong.line, name: &wrong.name, error: &wrong.what });
+        print_json(&Listed { config: table.path(), volumes, wrong: wrong.collect() })?;
+    } else {
+        print(&text(&volumes))?;
+        for wrong in wrong {
+            let _ = wrong.error(&table).report();
+        }
+    }
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(Error::new(Exit::Partial, format!("of {failed} of {of} volumes the state cannot be told")))
+}
+
+impl<'t> Volume<'t> {
+    fn of(entry: &'t Entry, status: Result<Option<Status>>) -> Self {
+        let (state, error, status) = match status {
+            Ok(Some(status)) => (State::Up, None, Some(status)),
+            Ok(None) => (State::Down, None, None),
+            Err(e) => (State::Unknown, Some(Error::what(&e)), None),
+        };
+        let Entry { line, name, device, .. } = entry;
+        Self { name: name.as_str(), line: *line, image: device, auto: entry.is_auto(), state, error, status }
+    }
+}
+
+fn text(volumes: &[Volume<'_>]) -> String {
+    let mut rows = vec![["NAME", "STATE", "PID", "SIZE", "IMAGE", "SERVED AT"].map(str::to_owned)];
+    for volume in volumes {
+        let image = volume.image.display().to_string();
+        let row = match (&volume.status, &volume.error) {
+            (Some(of), _) => {
+                [state(of), of.pid.to_string(), size::show(of.size), image, of.addresses.join(" ")]
+            }
+            (None, Some(error)) => ["unknown".into(), "-".into(), "-".into(), image, error.clone()],
+            (None, None) => {
+                let state = if volume.auto { "down" } else { "down, noauto" };
+                [state.into(), "-".into(), "-".into(), image, "-".into()]
+            }
+        };
+        let [state, pid, size, image, at] = row;
+        rows.push([volume.name.to_owned(), state, pid, size, image, at]);
+    }
+    columns(&rows)
+}

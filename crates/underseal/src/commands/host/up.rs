@@ -1,0 +1,162 @@
+//! `underseal up`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use clap::Parser;
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+use super::together::side_by_side;
+use super::{ANSWERS, end, lock, status};
+use crate::cli::{Cli, Command as Which, OpenArgs, UpArgs};
+use crate::commands::open;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::{print, printable};
+use crate::volumes::{Chosen, Entry, Table, in_a_line};
+
+/// What asks for passphrases through systemd's agents.
+const AGENTS: &str = "/usr/bin/systemd-ask-password";
+
+/// # Errors
+/// `Partial` when some of several could not be opened.
+pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
+    let table = Table::read(&args.which.config)?;
+    let Chosen { mut volumes, wrong } = table.choose(&args.which.names)?;
+    if args.foreground {
+        return match (&volumes[..], &wrong[..]) {
+            ([entry], []) => asked(&table, entry, true).and_then(|args| open::run(&args, quiet)),
+            ([], [wrong]) => Err(wrong.error(&table)),
+            _ => Err(Error::usage("one process serves one volume").with_remedy("--foreground with one NAME")),
+        };
+    }
+    let named = !args.which.names.is_empty();
+    volumes.retain(|entry| named || entry.is_auto());
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or(processors, usize::from);
+    let open = |entry: &&Entry| {
+        let ended = bring_up(&table, entry);
+        if let (Ok(Some(at)), false) = (&ended, quiet) {
+            // Whoever does not listen wants the volume nevertheless.
+            let _ = print(&format!("{} is up: {}\n", entry.name, printable(at)));
+        }
+        ended.map(drop)
+    };
+    // People answer one question after the other; the others need not wait for that.
+    let (asked, others): (Vec<_>, Vec<_>) = volumes.iter().copied().partition(|entry| entry.asks());
+    let (mut ended, of_asked): (Vec<_>, Vec<_>) = thread::scope(|scope| {
+        let others = scope.spawn(|| side_by_side(&others, jobs, open));
+        let of_asked = asked.iter().map(open).collect();
+        (others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_asked)
+    });
+    ended.extend(of_asked);
+    end(&table, &wrong, others.into_iter().chain(asked).zip(ended).collect(), named)
+}
+
+/// The line's options as `underseal open` takes them.
+///
+/// # Errors
+/// `Usage` names the line.
+fn asked(table: &Table, entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
+    let mut words = vec![OsString::from("underseal")];
+    words.extend(entry.arguments());
+    // A service has no terminal: systemd asks whoever sits at the machine.
+    if foreground && entry.asks() && std::env::var_os("NOTIFY_SOCKET").is_some() && Path::new(AGENTS).exists()
+    {
+        let question = format!("--id=underseal:{} Passphrase for {}:", entry.name, entry.name);
+        words.push(format!("--passphrase-command={AGENTS} --timeout=0 {question}").into());
+        words.push("--tokens-first".into());
+    }
+    match Cli::try_parse_from(words).map(|cli| cli.command) {
+        Ok(Which::Open(args)) => Ok(args),
+        Ok(_) => Err(table.complain(entry.line, "no volume to open")),
+        Err(e) => Err(table.complain(entry.line, &in_a_line(&e))),
+    }
+}
+
+/// Opens a volume that is not open: where it is served then, or nothing where it was before.
+fn bring_up(table: &Table, entry: &Entry) -> Result<Option<String>> {
+    asked(table, entry, false)?;
+    let _lock = lock(&entry.name)?;
+    if status(entry, ANSWERS)?.is_some() {
+        return Ok(None);
+    }
+    if let Some(path) = entry.mount_point() {
+        make_mount_point(path)?;
+    }
+    start(entry).map(Some)
+}
+
+/// A file to mount over, where nothing is.
+fn make_mount_point(path: &Path) -> Result<()> {
+    match File::options().write(true).create_new(true).mode(0o600).open(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::io(path, "nothing is there, and it cannot be made", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts its server and waits until it serves.
+fn start(entry: &Entry) -> Result<String> {
+    let failed = |e: std::io::Error| Error::new(Exit::Failed, "its server cannot be started").because(&e);
+    let itself = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(itself);
+    command.args(entry.arguments()).arg("--daemon").stdin(Stdio::null());
+    // Of a supervisor that started this command the servers are none.
+    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC");
+    let own = getpid();
+    // SAFETY: these are system calls and nothing else, which a child may do between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            // Until it serves it belongs to this command, whose thread waits for it, and ends with it.
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+            if getppid() == Some(own) { Ok(()) } else { Err(Errno::CANCELED.into()) }
+        });
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let error = told(&mut child, entry);
+    // Ends when the server has left it; it fits into the pipe.
+    let mut ready = String::new();
+    if let Some(stdout) = &mut child.stdout {
+        stdout.read_to_string(&mut ready).map_err(failed)?;
+    }
+    let status = child.wait().map_err(failed)?;
+    if status.success() {
+        let line = ready.lines().next().unwrap_or_default();
+        return Ok(line.rsplit_once(" is open: ").map_or(line, |(_, at)| at).to_owned());
+    }
+    let exit = Exit::of_status(status.code());
+    let (what, remedy) = error.unwrap_or_else(|| (format!("its server ended with {status}"), None));
+    let error = Error::new(exit, what);
+    Err(match remedy {
+        Some(remedy) => error.with_remedy(remedy),
+        None => error,
+    })
+}
+
+/// What happened, and what to do about it.
+type Told = (String, Option<String>);
+
+/// Passes on what a server says while it starts, as it says it; its last words are why it failed.
+fn told(child: &mut Child, entry: &Entry) -> Option<Told> {
+    let mut error: Option<Told> = None;
+    for line in BufReader::new(child.stderr.take()?).split(b'\n') {
+        let Ok(line) = line else { break };
+        let line = String::from_utf8_lossy(&line);
+        match (line.strip_prefix("underseal: "), line.strip_prefix("try: "), &mut error) {
+            (Some(what), ..) => error = Some((what.to_owned(), None)),
+            (_, Some(remedy), Some((_, told))) => *told = Some(remedy.to_owned()),
+            // Nobody to tell is no reason to leave the volume.
+            _ => drop(writeln!(std::io::stderr().lock(), "{}: {}", entry.name, printable(&line))),
+        }
+    }
+    error
+}

@@ -1,0 +1,205 @@
+//! What systemd calls at boot and at each daemon-reload, by the name `underseal-generator`: the volumes of the list become services, as
+//! those of crypttab do. It reads the list and nothing else, so that it never waits.
+//!
+//! ```text
+//!   NORMAL/multi-user.target.wants/underseal.target
+//!   NORMAL/underseal.target.wants/underseal@NAME.service       but for noauto
+//!   NORMAL/underseal@NAME.service.d/50-volume.conf             what has to be there before it
+//! ```
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::error::{Error, Result};
+use crate::logging;
+use crate::volumes::{self, Entry, Table};
+
+const UNITS: &str = "/usr/lib/systemd/system";
+
+/// Whether this program is started as the generator.
+pub(crate) fn is_called() -> bool {
+    let name = std::env::args_os().next().unwrap_or_default();
+    Path::new(&name).file_name() == Some(OsStr::new("underseal-generator"))
+}
+
+/// Writes into the first of the folders that systemd names. A line that is wrong is told, and leaves the others alone.
+pub(crate) fn run() -> ExitCode {
+    logging::start(log::LevelFilter::Warn);
+    let Some(folder) = std::env::args_os().nth(1) else {
+        return Error::usage("underseal-generator: no folder to write to").report();
+    };
+    // As SYSTEMD_CRYPTTAB does for the list of cryptsetup's volumes.
+    let list = std::env::var_os("UNDERSEAL_VOLUMES").unwrap_or_else(|| volumes::DEFAULT.into());
+    match generate(Path::new(&list), Path::new(&folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => e.report(),
+    }
+}
+
+fn generate(list: &Path, folder: &Path) -> Result<()> {
+    if !list.exists() {
+        return Ok(());
+    }
+    let table = Table::read(list)?;
+    for wrong in &table.wrong {
+        log::error!("{}", wrong.error(&table).what());
+    }
+    let failed = |e: io::Error| Error::io(folder, "cannot write", e);
+    let mut any = false;
+    for entry in &table.volumes {
+        match unfit(entry) {
+            Some(why) => log::warn!("{}", table.complain(entry.line, &why).what()),
+            None => {
+                write(entry, &table, folder).map_err(failed)?;
+                any |= entry.is_auto();
+            }
+        }
+    }
+    if any {
+        want(folder, "multi-user.target", "underseal.target", "underseal.target").map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Why a volume cannot be a service.
+fn unfit(entry: &Entry) -> Option<String> {
+    let name = entry.name.as_str();
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte)) {
+        // A credential's name ends at a colon: it would get another volume's.
+        return Some(format!("{name}: the name of a service has letters, digits and -_.@"));
+    }
+    let mounted = entry.mount_point().is_some();
+    mounted.then(|| format!("{name}: a service's mount nobody sees; `underseal up` opens it"))
+}
+
+fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
+    let unit = format!("underseal@{}.service", entry.name);
+    if entry.is_auto() {
+        want(folder, "underseal.target", &unit, "underseal@.service")?;
+    }
+    let drop_in = folder.join(format!("{unit}.d"));
+    fs::create_dir_all(&drop_in)?;
+    fs::write(drop_in.join("50-volume.conf"), conf(entry, table.path()))
+}
+
+/// Lets one unit want another.
+fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
+    let wants = folder.join(format!("{who}.wants"));
+    fs::create_dir_all(&wants)?;
+    match symlink(Path::new(UNITS).join(file), wants.join(what)) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// The drop-in of a volume.
+fn conf(entry: &Entry, list: &Path) -> String {
+    let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
+    let mut line = |name: &str, value: &str| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name}={value}");
+    };
+    if let Some(list) = quotable(list) {
+        line("SourcePath", &list);
+    }
+    for path in entry.files() {
+        if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {
+            line("Requires", &unit);
+            line("After", &unit);
+        } else if let Some(path) = quotable(path) {
+            line("RequiresMountsFor", &path);
+        }
+    }
+    for place in entry.places().filter_map(quotable) {
+        line("RequiresMountsFor", &place);
+    }
+    let mut service = String::new();
+    if entry.asks() {
+        // Who types takes the time that it takes.
+        service += "TimeoutStartSec=infinity\n";
+    }
+    if entry.needs_network() {
+        line("Wants", "network-online.target");
+        line("After", "network-online.target");
+        service += "PrivateNetwork=no\nIPAddressDeny=\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n";
+    }
+    if !service.is_empty() {
+        text += "[Service]\n";
+        text += &service;
+    }
+    text
+}
+
+/// A path as a unit's line has it; none where no quoting would do.
+fn quotable(path: &Path) -> Option<String> {
+    let text = path.to_str()?;
+    let strange = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
+    (!text.contains(strange)).then(|| text.replace('%', "%%"))
+}
+
+/// Whether a node below /dev is a disk, or may become one: others have no units that could be waited for.
+fn may_be_disk(path: &Path) -> bool {
+    let is_disk = fs::metadata(path).map(|about| about.file_type().is_block_device());
+    is_disk.unwrap_or(true) && !["/dev/shm", "/dev/fd"].iter().any(|folder| path.starts_with(folder))
+}
+
+/// The unit of a device node, by the rules of systemd-escape --path.
+fn device_unit(path: &Path) -> Option<String> {
+    let below: PathBuf = path.components().collect();
+    let below = below.strip_prefix("/dev").ok().filter(|below| !below.as_os_str().is_empty())?;
+    if below.components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
+        return None;
+    }
+    let mut unit = String::from("dev-");
+    for &byte in below.as_os_str().as_bytes() {
+        match byte {
+            b'/' => unit.push('-'),
+            b':' | b'_' | b'.' => unit.push(char::from(byte)),
+            byte if byte.is_ascii_alphanumeric() => unit.push(char::from(byte)),
+            byte => drop(write!(unit, "\\x{byte:02x}")),
+        }
+    }
+    Some(unit + ".device")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_units_are_those_of_systemd_escape() {
+        for (path, unit) in [
+            ("/dev/sda2", Some("dev-sda2.device")),
+            ("/dev//vg0/my-data", Some("dev-vg0-my\\x2ddata.device")),
+            ("/dev/disk/by-label/a\\x20b", Some("dev-disk-by\\x2dlabel-a\\x5cx20b.device")),
+            ("/dev/größe", Some("dev-gr\\xc3\\xb6\\xc3\\x9fe.device")),
+            ("/dev", None),
+            ("/dev/../etc", None),
+            ("/srv/disk.img", None),
+        ] {
+            assert_eq!(device_unit(Path::new(path)).as_deref(), unit, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_disk_has_no_unit_to_wait_for() {
+        for path in ["/dev/urandom", "/dev/null", "/dev/shm/disk.img", "/dev/fd/3"] {
+            assert!(!may_be_disk(Path::new(path)), "{path}");
+        }
+        assert!(may_be_disk(Path::new("/dev/disk/by-label/one-that-comes-later")));
+    }
+
+    #[test]
+    fn no_path_writes_a_line_of_its_own() {
+        assert_eq!(quotable(Path::new("/srv/100%")).as_deref(), Some("/srv/100%%"));
+        for path in ["/a b", "/a\nExecStart=/bin/sh", "/a\"b", "/a\\x20b", "/a\u{85}b"] {
+            assert_eq!(quotable(Path::new(path)), None, "{path:?}");
+        }
+    }
+}

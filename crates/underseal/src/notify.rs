@@ -1,0 +1,88 @@
+//! Tells the supervisor that started this process how it is, by the protocol of sd_notify(3): a datagram to the socket that
+//! NOTIFY_SOCKET names. Without one nobody is told.
+
+use std::env;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+/// So long a supervisor is waited for that has many to listen to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
+
+/// Whoever wants to know.
+struct Supervisor {
+    socket: UnixDatagram,
+    /// How often it wants to hear something, if it does.
+    watchdog: Option<Duration>,
+}
+
+/// Connects to the supervisor, if there is one, while this process may still connect to everybody.
+pub(crate) fn start() {
+    match Supervisor::find() {
+        Ok(Some(supervisor)) => drop(SUPERVISOR.set(supervisor)),
+        Ok(None) => {}
+        Err(e) => log::warn!("NOTIFY_SOCKET: the supervisor cannot be told anything: {e}"),
+    }
+}
+
+/// Says that all is open, and where; from then on says again and again that the process is alive, after `look`, which returns where
+/// nothing is stuck.
+pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
+    let Some(supervisor) = SUPERVISOR.get() else { return };
+    let id = std::process::id();
+    let status = at.replace(char::is_control, " ");
+    supervisor.tell(&format!("READY=1\nMAINPID={id}\nSTATUS=serving {status}"));
+    let Some(limit) = supervisor.watchdog else { return };
+    let keep = move || {
+        loop {
+            look();
+            supervisor.tell("WATCHDOG=1");
+            // As sd_watchdog_enabled(3) has it: half the time that is left.
+            thread::sleep(limit / 2);
+        }
+    };
+    if let Err(e) = thread::Builder::new().name("watchdog".into()).spawn(keep) {
+        log::error!("no thread to tell the watchdog that this process lives: {e}");
+    }
+}
+
+/// Says that it ends, once.
+pub(crate) fn stopping() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if let Some(supervisor) = SUPERVISOR.get().filter(|_| !TOLD.swap(true, Relaxed)) {
+        supervisor.tell("STOPPING=1\nSTATUS=finishing what is in flight");
+    }
+}
+
+impl Supervisor {
+    fn find() -> io::Result<Option<Self>> {
+        let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        let address = match path.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+            _ => SocketAddr::from_pathname(&path)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        // One that is busy is waited for: who is told nothing ends the volume. One that does not listen must not hold it up.
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+        let is_ours = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 0);
+        Ok(Some(Self { socket, watchdog: watchdog.map(Duration::from_micros) }))
+    }
+
+    fn tell(&self, text: &str) {
+        if let Err(e) = self.socket.send(text.as_bytes()) {
+            log::warn!("the supervisor was not told {}: {e}", text.lines().next().unwrap_or_default());
+        }
+    }
+}

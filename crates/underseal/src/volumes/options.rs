@@ -1,0 +1,228 @@
+//! The words of the fourth field: crypttab's, and those that say how the volume is served.
+
+use underseal_datapath::Policy;
+use underseal_volume::DispatchFlags;
+
+use super::absolute;
+use super::line::plain;
+
+/// What a line's words ask for.
+#[derive(Debug, Default)]
+pub(super) struct Options {
+    /// Options of `underseal open`, in order, without their dashes.
+    pub(super) of_open: Vec<(&'static str, Option<String>)>,
+    /// NBD at the place that a volume without other doors has.
+    pub(super) own_socket: bool,
+    /// Started by name only.
+    pub(super) noauto: bool,
+    /// Nothing depends on it.
+    pub(super) nofail: bool,
+    /// On another machine.
+    pub(super) netdev: bool,
+    dispatch: DispatchFlags,
+}
+
+/// What a word means.
+enum Means {
+    /// An option of `open` that has no value.
+    Flag(&'static str),
+    /// One that has this one's.
+    Value(&'static str),
+    /// One that has it in sectors of 512 bytes.
+    Sectors(&'static str),
+    /// One that has a path.
+    Path(&'static str),
+    /// One of dm-crypt's flags.
+    Dispatch(fn(&mut DispatchFlags)),
+    /// What is on the device.
+    Kind(&'static str),
+    /// A token's hardware: volumes ask their tokens anyway.
+    Token,
+    Nbd,
+    Policy,
+    NoAuto,
+    NoFail,
+    NetDev,
+    /// For whoever starts things in order at boot; or nothing that makes a difference here.
+    Nothing,
+    /// What cannot be done, and why.
+    Refused(&'static str),
+}
+
+fn meaning(word: &str) -> Option<Means> {
+    use Means::*;
+    const FORMAT: &str = "this format is not supported";
+    Some(match word {
+        // crypttab's: what is there.
+        "luks" => Kind("luks"),
+        "plain" => Kind("plain"),
+        "cipher" => Value("cipher"),
+        "hash" => Value("hash"),
+        "size" => Value("key-size"),
+        "sector-size" => Value("sector-size"),
+        "offset" => Sectors("data-offset"),
+        "skip" => Value("skip"),
+        "header" => Path("header"),
+        "key-slot" | "keyslot" => Value("key-slot"),
+        "keyfile-offset" => Value("keyfile-offset"),
+        "keyfile-size" => Value("keyfile-size"),
+        "tpm2-device" | "fido2-device" | "pkcs11-uri" => Token,
+        // How it is opened.
+        "discard" => Flag("allow-discards"),
+        "readonly" | "read-only" => Flag("read-only"),
+        "no-read-workqueue" => Dispatch(|flags| flags.no_read_workqueue = true),
+        "no-write-workqueue" => Dispatch(|flags| flags.no_write_workqueue = true),
+        "same-cpu-crypt" => Dispatch(|flags| flags.same_cpu_crypt = true),
+        "submit-from-crypt-cpus" => Dispatch(|flags| flags.submit_from_crypt_cpus = true),
+        // When.
+        "noauto" => NoAuto,
+        "nofail" => NoFail,
+        "_netdev" => NetDev,
+        "x-initrd.attach" | "initramfs" | "loud" | "quiet" | "headless" | "password-echo" | "timeout"
+        | "tries" | "keyfile-timeout" | "token-timeout" | "verify" => Nothing,
+        word if word.starts_with("x-systemd.") => Nothing,
+        "tcrypt" | "bitlk" | "fvault2" | "veracrypt" => Refused(FORMAT),
+        word if word.starts_with("tcrypt-") || word.starts_with("veracrypt-") => Refused(FORMAT),
+        "swap" | "tmp" => Refused("no file system and no swap area is made here; mkswap on the device does"),
+        "keyscript" => Refused("no program is run for a key"),
+        "keyfile-erase" => Refused("a key file is not erased: the volume could not be opened again"),
+        "try-empty-password" => Refused("an empty passphrase protects nothing"),
+        // How it is served.
+        "nbd" => Nbd,
+        "ublk" => Flag("ublk"),
+        "ublk-id" => Value("ublk-id"),
+        "ublk-queues" => Value("ublk-queues"),
+        "fuse" => Path("fuse"),
+        "fuse-allow-root" => Flag("fuse-allow-root"),
+        "vhost-user" => Path("vhost-user"),
+        "vhost-user-queues" => Value("vhost-user-queues"),
+        "policy" => Policy,
+        "metrics" => Value("metrics"),
+        "socket-mode" => Value("socket-mode"),
+        "socket-group" => Value("socket-group"),
+        "export-name" => Value("export-name"),
+        "tls-certificates" => Path("tls-certificates"),
+        "tls-verify-peer" => Flag("tls-verify-peer"),
+        "log-file" => Path("log-file"),
+        "direct" => Flag("direct"),
+        "no-lock" => Flag("no-lock"),
+        "no-sandbox" => Flag("no-sandbox"),
+        "integrity-no-journal" => Flag("integrity-no-journal"),
+        "header-digest" => Value("header-digest"),
+        "require-cipher" => Value("require-cipher"),
+        "require-integrity" => Value("require-integrity"),
+        _ => return None,
+    })
+}
+
+/// Reads the words.
+///
+/// # Errors
+/// Which word is wrong, and how.
+pub(super) fn parse(text: Result<&str, usize>, has_key_file: bool) -> Result<Options, String> {
+    let text = text.map_err(|fields| {
+        format!("{fields} fields, not at most 4; a blank in a name or path is written \\040")
+    })?;
+    let mut options = Options::default();
+    for word in text.split(',').filter(|word| !matches!(*word, "" | "none" | "-" | "defaults")) {
+        options.add(word).map_err(|why| format!("{word}: {why}"))?;
+    }
+    options.finish(has_key_file)
+}
+
+impl Options {
+    fn add(&mut self, word: &str) -> Result<(), String> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(plain(value))),
+            None => (word, None),
+        };
+        let means = meaning(name).ok_or("no such option")?;
+        let needs = |value: Option<String>| {
+            value.filter(|value| !value.is_empty()).ok_or_else(|| "want a value behind =".to_owned())
+        };
+        let stands_alone = matches!(
+            means,
+            Means::Flag(_)
+                | Means::Dispatch(_)
+                | Means::Kind(_)
+                | Means::NoAuto
+                | Means::NoFail
+                | Means::NetDev
+        );
+        if stands_alone && value.is_some() {
+            return Err("takes no value".into());
+        }
+        match means {
+            Means::Flag(option) => self.of_open.push((option, None)),
+            Means::Value(option) => self.of_open.push((option, Some(needs(value)?))),
+            Means::Sectors(option) => {
+                let sectors: u64 = needs(value)?.parse().map_err(|_| "want a number of sectors")?;
+                self.of_open.push((option, Some(format!("{sectors}s"))));
+            }
+            Means::Path(option) => {
+                let path = needs(value)?;
+                absolute(name, &path)?;
+                self.of_open.push((option, Some(path)));
+            }
+            Means::Dispatch(set) => set(&mut self.dispatch),
+            Means::Kind(kind) => self.of_open.push(("type", Some(kind.into()))),
+            Means::Token => {
+                if needs(value)? != "auto" {
+                    return Err("only `auto` is known: the header's tokens say which".into());
+                }
+            }
+            Means::Nbd => match value.as_deref() {
+                None => self.own_socket = true,
+                Some(path) if path.starts_with('/') => {
+                    self.of_open.push(("nbd", Some(format!("unix:{path}"))));
+                }
+                Some(place) => self.of_open.push(("nbd", Some(place.into()))),
+            },
+            // Its own commas would end the word.
+            Means::Policy => self.of_open.push(("policy", Some(needs(value)?.replace('+', ",")))),
+            Means::NoAuto => self.noauto = true,
+            Means::NoFail => self.nofail = true,
+            Means::NetDev => self.netdev = true,
+            Means::Nothing => {}
+            Means::Refused(why) => return Err(why.into()),
+        }
+        Ok(())
+    }
+
+    /// What the words mean together.
+    fn finish(mut self, has_key_file: bool) -> Result<Self, String> {
+        let value_of = |of: &Self, option| {
+            of.of_open.iter().find(|(name, _)| *name == option).and_then(|(_, value)| value.clone())
+        };
+        let has = |of: &Self, option| value_of(of, option).is_some();
+        if value_of(&self, "type").as_deref() == Some("plain") {
+            // Nothing would tell that they are others: programs differ in what they take where they are not said.
+            if !has(&self, "cipher") || !has(&self, "hash") && !has_key_file {
+                return Err(
+                    "plain: say cipher= (and hash= for a passphrase): a wrong guess reads noise".into()
+                );
+            }
+            // Lines of both kinds are about, and a wrong guess reads noise.
+            if has_key_file && value_of(&self, "hash").is_some_and(|hash| hash != "plain") {
+                return Err("hash: of a key file systemd takes the hash, cryptsetup's command the bytes: say hash=plain for the bytes".into());
+            }
+            // As elsewhere, no more of a key file is read than the key has.
+            if has_key_file && !has(&self, "keyfile-size") {
+                let bits = value_of(&self, "key-size").unwrap_or_else(|| "256".into());
+                let bits: usize = bits.parse().map_err(|_| "size: want a number of bits")?;
+                self.of_open.push(("keyfile-size", Some((bits / 8).to_string())));
+            }
+        } else {
+            // crypttab's lines say these of volumes with a header, too, which knows better.
+            const OF_PLAIN: [&str; 6] = ["cipher", "hash", "key-size", "sector-size", "data-offset", "skip"];
+            self.of_open.retain(|(name, _)| !OF_PLAIN.contains(name));
+        }
+        if !self.dispatch.is_empty() {
+            if has(&self, "policy") {
+                return Err("policy: dm-crypt's flags on the same line mean another".into());
+            }
+            self.of_open.push(("policy", Some(Policy::from_flags(self.dispatch).to_string())));
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,17 @@
+//! A host with many volumes, as whole programs: `up`, `down`, `ps`, and what systemd is given.
+//!
+//! ```text
+//!   host.rs      a folder with a list of volumes, and what becomes of it
+//!   volumes.rs   opened, closed, told; twice, side by side, one failing, a server killed, lists that are no good
+//!   service.rs   a supervisor that wants to know; credentials
+//!   units.rs     what systemd's own tools say of the units
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod host;
+mod service;
+mod units;
+mod volumes;

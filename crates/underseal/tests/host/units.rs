@@ -1,0 +1,223 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use underseal_testing::skip;
+
+use crate::support::volume::text;
+use crate::support::{Scratch, output, tool};
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
+}
+
+/// systemd's own tool, which needs no running systemd; none where it is missing.
+fn analyze() -> Option<Command> {
+    let found = tool("systemd-analyze").arg("--version").output();
+    match found {
+        Ok(_) => Some(tool("systemd-analyze")),
+        Err(e) => {
+            skip("units", &format!("systemd-analyze: {e}"));
+            None
+        }
+    }
+}
+
+/// A folder with the units, whose program is the one under test, and systemd's drop-in for the network.
+fn units(network: bool) -> Scratch {
+    let scratch = Scratch::new();
+    for unit in ["underseal@.service", "underseal.target"] {
+        let unit_text = fs::read_to_string(packaging().join(unit)).unwrap();
+        let program = env!("CARGO_BIN_EXE_underseal");
+        scratch.file(unit, unit_text.replace("/usr/bin/underseal", program).as_bytes());
+    }
+    if network {
+        fs::create_dir(scratch.path("underseal@.service.d")).unwrap();
+        fs::copy(packaging().join("network.conf"), scratch.path("underseal@.service.d/network.conf"))
+            .unwrap();
+    }
+    scratch
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    let Some(mut verify) = analyze() else { return };
+    for network in [false, true] {
+        let units = units(network);
+        verify.args(["verify", "--man=no"]);
+        verify.args([units.path("underseal@.service"), units.path("underseal.target")]);
+        let verified = output(&mut verify);
+        let told = String::from_utf8_lossy(&verified.stderr).into_owned();
+        assert!(verified.status.success() && told.is_empty(), "{}: {told}", verified.status);
+        verify = tool("systemd-analyze");
+    }
+}
+
+#[test]
+fn a_file_system_on_a_volume_is_mounted_at_boot() {
+    // Of a circle systemd leaves something out: mostly the file system, or all of them.
+    for when in ["local-fs.target", "remote-fs.target"] {
+        let Some(mut verify) = analyze() else { return };
+        let units = units(false);
+        let mount = format!(
+            "[Unit]\nRequires=underseal@disk.service\nAfter=underseal@disk.service\nBefore={when}\n\
+             [Mount]\nWhat=/dev/ublkb0\nWhere=/data\nType=ext4\n"
+        );
+        units.file("data.mount", mount.as_bytes());
+        let wants = |who: &str, what: &str, file: &str| {
+            let folder = units.path(&format!("{who}.wants"));
+            fs::create_dir(&folder).unwrap();
+            std::os::unix::fs::symlink(units.path(file), folder.join(what)).unwrap();
+        };
+        wants(when, "data.mount", "data.mount");
+        wants("underseal.target", "underseal@disk.service", "underseal@.service");
+        let all = format!("[Unit]\nRequires=sysinit.target {when} underseal.target data.mount\n");
+        units.file("boot.target", all.as_bytes());
+        let verified = output(verify.args(["verify", "--man=no"]).arg(units.path("boot.target")));
+        let told = String::from_utf8_lossy(&verified.stderr).into_owned();
+        assert!(verified.status.success() && !told.contains("cycle"), "{when}: {}: {told}", verified.status);
+    }
+}
+
+#[test]
+fn a_new_package_s_units_are_read() {
+    let scratch = Scratch::new();
+    let script = fs::read_to_string(packaging().join("debian/underseal.postinst")).unwrap();
+    let script = script.replace("/run/systemd/system", text(scratch.folder()));
+    let asked = scratch.path("asked");
+    let stub = format!("systemctl() {{ echo \"$@\" >> {}; }}\n{script}", text(&asked));
+    let ran = output(tool("sh").arg("-c").arg(stub).args(["postinst", "configure"]));
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(fs::read_to_string(asked).unwrap(), "--system daemon-reload\n");
+}
+
+#[test]
+fn a_service_may_do_little() {
+    // In tenths; what is open to other machines may do more.
+    for (network, threshold) in [(false, "--threshold=20"), (true, "--threshold=30")] {
+        let Some(mut security) = analyze() else { return };
+        let units = units(network);
+        security.args(["security", "--offline=true", "--no-pager", threshold]);
+        let told = output(security.arg(text(&units.path("underseal@.service"))));
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
+    }
+}
+
+#[test]
+fn the_unit_starts_what_there_is() {
+    let unit = fs::read_to_string(packaging().join("underseal@.service")).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/underseal ")).unwrap();
+    let words: Vec<_> = start.replace("%i", "disk").split(' ').map(str::to_owned).collect();
+    // The list is not there: the words are those of a command that would have read it.
+    let scratch = Scratch::new();
+    let mut command = crate::support::volume::underseal();
+    let told = output(command.args(words).arg("--config").arg(scratch.path("none")));
+    assert_eq!(told.status.code(), Some(1), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+/// Prometheus' own tool; none where it can neither be found nor fetched.
+fn promtool(args: &[&str]) -> Option<std::process::Output> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/promtool");
+    if !output(tool(text(&script)).arg("--version")).status.success() {
+        skip("promtool", "it is not installed, and cannot be fetched");
+        return None;
+    }
+    Some(output(tool(text(&script)).args(args).current_dir(packaging().join("prometheus"))))
+}
+
+#[test]
+fn alerts_come_when_they_are_due_and_no_others() {
+    for args in [&["check", "rules", "underseal.rules.yml"][..], &["test", "rules", "underseal.test.yml"]] {
+        let Some(told) = promtool(args) else { return };
+        let said = String::from_utf8_lossy(&[told.stdout, told.stderr].concat()).into_owned();
+        assert!(told.status.success() && !said.contains("FAILED"), "{said}");
+    }
+}
+
+#[test]
+fn alerts_are_about_metrics_that_there_are_and_have_a_page() {
+    let read = |path: &str| fs::read_to_string(packaging().join(path)).unwrap();
+    let (rules, tests) = (read("prometheus/underseal.rules.yml"), read("prometheus/underseal.test.yml"));
+    let (runbook, metrics) = (read("../docs/runbook.md"), read("../crates/export/src/metrics/text.rs"));
+    let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 5, "{alerts:?}");
+    for alert in alerts {
+        assert!(runbook.contains(&format!("\n## {alert}\n")), "{alert}: no page");
+        assert!(tests.contains(&format!("  - name: {alert}\n")), "{alert}: not tested");
+    }
+    let letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for rest in rules.split("underseal_").skip(1) {
+        let metric: String = rest.chars().take_while(|c| letter(*c)).collect();
+        let family = metric.trim_end_matches("_bucket");
+        assert!(metrics.contains(&format!("\"{family}\"")), "underseal_{metric}: no such metric");
+    }
+}
+
+/// What the generator makes of a list: the files and links of its folder, and what is in them.
+fn generated(list: &str) -> (String, String) {
+    let scratch = Scratch::new();
+    let generator = scratch.path("underseal-generator");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_underseal"), &generator).unwrap();
+    let out = scratch.path("out");
+    fs::create_dir(&out).unwrap();
+    let mut command = tool(text(&generator));
+    command.args([&out, &scratch.path("early"), &scratch.path("late")]);
+    let ran = output(command.env("UNDERSEAL_VOLUMES", scratch.file("volumes", list.as_bytes())));
+    assert!(ran.status.success(), "{ran:?}");
+    let mut found = Vec::new();
+    let mut folders = vec![out.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = text(path.strip_prefix(&out).unwrap()).to_owned();
+            match fs::read_link(&path) {
+                Ok(to) => found.push(format!("{name} -> {}", text(&to))),
+                Err(_) if path.is_dir() => folders.push(path),
+                Err(_) => {
+                    let made = fs::read_to_string(&path).unwrap();
+                    let lines =
+                        made.lines().filter(|line| line.contains('=') && !line.contains("SourcePath"));
+                    found.push(format!("{name}: {}", lines.collect::<Vec<_>>().join(" ")));
+                }
+            }
+        }
+    }
+    found.sort();
+    (found.join("\n"), String::from_utf8(ran.stderr).unwrap())
+}
+
+#[test]
+fn the_list_becomes_units() {
+    let (units, told) = generated(
+        "disk /srv/disk.img /etc/keys/disk\nfar nbd://host/x none\nlog /a /k nbd=/srv/s,vhost-user=/v,log-file=/var/log/l,nbd=tcp:h:1\nlater /dev/vg0/my-data - noauto,metrics=localhost:1\n\
+         typo /a - nonsense\nmounted /b - fuse=/c\na+b /d\na:b /d\n",
+    );
+    let network = "Wants=network-online.target After=network-online.target PrivateNetwork=no IPAddressDeny= \
+                   RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6";
+    let typed = "TimeoutStartSec=infinity";
+    let asking = network.replace("PrivateNetwork", &format!("{typed} PrivateNetwork"));
+    let device = "dev-vg0-my\\x2ddata.device";
+    let expected = [
+        "multi-user.target.wants/underseal.target -> /usr/lib/systemd/system/underseal.target",
+        "underseal.target.wants/underseal@disk.service -> /usr/lib/systemd/system/underseal@.service",
+        "underseal.target.wants/underseal@far.service -> /usr/lib/systemd/system/underseal@.service",
+        "underseal.target.wants/underseal@log.service -> /usr/lib/systemd/system/underseal@.service",
+        "underseal@disk.service.d/50-volume.conf: RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk",
+        &format!("underseal@far.service.d/50-volume.conf: {asking}"),
+        &format!("underseal@later.service.d/50-volume.conf: Requires={device} After={device} {asking}"),
+        &format!(
+            "underseal@log.service.d/50-volume.conf: RequiresMountsFor=/a RequiresMountsFor=/k RequiresMountsFor=/srv/s \
+             RequiresMountsFor=/v RequiresMountsFor=/var/log/l {network}"
+        ),
+    ];
+    assert_eq!(units, expected.join("\n"));
+    for line in [
+        "line 5: nonsense: no such option",
+        "line 6: mounted: ",
+        "line 7: a+b: the name of a service",
+        "line 8: a:b: the name of a service",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert_eq!(generated("# nothing\n"), (String::new(), String::new()));
+}

@@ -1,0 +1,17 @@
+//! Volumes on images of a Ceph cluster, through its own library.
+//!
+//! ```text
+//!   cluster.rs     the cluster that is given, and images on it
+//!   verbs.rs       everything that is done with a volume, and what librbd made
+//!   sharing.rs     second writers, clients that are shut out, snapshots, sizes that change
+//!   refusals.rs    what is refused, and how that is said; most of it without any cluster
+//! ```
+
+#[path = "../support/support.rs"]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
+mod support;
+
+mod cluster;
+mod refusals;
+mod sharing;
+mod verbs;

@@ -1,0 +1,111 @@
+//! What is refused, and how that is said.
+
+use std::process::Command;
+
+use crate::cluster::{Image, Pool, given};
+use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, underseal};
+use crate::support::{Scratch, output, run};
+
+/// The exit status and what was said.
+fn fails(command: &mut Command) -> (i32, String) {
+    let output = output(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
+    (output.status.code().unwrap(), said)
+}
+
+#[test]
+fn addresses_that_are_none_are_usage_errors() {
+    for (address, part) in [
+        ("rbd:", "an empty name"),
+        ("rbd:pool", "the image is missing"),
+        ("rbd:pool/image:id", "OPTION=VALUE"),
+        ("rbd:pool/image:rbd_cache=true", "configuration file"),
+        ("rbd:pool/image:id=me:key=AQsecret", "keyring=FILE"),
+    ] {
+        for verb in ["info", "read", "format"] {
+            let (status, said) = fails(underseal().args([verb, address]));
+            assert_eq!(status, 2, "{verb} {address}: {said}");
+            assert!(said.contains(part) && !said.contains("AQsecret"), "{verb} {address}: {said}");
+        }
+    }
+}
+
+/// Without a cluster there is either no library, or nobody who answers.
+#[test]
+fn a_cluster_that_is_not_there_is_told_of() {
+    let scratch = Scratch::new();
+    let conf = scratch.file("ceph.conf", b"[global]\nmon_host = 127.0.0.1:1\nauth_client_required = none\n");
+    let address = format!("rbd:pool/image:conf={}:client_mount_timeout=1", conf.display());
+    let (status, said) = fails(underseal().arg("info").arg(&address));
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("librbd1") || said.contains("monitor") || said.contains("connect"), "{said}");
+    let (status, said) = fails(underseal().args(["info", "rbd:pool/image:conf=/nowhere/ceph.conf"]));
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("librbd1") || said.contains("configuration cannot be read"), "{said}");
+}
+
+#[test]
+fn pools_and_images_that_are_not_there_are_named() {
+    let Some(conf) = given() else { return };
+    for (place, part) in [("nothing/image", "no pool nothing"), ("rbd/nothing", "no image nothing")] {
+        let (status, said) =
+            fails(underseal().arg("info").arg(format!("rbd:{place}:conf={}", conf.display())));
+        assert!(status == 1 && said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_header_that_only_librbd_understands_is_told_of() {
+    let scratch = Scratch::new();
+    let mut bytes = vec![0; 4 << 20];
+    bytes[..8].copy_from_slice(b"RBDL\xba\xbe\0\x02");
+    let file = scratch.file("layered", &bytes);
+    let Some(image) = Image::of(&file) else { return };
+    for place in [image.address(""), file.display().to_string()] {
+        let (status, said) = fails(underseal().arg("info").arg(place));
+        assert_eq!(status, 6, "{said}");
+        assert!(said.contains("RBDL") && said.contains("rbd flatten"), "{said}");
+    }
+}
+
+#[test]
+fn the_cache_that_an_image_turns_on_is_refused() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(24) else { return };
+    let volume = image.volume(&scratch, "");
+    run(image.rbd("config").args(["image", "set"]).arg(image.path()).args(["rbd_cache", "true"]));
+    let (status, said) =
+        fails(underseal().arg("format").arg(&volume.image).arg("--passphrase-file").arg(&volume.passphrase));
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("rbd_cache") && said.contains("rbd config image"), "{said}");
+}
+
+/// In a namespace, too, the pool's settings are in force: they are not kept there.
+#[test]
+fn what_a_pool_turns_on_again_is_refused_in_its_namespaces_too() {
+    let scratch = Scratch::new();
+    let Some(pool) = Pool::new() else { return };
+    let passphrase = scratch.file("pass", PASSPHRASE.as_bytes());
+    run(pool.rbd(&["namespace", "create"]).arg(format!("{}/ns", pool.name)));
+    for place in [format!("{}/ns/image", pool.name), format!("{}/image", pool.name)] {
+        run(pool.rbd(&["create", "--size", "24M"]).arg(&place));
+        let format = || {
+            let mut format = underseal();
+            format.arg("format").arg(format!("rbd:{place}:conf={}", pool.conf.display())).args(CHEAP_PBKDF2);
+            format.args(["-q", "--force", "--passphrase-file"]).arg(&passphrase);
+            format
+        };
+        for (option, value) in [("rbd_cache", "true"), ("rbd_disable_zero_copy_writes", "false")] {
+            run(pool.rbd(&["config", "pool", "set"]).args([&pool.name, option, value]));
+            let (status, said) = fails(&mut format());
+            assert!(status == 1 && said.contains(option) && said.contains("config pool remove"), "{said}");
+            run(pool.rbd(&["config", "pool", "remove"]).args([&pool.name, option]));
+            run(pool.rbd(&["config", "image", "set"]).args([&place, option, value]));
+            let (status, said) = fails(&mut format());
+            assert!(status == 1 && said.contains(option) && said.contains("config image remove"), "{said}");
+            run(pool.rbd(&["config", "image", "remove"]).args([&place, option]));
+        }
+        run(&mut format());
+    }
+}

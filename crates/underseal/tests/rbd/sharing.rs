@@ -1,0 +1,207 @@
+//! Who else uses an image, and what changes under an open one.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::cluster::Image;
+use crate::support::nbd::Client;
+use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
+use crate::support::volume::{CHEAP_PBKDF2, underseal};
+use crate::support::{Scratch, Server, bytes, output, run, seed};
+
+/// The exit status and what was said.
+fn fails(command: &mut Command) -> (i32, String) {
+    let output = output(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
+    (output.status.code().unwrap(), said)
+}
+
+#[test]
+fn a_second_writer_is_refused_and_told_who_the_first_is() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let server = Server::start(&volume, &[]);
+    let (client, address) = image.locker().expect("the server has the lock");
+    for verb in ["open", "write"] {
+        let mut second = volume.command(verb);
+        let (status, said) =
+            fails(if verb == "open" { second.args(["--nbd", "unix:other"]) } else { &mut second });
+        assert_eq!(status, 4, "{verb}: {said}");
+        assert!(said.contains("is in use by") && said.contains(&client) && said.contains(&address), "{said}");
+    }
+    let mut add = underseal();
+    add.args(["keyslot", "add", "-q"]).arg(&volume.image).args(CHEAP_PBKDF2);
+    add.arg("--passphrase-file").arg(&volume.passphrase);
+    let (status, said) = fails(add.arg("--new-passphrase-file").arg(&volume.passphrase));
+    assert_eq!(status, 4, "a header that is in use: {said}");
+    // To look is allowed.
+    run(underseal().arg("info").arg(&volume.image));
+    volume.read(0, 4096);
+    server.stop();
+    assert!(image.locker().is_none(), "the lock is given back");
+    volume.write(0, &[1; 4096]);
+}
+
+/// Ceph's own clients hand the lock over when they are asked for it, and fail to write from then on: so they are not asked.
+#[test]
+fn a_client_of_cephs_that_writes_keeps_the_lock() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let mut bench = image.rbd("bench");
+    bench.args(["--io-type", "write", "--io-size", "4K", "--io-threads", "1", "--io-total", "1T"]);
+    let mut bench = Writer(bench.arg(image.path()).stdout(Stdio::null()).spawn().unwrap());
+    wait_until("it has the lock", PATIENCE, || image.locker().is_some());
+    let (client, address) = image.locker().unwrap();
+    let format = || {
+        let mut format = underseal();
+        format.args(["format", "-q", "--force"]).arg(&volume.image).args(CHEAP_PBKDF2);
+        format.arg("--passphrase-file").arg(&volume.passphrase);
+        format
+    };
+    for mut second in [volume.command("open"), volume.command("write"), format()] {
+        let (status, said) = fails(&mut second);
+        assert_eq!(status, 4, "{second:?}: {said}");
+        assert!(said.contains("is in use by") && said.contains(&client) && said.contains(&address), "{said}");
+    }
+    assert_eq!(image.locker(), Some((client, address)), "it has the lock");
+    assert!(bench.0.try_wait().unwrap().is_none(), "it writes");
+}
+
+/// A program that is ended with its test.
+struct Writer(std::process::Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// For half a minute the cluster takes it for one that is slow to answer.
+#[test]
+fn a_writer_that_died_is_waited_for() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let mut server = Server::start(&volume, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    server.signal(Signal::KILL);
+    server.wait();
+    assert_eq!(volume.read(0, 4096), [7; 4096]);
+    volume.write(4096, &[8; 4096]);
+    assert_eq!(volume.read(4096, 4096), [8; 4096]);
+}
+
+#[test]
+fn what_an_image_does_not_have_any_more_fails() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(64) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let server = Server::start(&volume, &["--allow-discards"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(30 << 20, &[7; 4096]).unwrap();
+    run(image.rbd("resize").args(["--no-progress", "--size", "32M", "--allow-shrink"]).arg(image.path()));
+    for at in [30_u64 << 20, 20 << 20] {
+        assert!(client.write(at, &[8; 65_536]).is_err(), "a write at {at}");
+        assert!(client.read(at, 65_536).is_err(), "a read at {at}");
+    }
+    // Half of it is there: it is not cut short.
+    assert!(client.write((16 << 20) - 32_768, &[8; 65_536]).is_err(), "a write across the end");
+    client.write(0, &[9; 65_536]).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.read(0, 65_536).unwrap(), [9; 65_536]);
+    drop(client);
+    assert!(server.log().contains("was shrunk from 67108864 to 33554432 bytes"), "{}", server.log());
+    server.stop();
+}
+
+#[test]
+fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let mut server = Server::start(&volume, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let (_, address) = image.locker().expect("the server has the lock");
+    run(image.ceph().args(["osd", "blocklist", "add", &address]));
+    // The disk's machines hear of it in a moment.
+    wait_until("it is shut out", PATIENCE, || client.write(4096, &[8; 4096]).is_err());
+    let status = server.wait();
+    let log = server.log();
+    assert_eq!(status.code(), Some(8), "{log}");
+    assert!(log.contains("shut this client out"), "{log}");
+    run(image.ceph().args(["osd", "blocklist", "rm", &address]));
+    assert_eq!(volume.read(0, 4096), [7; 4096]);
+}
+
+#[test]
+fn a_snapshot_is_read_and_never_written() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let old = bytes(seed("old"), 200_000);
+    volume.write(8192, &old);
+    run(image.rbd("snap").arg("create").arg("--no-progress").arg(format!("{}@then", image.path())));
+    volume.write(8192, &vec![0; 200_000]);
+    let then = image.volume(&scratch, "@then");
+    assert_same(&then.read(8192, old.len()), &old, "the snapshot");
+    let (status, said) = fails(then.command("open").args(["--nbd", "unix:none"]));
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("a snapshot never changes") && said.contains("--read-only"), "{said}");
+    // Beside one who writes to the image.
+    let server = Server::start(&volume, &[]);
+    let served = Server::start(&then, &["--read-only", "--name", "then"]);
+    let mut client = Client::connect(&served.socket()).unwrap();
+    assert_same(&client.read(8192, 65_536).unwrap(), &old[..65_536], "the snapshot, served");
+    drop(client);
+    served.stop();
+    server.stop();
+}
+
+#[test]
+fn a_clone_opens_with_its_parents_key() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let data = bytes(seed("parent"), 200_000);
+    volume.write(0, &data);
+    let snapshot = format!("{}@base", image.path());
+    run(image.rbd("snap").arg("create").arg("--no-progress").arg(&snapshot));
+    run(image.rbd("snap").arg("protect").arg(&snapshot));
+    let child = Image::named_by(&image, "-clone");
+    run(image.rbd("clone").arg(&snapshot).arg(child.path()));
+    let cloned = child.volume(&scratch, "");
+    cloned.write(4096, &[9; 4096]);
+    let mut expected = data.clone();
+    expected[4096..8192].fill(9);
+    assert_same(&cloned.read(0, data.len()), &expected, "the clone");
+    assert_same(&volume.read(0, data.len()), &data, "its parent");
+    drop(child);
+    run(image.rbd("snap").arg("unprotect").arg(&snapshot));
+}
+
+#[test]
+fn an_image_that_grows_is_as_large_as_it_is() {
+    let scratch = Scratch::new();
+    let Some(image) = Image::new(40) else { return };
+    let volume = image.formatted(&scratch, &[]);
+    let server = Server::start(&volume, &[]);
+    let name = image.path().replace("rbd/", "");
+    run(image.rbd("resize").args(["--no-progress", "--size", "48M"]).arg(image.path()));
+    run(underseal().args(["resize", &name]));
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(28 << 20, &[5; 4096]).unwrap();
+    assert_eq!(client.read(28 << 20, 4096).unwrap(), [5; 4096]);
+    drop(client);
+    server.stop();
+    assert_eq!(volume.read(28 << 20, 4096), [5; 4096]);
+}
