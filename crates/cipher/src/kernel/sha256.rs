@@ -1,8 +1,6 @@
 //! SHA-256 of many messages of one length, one in each lane of a vector, as HMAC has them (FIPS 180-4, 6.2; RFC 2104).
 
-mod avx2;
-mod avx512;
-
+use super::words::{Eight, Sixteen, Words};
 use crate::CpuPath;
 use crate::mac::last_block;
 
@@ -45,11 +43,11 @@ impl Sha256Lanes {
     fn avx512() -> Option<Self> {
         let few = if is_x86_feature_detected!("sha") { 9 } else { 3 };
         let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-        has.then_some(Self { lanes: 16, few, hmac: avx512::hmac })
+        has.then_some(Self { lanes: 16, few, hmac: avx512 })
     }
 
     fn avx2() -> Option<Self> {
-        is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2::hmac })
+        is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2 })
     }
 
     /// Writes the HMACs of `count` messages from the first on, and says of how many: those that are left are too few.
@@ -89,55 +87,6 @@ impl Sha256Lanes {
         done
     }
 }
-
-/// A vector of words, one of each message.
-///
-/// # Safety
-/// Every method may be called only on a processor with the implementing module's features; [`Words::load`] reads 64 bytes at each of the
-/// first [`Words::LANES`] pointers.
-trait Words: Copy {
-    const LANES: usize;
-
-    unsafe fn splat(word: u32) -> Self;
-    unsafe fn add(self, other: Self) -> Self;
-    /// Sigma, as FIPS 180-4, 4.1.2, has them: large 0 and 1, small 0 and 1.
-    unsafe fn sum0(self) -> Self;
-    unsafe fn sum1(self) -> Self;
-    unsafe fn sigma0(self) -> Self;
-    unsafe fn sigma1(self) -> Self;
-    /// Ch(self, f, g).
-    unsafe fn choose(self, f: Self, g: Self) -> Self;
-    /// Maj(self, b, c).
-    unsafe fn majority(self, b: Self, c: Self) -> Self;
-    /// The 16 big-endian words of a block of each message.
-    unsafe fn load(blocks: &Pointers) -> [Self; 16];
-    unsafe fn store(self, to: &mut [u32; MOST]);
-}
-
-/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.
-/// Vector `4k + i` holds in each lane word `i` of rows `4k` to `4k + 3`.
-macro_rules! columns_of_four {
-    ($rows:expr, $low_words:ident, $high_words:ident, $low_pairs:ident, $high_pairs:ident) => {{
-        let rows = $rows;
-        let (mut pairs, mut i) = (rows, 0);
-        while i < rows.len() {
-            pairs[i] = $low_words(rows[i], rows[i + 1]);
-            pairs[i + 1] = $high_words(rows[i], rows[i + 1]);
-            i += 2;
-        }
-        let mut fours = pairs;
-        i = 0;
-        while i < rows.len() {
-            fours[i] = $low_pairs(pairs[i], pairs[i + 2]);
-            fours[i + 1] = $high_pairs(pairs[i], pairs[i + 2]);
-            fours[i + 2] = $low_pairs(pairs[i + 1], pairs[i + 3]);
-            fours[i + 3] = $high_pairs(pairs[i + 1], pairs[i + 3]);
-            i += 4;
-        }
-        fours
-    }};
-}
-pub(super) use columns_of_four;
 
 /// FIPS 180-4, 4.2.2.
 const K: [u32; 64] = [
@@ -207,21 +156,45 @@ const K: [u32; 64] = [
     0xc671_78f2,
 ];
 
+/// FIPS 180-4, 4.1.2: rotations to the right by three numbers, of which the last may shift; each with what it leaves of 32.
+macro_rules! sigmas {
+    ($($name:ident $a:literal $a_left:literal, $b:literal $b_left:literal, $third:ident::<$($c:literal),+>;)*) => { $(
+        /// # Safety
+        /// As [`Words`].
+        #[inline(always)]
+        unsafe fn $name<V: Words>(x: V) -> V {
+            // SAFETY: the caller's promise of features.
+            unsafe { x.rotate::<$a_left, $a>().xor3(x.rotate::<$b_left, $b>(), x.$third::<$($c),+>()) }
+        }
+    )* };
+}
+sigmas! {
+    sum0 2 30, 13 19, rotate::<10, 22>;
+    sum1 6 26, 11 21, rotate::<7, 25>;
+    sigma0 7 25, 18 14, shift_right::<3>;
+    sigma1 17 15, 19 13, shift_right::<10>;
+}
+
 /// Adds a block of each message to its state.
 ///
 /// # Safety
-/// As [`Words`], whose `load` is given these blocks.
+/// As [`Words`]; so many blocks as it has lanes are readable.
 #[inline(always)]
 unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     // SAFETY: the caller's promises of features and pointers.
     unsafe {
-        let mut w = V::load(blocks);
+        let mut w = V::from_lanes(blocks, 0);
+        let mut i = 0;
+        while i < w.len() {
+            w[i] = w[i].swap_bytes();
+            i += 1;
+        }
         let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
         macro_rules! round {
             ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident, $t:expr, $i:literal) => {
-                let one = $h.add(V::splat(K[$t + $i]).add(w[$i])).add($e.sum1()).add($e.choose($f, $g));
+                let one = $h.add(V::every(K[$t + $i]).add(w[$i])).add(sum1($e)).add($e.choose($f, $g));
                 $d = $d.add(one);
-                $h = one.add($a.sum0()).add($a.majority($b, $c));
+                $h = one.add(sum0($a)).add($a.majority($b, $c));
             };
         }
         macro_rules! sixteen {
@@ -249,8 +222,8 @@ unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
         while t < 64 {
             let mut i = 0;
             while i < 16 {
-                let more = w[(i + 14) % 16].sigma1().add(w[(i + 9) % 16]);
-                w[i] = w[i].add(w[(i + 1) % 16].sigma0()).add(more);
+                let more = sigma1(w[(i + 14) % 16]).add(w[(i + 9) % 16]);
+                w[i] = w[i].add(sigma0(w[(i + 1) % 16])).add(more);
                 i += 1;
             }
             sixteen!(t);
@@ -260,6 +233,32 @@ unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
             *state = state.add(word);
         }
     }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn avx2(
+    states: &[[u32; 8]; 2],
+    heads: &Pointers,
+    head: usize,
+    sectors: &Pointers,
+    bytes: usize,
+    sums: &mut [[u8; 32]; MOST],
+) {
+    // SAFETY: passed on.
+    unsafe { hmac::<Eight>(states, heads, head, sectors, bytes, sums) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn avx512(
+    states: &[[u32; 8]; 2],
+    heads: &Pointers,
+    head: usize,
+    sectors: &Pointers,
+    bytes: usize,
+    sums: &mut [[u8; 32]; MOST],
+) {
+    // SAFETY: passed on.
+    unsafe { hmac::<Sixteen>(states, heads, head, sectors, bytes, sums) }
 }
 
 /// The HMAC of a head and a sector in each lane.
@@ -282,7 +281,7 @@ unsafe fn hmac<V: Words>(
             (std::slice::from_raw_parts(heads[lane], head), std::slice::from_raw_parts(sectors[lane], bytes))
         };
         let [inner, outer] = states;
-        let mut state = inner.map(|word| V::splat(word));
+        let mut state = inner.map(|word| V::every(word));
         let mut blocks = [[0; 64]; MOST];
         let pointers =
             |blocks: &[[u8; 64]; MOST]| -> Pointers { std::array::from_fn(|lane| blocks[lane].as_ptr()) };
@@ -304,7 +303,7 @@ unsafe fn hmac<V: Words>(
         for (block, digest) in blocks.iter_mut().zip(&digests).take(V::LANES) {
             *block = last_block(digest, digest.len());
         }
-        let mut state = outer.map(|word| V::splat(word));
+        let mut state = outer.map(|word| V::every(word));
         compress(&mut state, &pointers(&blocks));
         *sums = self::digests(&state);
     }
@@ -318,9 +317,9 @@ unsafe fn hmac<V: Words>(
 unsafe fn digests<V: Words>(state: &[V; 8]) -> [[u8; 32]; MOST] {
     let mut digests = [[0; 32]; MOST];
     for (nth, vector) in state.iter().enumerate() {
-        let mut words = [0; MOST];
+        let mut words = [0u32; MOST];
         // SAFETY: the caller's promise of features.
-        unsafe { vector.store(&mut words) }
+        unsafe { vector.store(words.as_mut_ptr().cast()) }
         for (digest, word) in digests.iter_mut().zip(words) {
             digest[nth * 4..][..4].copy_from_slice(&word.to_be_bytes());
         }

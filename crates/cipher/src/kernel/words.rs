@@ -1,4 +1,4 @@
-//! Words of 32 bits, one of each of several streams in a register: what ChaCha and MD5 are made of.
+//! Words of 32 bits, one of each of several streams in a register: what ChaCha, MD5, SHA-256 and Elephant's diffusers are made of.
 
 mod eight;
 mod sixteen;
@@ -23,12 +23,18 @@ pub(super) trait Words: Copy {
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn xor3(self, b: Self, c: Self) -> Self;
     /// Bits of `a` where a bit of `self` is set, of `b` elsewhere.
     unsafe fn choose(self, a: Self, b: Self) -> Self;
     /// self + the bits of `a` where a bit of `by` is set, of `b` elsewhere; `a` is waited for last.
     unsafe fn add_chosen(self, by: Self, a: Self, b: Self) -> Self;
     /// self | !other.
     unsafe fn or_not(self, other: Self) -> Self;
+    /// Bits that two of the three have.
+    unsafe fn majority(self, b: Self, c: Self) -> Self;
+    unsafe fn shift_right<const BY: i32>(self) -> Self;
+    /// Little-endian words to big-endian ones.
+    unsafe fn swap_bytes(self) -> Self;
     /// `LEFT` and `RIGHT` are 32 together.
     unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(self) -> Self;
     /// What [`Words::turn`] by 16 and by 8 wants: one shuffle instead of three instructions, where that is less.
@@ -40,3 +46,28 @@ pub(super) trait Words: Copy {
     /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of [`Words::to_lanes`].
     unsafe fn from_lanes(lanes: &[*const u8], at: usize) -> [Self; 16];
 }
+
+/// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.
+/// Vector `4k + i` holds in each lane word `i` of rows `4k` to `4k + 3`.
+macro_rules! columns_of_four {
+    ($rows:expr, $low_words:ident, $high_words:ident, $low_pairs:ident, $high_pairs:ident) => {{
+        let rows = $rows;
+        let (mut pairs, mut i) = (rows, 0);
+        while i < rows.len() {
+            pairs[i] = $low_words(rows[i], rows[i + 1]);
+            pairs[i + 1] = $high_words(rows[i], rows[i + 1]);
+            i += 2;
+        }
+        let mut fours = pairs;
+        i = 0;
+        while i < rows.len() {
+            fours[i] = $low_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 1] = $high_pairs(pairs[i], pairs[i + 2]);
+            fours[i + 2] = $low_pairs(pairs[i + 1], pairs[i + 3]);
+            fours[i + 3] = $high_pairs(pairs[i + 1], pairs[i + 3]);
+            i += 4;
+        }
+        fours
+    }};
+}
+use columns_of_four;

@@ -8,8 +8,7 @@
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::Words;
-use crate::kernel::sha256::columns_of_four;
+use super::{Words, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Eight(__m256i);
@@ -69,6 +68,28 @@ impl Words for Eight {
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         Self(_mm256_xor_si256(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn xor3(self, b: Self, c: Self) -> Self {
+        self.xor(b).xor(c)
+    }
+
+    #[inline(always)]
+    unsafe fn majority(self, b: Self, c: Self) -> Self {
+        let differ = _mm256_xor_si256(self.0, b.0);
+        Self(_mm256_xor_si256(b.0, _mm256_and_si256(differ, _mm256_xor_si256(b.0, c.0))))
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right<const BY: i32>(self) -> Self {
+        Self(_mm256_srli_epi32::<BY>(self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        let swap = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203));
+        Self(_mm256_shuffle_epi8(self.0, swap))
     }
 
     #[inline(always)]

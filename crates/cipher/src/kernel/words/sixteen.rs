@@ -6,14 +6,15 @@
 
 use std::arch::x86_64::*;
 
-use super::Words;
-use crate::kernel::sha256::columns_of_four;
+use super::{Words, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Sixteen(__m512i);
 
 /// Truth tables of three inputs.
+const XOR: i32 = 0x96;
 const CHOOSE: i32 = 0xca;
+const MAJORITY: i32 = 0xe8;
 const OR_NOT: i32 = 0xf3;
 
 /// Exchanges rows and columns.
@@ -77,6 +78,27 @@ impl Words for Sixteen {
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         Self(_mm512_xor_si512(self.0, other.0))
+    }
+
+    #[inline(always)]
+    unsafe fn xor3(self, b: Self, c: Self) -> Self {
+        Self(_mm512_ternarylogic_epi32::<XOR>(self.0, b.0, c.0))
+    }
+
+    #[inline(always)]
+    unsafe fn majority(self, b: Self, c: Self) -> Self {
+        Self(_mm512_ternarylogic_epi32::<MAJORITY>(self.0, b.0, c.0))
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right<const BY: i32>(self) -> Self {
+        Self(_mm512_srlv_epi32(self.0, _mm512_set1_epi32(BY)))
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        let swap = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203));
+        Self(_mm512_shuffle_epi8(self.0, swap))
     }
 
     #[inline(always)]
