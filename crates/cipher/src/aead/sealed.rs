@@ -11,6 +11,8 @@ use crate::{BadSector, SectorCipher, SectorSize};
 
 /// The most stack that modes use; keys and what comes of them may be left there.
 const SPILLED: usize = 8 << 10;
+/// The same over block ciphers of libraries, which hold every round key four times where vectors have four blocks (AVX-512).
+const SPILLED_BY_LIBRARIES: usize = 16 << 10;
 
 /// What lies where in a tuple: the tag, the stored IV if there is one, zeros.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,8 @@ pub(crate) struct Sealed<const W: usize> {
     pub(crate) places: Places,
     /// What a sector's number has too much to be authenticated.
     pub(crate) iv_offset: u64,
+    /// The ciphers are libraries' own.
+    pub(crate) portable: bool,
 }
 
 impl<const W: usize> Sealed<W> {
@@ -54,6 +58,16 @@ impl<const W: usize> Sealed<W> {
                     iv.copy_from_slice(&place[self.places.tag..][..W]);
                 }
             }
+        }
+    }
+
+    /// Wipes what its modes have left on the stack below the caller's frame.
+    #[inline(always)]
+    fn tidy(&self) {
+        if self.portable {
+            wipe_stack::<SPILLED_BY_LIBRARIES>();
+        } else {
+            wipe_stack::<SPILLED>();
         }
     }
 
@@ -97,7 +111,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
             self.fill_ivs(numbers.skip(nth), tuples, ivs);
             self.mode.seal(authenticated.skip(nth), ivs, run, &mut TagsMut { tuples, tuple, tag });
         }
-        wipe_stack::<SPILLED>();
+        self.tidy();
         Ok(())
     }
 
@@ -117,7 +131,7 @@ impl<const W: usize> SectorCipher for Sealed<W> {
                 break;
             }
         }
-        wipe_stack::<SPILLED>();
+        self.tidy();
         opened
     }
 }

@@ -253,7 +253,7 @@ impl Assembly<'_> {
     ) -> Result<Arc<dyn SectorCipher>> {
         let (places, layout) = (self.places(W)?, self.layout);
         let iv_offset = self.options.integrity.map_or(0, |integrity| integrity.iv_offset);
-        Ok(Arc::new(Sealed { mode, iv, layout, places, iv_offset }))
+        Ok(Arc::new(Sealed { mode, iv, layout, places, iv_offset, portable: self.path == CpuPath::Portable }))
     }
 
     /// How a tuple is divided, with IVs of so many bytes.
