@@ -108,6 +108,7 @@ fn threads_of_before_and_after_are_shut_in() {
 fn threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_end() {
     alone("threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_end", || {
         let (go, gone) = mpsc::channel::<()>();
+        let (is_deaf, deaf_by_now) = mpsc::channel();
         let deaf = thread::spawn(move || {
             // SAFETY: a set of signals that is filled before it is read.
             unsafe {
@@ -115,11 +116,13 @@ fn threads_that_hold_back_all_signals_are_shut_in_too_and_are_not_the_process_s_
                 libc::sigfillset(&raw mut all);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
             }
+            is_deaf.send(()).unwrap();
             gone.recv().unwrap();
             // With SIGSYS this would end the process.
             is_shut_in();
             thread::spawn(is_shut_in).join().unwrap();
         });
+        deaf_by_now.recv().unwrap();
         whole(&enter(&Needs::default()));
         is_shut_in();
         go.send(()).unwrap();
