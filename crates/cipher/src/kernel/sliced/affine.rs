@@ -7,10 +7,15 @@
 /// A linear map: what it makes of each bit.
 pub(super) type Linear = [u8; 8];
 
-/// A linear map and a sum, as tables: of the low halves of bytes, and of the high ones. The result is the sum of both.
+/// A linear map and a sum.
 pub(crate) struct Map {
+    /// As tables: of the low halves of bytes, and of the high ones. The result is the sum of both.
     pub(super) low: [u8; 16],
     pub(super) high: [u8; 16],
+    /// As GFNI's instructions have it: a row of the matrix for each bit of the result, that of the lowest bit in the highest byte; and what
+    /// is added, in each byte.
+    pub(super) matrix: u64,
+    pub(super) plus: u32,
 }
 
 /// An S-box: x becomes `after` * inversion(`before` * x + `between`) + `plus`, in the AES's field.
@@ -35,7 +40,8 @@ pub(super) const SAME: Linear = [1, 2, 4, 8, 16, 32, 64, 128];
 impl Map {
     /// `linear` * x + `plus`.
     pub(super) const fn new(linear: &Linear, plus: u8) -> Self {
-        let mut map = Self { low: [0; 16], high: [0; 16] };
+        let mut map =
+            Self { low: [0; 16], high: [0; 16], matrix: rows(linear), plus: u32::from_ne_bytes([plus; 4]) };
         let mut x = 0u8;
         while x < 16 {
             map.low[x as usize] = apply(linear, x) ^ plus;
@@ -89,6 +95,18 @@ impl SBox {
             x += 1;
         }
     }
+}
+
+/// The rows of a map, in the order of [`Map::matrix`].
+const fn rows(linear: &Linear) -> u64 {
+    let mut rows = [0u8; 8];
+    let mut bit = 0;
+    while bit < 64 {
+        let (of, to) = (bit / 8, bit % 8);
+        rows[to] |= ((linear[of] >> to) & 1) << of;
+        bit += 1;
+    }
+    u64::from_be_bytes(rows)
 }
 
 const fn rotation(by: u32) -> Linear {

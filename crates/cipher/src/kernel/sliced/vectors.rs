@@ -46,15 +46,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn restore(self) -> Self;
 
     /// An affine map of each byte.
-    #[inline(always)]
-    unsafe fn map(self, map: &Map) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let nibble = Self::every(0x0f0f_0f0f);
-            let (low, high) = (self.and(nibble), self.right::<4>().and(nibble));
-            Self::repeat(&map.low).permute(low).xor(Self::repeat(&map.high).permute(high))
-        }
-    }
+    unsafe fn map(self, map: &Map) -> Self;
 
     /// The top bit of each byte, as the lowest.
     #[inline(always)]
@@ -80,12 +72,18 @@ impl<C: Cipher> Width<C> {
     const HALVES: Self = Self { encrypt: on_halves::<C, true>, decrypt: on_halves::<C, false>, blocks: 32 };
     const VAES: Self = Self { encrypt: on_32::<C, true>, decrypt: on_32::<C, false>, blocks: 32 };
     const WIDEST: Self = Self { encrypt: on_64::<C, true>, decrypt: on_64::<C, false>, blocks: 64 };
+    const VAES_GFNI: Self =
+        Self { encrypt: on_32_gfni::<C, true>, decrypt: on_32_gfni::<C, false>, blocks: 32 };
+    const WIDEST_GFNI: Self =
+        Self { encrypt: on_64_gfni::<C, true>, decrypt: on_64_gfni::<C, false>, blocks: 64 };
 
-    /// AES-NI with AVX; with AVX2; VAES with AVX2; with AVX-512.
+    /// AES-NI with AVX; with AVX2; VAES with AVX2; with AVX-512; the last two with GFNI.
     pub(super) const AVX: &'static [Self] = &[Self::AES_NI];
     pub(super) const AVX2: &'static [Self] = &[Self::HALVES, Self::AES_NI];
     pub(super) const VAES_AVX2: &'static [Self] = &[Self::VAES, Self::AES_NI];
     pub(super) const AVX512: &'static [Self] = &[Self::WIDEST, Self::VAES, Self::AES_NI];
+    pub(super) const GFNI_AVX2: &'static [Self] = &[Self::VAES_GFNI, Self::AES_NI];
+    pub(super) const GFNI_AVX512: &'static [Self] = &[Self::WIDEST_GFNI, Self::VAES_GFNI, Self::AES_NI];
 
     /// Those of a path, the widest first; none where the processor has none.
     pub(super) fn of(path: CpuPath) -> &'static [Self] {
@@ -94,7 +92,9 @@ impl<C: Cipher> Width<C> {
             CpuPath::Portable => &[],
             CpuPath::AesNi if is_x86_feature_detected!("avx2") => Self::AVX2,
             CpuPath::AesNi => Self::AVX,
+            CpuPath::Vaes256 if is_x86_feature_detected!("gfni") => Self::GFNI_AVX2,
             CpuPath::Vaes256 => Self::VAES_AVX2,
+            CpuPath::Avx512 if is_x86_feature_detected!("gfni") => Self::GFNI_AVX512,
             CpuPath::Avx512 => Self::AVX512,
         }
     }
@@ -105,7 +105,7 @@ macro_rules! vector {
         $name:ident($vector:ty), $entry:ident, $features:literal,
         $load:ident $store:ident $every:ident $repeat:ident $xor:ident $and:ident $or:ident $permute:ident
         $low_bytes:ident $high_bytes:ident $low_words:ident $high_words:ident $add:ident,
-        $left:ident $right:ident $substitute:ident $restore:ident
+        $left:ident $right:ident $substitute:ident $restore:ident $map:ident
     ) => {
         #[derive(Clone, Copy)]
         struct $name($vector);
@@ -135,6 +135,12 @@ macro_rules! vector {
             unsafe fn repeat(bytes: &[u8; 16]) -> Self {
                 // SAFETY: 16 bytes are read; see above.
                 unsafe { Self($repeat(_mm_loadu_si128(bytes.as_ptr().cast()))) }
+            }
+
+            #[inline(always)]
+            unsafe fn map(self, map: &Map) -> Self {
+                // SAFETY: see above.
+                unsafe { $map(self, map) }
             }
 
             #[inline(always)]
@@ -196,29 +202,72 @@ vector!(
     Sixteen(__m128i), on_16, "aes,avx",
     _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 once _mm_xor_si128 _mm_and_si128 _mm_or_si128 _mm_shuffle_epi8
     _mm_unpacklo_epi8 _mm_unpackhi_epi8 _mm_unpacklo_epi32 _mm_unpackhi_epi32 _mm_add_epi8,
-    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16
+    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16 by_halves
 );
 vector!(
     Halves(__m256i), on_halves, "aes,avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
     _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
     _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves by_halves
 );
 vector!(
     ThirtyTwo(__m256i), on_32, "vaes,avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
     _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
     _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 by_halves
 );
 vector!(
     SixtyFour(__m512i), on_64, "vaes,avx512f,avx512bw",
     _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_broadcast_i32x4 _mm512_xor_si512 _mm512_and_si512
     _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
     _mm512_add_epi8,
-    left64 right64 substitute64 restore64
+    left64 right64 substitute64 restore64 by_halves
 );
+
+vector!(
+    Fields32(__m256i), on_32_gfni, "gfni,vaes,avx2",
+    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
+    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
+    _mm256_add_epi8,
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 matrix32
+);
+vector!(
+    Fields64(__m512i), on_64_gfni, "gfni,vaes,avx512f,avx512bw",
+    _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_broadcast_i32x4 _mm512_xor_si512 _mm512_and_si512
+    _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
+    _mm512_add_epi8,
+    left64 right64 substitute64 restore64 matrix64
+);
+/// By permutes of tables of half bytes.
+#[inline(always)]
+unsafe fn by_halves<V: Vector>(x: V, map: &Map) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let nibble = V::every(0x0f0f_0f0f);
+        let (low, high) = (x.and(nibble), x.right::<4>().and(nibble));
+        V::repeat(&map.low).permute(low).xor(V::repeat(&map.high).permute(high))
+    }
+}
+
+#[inline(always)]
+unsafe fn matrix32(x: Fields32, map: &Map) -> Fields32 {
+    // SAFETY: see above.
+    unsafe {
+        let matrix = _mm256_set1_epi64x(map.matrix.cast_signed());
+        Fields32(_mm256_gf2p8affine_epi64_epi8::<0>(x.0, matrix)).xor(Fields32::every(map.plus))
+    }
+}
+
+#[inline(always)]
+unsafe fn matrix64(x: Fields64, map: &Map) -> Fields64 {
+    // SAFETY: see above.
+    unsafe {
+        let matrix = _mm512_set1_epi64(map.matrix.cast_signed());
+        Fields64(_mm512_gf2p8affine_epi64_epi8::<0>(x.0, matrix)).xor(Fields64::every(map.plus))
+    }
+}
 
 #[inline(always)]
 unsafe fn once(x: __m128i) -> __m128i {
