@@ -114,7 +114,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
         CpuPath::Avx512 => limit("zmm"),
         CpuPath::Vaes256 => limit("ymm"),
         CpuPath::AesNi => limit("xmm"),
-        CpuPath::Portable => widths().first().map_or("none", |width| limit(width)),
+        CpuPath::Portable | CpuPath::Neon => widths().first().map_or("none", |width| limit(width)),
     };
     for path in CpuPath::ALL.into_iter().rev().filter(|path| path.is_available()) {
         names.push((format!("underseal {}", path.name()), of_path(path)));

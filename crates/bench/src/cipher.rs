@@ -172,7 +172,7 @@ fn measure(group: Group, effort: Effort, buffer: &mut [u8]) -> Result<Vec<Row>> 
             CpuPath::Avx512 => "zmm",
             CpuPath::Vaes256 => "ymm",
             CpuPath::AesNi => "xmm",
-            CpuPath::Portable => widths().first().copied().unwrap_or(""),
+            CpuPath::Portable | CpuPath::Neon => widths().first().copied().unwrap_or(""),
         };
         names.push((format!("underseal {}", path.name()), memory.unwrap_or(limit(width))));
         let call = move |b: &mut [u8]| {

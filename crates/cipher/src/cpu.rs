@@ -1,5 +1,7 @@
 //! Which code the processor runs: chosen at start, or forced for tests and comparisons.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind, Result};
@@ -15,11 +17,13 @@ pub enum CpuPath {
     Vaes256,
     /// VAES on 512-bit registers: four blocks.
     Avx512,
+    /// The AES and PMULL instructions of aarch64: one block an instruction; NEON for what is no AES.
+    Neon,
 }
 
 impl CpuPath {
     /// Every path, the slowest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::AesNi, Self::Vaes256, Self::Avx512];
+    pub const ALL: [Self; 5] = [Self::Portable, Self::AesNi, Self::Vaes256, Self::Avx512, Self::Neon];
 
     /// The variable that forces a path.
     pub const VARIABLE: &str = "UNDERSEAL_CPU";
@@ -31,6 +35,7 @@ impl CpuPath {
             Self::AesNi => "aesni",
             Self::Vaes256 => "vaes256",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
         }
     }
 
@@ -56,9 +61,19 @@ impl CpuPath {
                         && is_x86_feature_detected!("avx512dq")
                         && is_x86_feature_detected!("avx512vl")
                 }
+                Self::Neon => false,
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        {
+            match self {
+                Self::Portable => true,
+                // Here "aes" stands for PMULL too.
+                Self::Neon => is_aarch64_feature_detected!("neon") && is_aarch64_feature_detected!("aes"),
+                Self::AesNi | Self::Vaes256 | Self::Avx512 => false,
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         {
             self == Self::Portable
         }
@@ -96,7 +111,7 @@ mod tests {
     #[test]
     fn a_path_is_found_by_its_name_and_no_other() {
         assert_eq!(CpuPath::named("portable"), Ok(CpuPath::Portable));
-        assert!(CpuPath::named("").unwrap_err().contains("portable, aesni, vaes256, avx512"));
+        assert!(CpuPath::named("").unwrap_err().contains("portable, aesni, vaes256, avx512, neon"));
         assert!(CpuPath::named("AESNI").is_err());
     }
 }

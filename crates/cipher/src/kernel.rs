@@ -7,6 +7,7 @@
 //!        |
 //!        +-- xts, cbc, ecb            the algorithms, written once over `Vector`
 //!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, and what makes each sound
+//!        +-- neon                 the same of aarch64: 1 block wide
 //!        +-- schedule                 FIPS-197 key expansion, in place
 //!
 //!   GcmKey                            AES-GCM: counters and hash of a sector side by side
@@ -28,57 +29,64 @@
 //! pipeline for each; here the tweaks of 32 sectors are encrypted together and sectors follow each other without a
 //! bubble.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod aegis;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/aegis_key.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/aegis_key.rs")]
 mod aegis_key;
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod cast6;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod cbc;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/chacha.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/chacha.rs")]
 mod chacha;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/diffuser.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/diffuser.rs")]
 mod diffuser;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ecb;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/gcm_key.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/gcm_key.rs")]
 mod gcm_key;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod hctr2;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/hctr2_key.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/hctr2_key.rs")]
 mod hctr2_key;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/key.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/key.rs")]
 mod key;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/md5.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/md5.rs")]
 mod md5;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/nh.rs")]
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/nh.rs")]
 mod nh;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod schedule;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/serpent.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/serpent.rs")]
 mod serpent;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sha256.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/sha256.rs")]
 mod sha256;
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernel/none/sliced.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/sliced.rs")]
 mod sliced;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod table;
 mod twofish;
 #[cfg(target_arch = "x86_64")]
 mod vaes256;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 mod whiten;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod words;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod xts;
+
+#[cfg(target_arch = "x86_64")]
+use aesni::Blocks1;
+#[cfg(target_arch = "aarch64")]
+use neon::Blocks1;
 
 pub(crate) use aegis_key::AegisKey;
 pub(crate) use cast6::Cast6Key;
@@ -103,11 +111,11 @@ pub(crate) enum Direction {
 }
 
 /// Sectors whose CBC chains a kernel advances side by side: one in each lane of the widest vectors.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const LANES: usize = 32;
 
 /// Vectors in flight: the latency of an AES round times its throughput. Sixteen were slower.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const IN_FLIGHT: usize = 8;
 
 /// Sectors of AEGIS-128, one by one.

@@ -3,8 +3,12 @@
 use cipher::inout::InOutBuf;
 
 use super::aegis::Raw;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::table::AegisFn;
-use super::{AegisRun, Direction, aesni, avx512, vaes256};
+use super::{AegisRun, Direction};
+#[cfg(target_arch = "x86_64")]
+use super::{aesni, avx512, vaes256};
 use crate::{CpuPath, Key, Result};
 
 /// A key, and the functions that use it: those of a path that the processor has.
@@ -21,10 +25,16 @@ impl AegisKey {
     pub(crate) fn new(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
         let functions = match path {
             _ if !path.is_available() || key.len() != 16 => return Ok(None),
-            CpuPath::Portable => return Ok(None),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::AesNi => &aesni::AEGIS,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Vaes256 => &vaes256::AEGIS,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => &avx512::AEGIS,
+            #[cfg(target_arch = "aarch64")]
+            CpuPath::Neon => &neon::AEGIS,
+            // And those of other processors.
+            _ => return Ok(None),
         };
         Ok(Some(Self { key: Key::new(key)?, functions }))
     }

@@ -16,6 +16,24 @@ super::table::entry_points!(super::Blocks1, "avx,aes,pclmulqdq");
 #[derive(Clone, Copy)]
 pub(super) struct Blocks1(pub(super) __m128i);
 
+/// `SubWord` of FIPS-197: with all columns equal, `ShiftRows` changes nothing, and a zero key adds nothing.
+///
+/// # Safety
+/// The processor has AES-NI and SSE4.1.
+#[inline(always)]
+pub(super) unsafe fn sub_word(word: u32) -> u32 {
+    let columns = _mm_set1_epi32(word.cast_signed());
+    _mm_cvtsi128_si32(_mm_aesenclast_si128(columns, _mm_setzero_si128())).cast_unsigned()
+}
+
+impl Blocks1 {
+    /// `InvMixColumns`.
+    #[inline(always)]
+    pub(super) unsafe fn unmix(self) -> Self {
+        Self(_mm_aesimc_si128(self.0))
+    }
+}
+
 impl Vector for Blocks1 {
     const SPILLS: bool = true;
     const FOLDS: bool = true;

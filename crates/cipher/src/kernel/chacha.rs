@@ -1,11 +1,15 @@
-//! ChaCha with 12 or 20 rounds (RFC 8439): 8 or 16 blocks side by side, and the subkeys of XChaCha for 8 sectors at once.
+//! ChaCha with 12 or 20 rounds (RFC 8439): 4, 8 or 16 blocks side by side, and the subkeys of XChaCha for 8 sectors at once.
 //!
 //! A vector holds the same word of every block's state, so that no round needs a shuffle. Nothing is looked up and nothing
 //! branches, so it runs in constant time.
 
 use cipher::inout::InOutBuf;
 
-use super::words::{Eight, Sixteen, Words};
+#[cfg(target_arch = "aarch64")]
+use super::words::Four;
+use super::words::Words;
+#[cfg(target_arch = "x86_64")]
+use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 
 /// Sectors whose subkeys are made together.
@@ -37,10 +41,19 @@ impl ChaChaLanes {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
+            #[cfg(target_arch = "aarch64")]
+            _ if twelve => Some(Self { add: neon::<6>, subkeys: subkeys_neon::<6> }),
+            #[cfg(target_arch = "aarch64")]
+            _ => Some(Self { add: neon::<10>, subkeys: subkeys_neon::<10> }),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 if twelve => Some(Self { add: avx512::<6>, subkeys: subkeys_avx2::<6> }),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Some(Self { add: avx512::<10>, subkeys: subkeys_avx2::<10> }),
+            #[cfg(target_arch = "x86_64")]
             _ if !is_x86_feature_detected!("avx2") => None,
+            #[cfg(target_arch = "x86_64")]
             _ if twelve => Some(Self { add: avx2::<6>, subkeys: subkeys_avx2::<6> }),
+            #[cfg(target_arch = "x86_64")]
             _ => Some(Self { add: avx2::<10>, subkeys: subkeys_avx2::<10> }),
         }
     }
@@ -65,6 +78,20 @@ impl ChaChaLanes {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon<const DOUBLE: usize>(
+    key: &[u8; 32],
+    words: &[u8; 16],
+    src: *const u8,
+    dst: *mut u8,
+    bytes: usize,
+) {
+    // SAFETY: passed on.
+    unsafe { stream::<Four, DOUBLE>(key, words, src, dst, bytes) };
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const DOUBLE: usize>(
     key: &[u8; 32],
@@ -77,6 +104,7 @@ unsafe fn avx2<const DOUBLE: usize>(
     unsafe { stream::<Eight, DOUBLE>(key, words, src, dst, bytes) };
 }
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const DOUBLE: usize>(
     key: &[u8; 32],
@@ -101,29 +129,60 @@ unsafe fn avx512<const DOUBLE: usize>(
     unsafe { stream::<Eight, DOUBLE>(key, &words, src.add(at), dst.add(at), bytes - at) };
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn subkeys_neon<const DOUBLE: usize>(
+    key: &[u8; 32],
+    inputs: &[[u8; 16]; SUBKEYS],
+    subkeys: &mut [[u8; 32]; SUBKEYS],
+) {
+    // SAFETY: passed on.
+    unsafe { self::subkeys::<Four, DOUBLE>(key, inputs, subkeys) };
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn subkeys_avx2<const DOUBLE: usize>(
     key: &[u8; 32],
     inputs: &[[u8; 16]; SUBKEYS],
     subkeys: &mut [[u8; 32]; SUBKEYS],
 ) {
-    // SAFETY: the caller's promise of features; a lane's bytes are twice a vector's, and only the first vector is kept.
-    unsafe {
-        let mut columns = [[0; SUBKEYS]; 4];
-        for (lane, input) in inputs.iter().enumerate() {
-            for (column, word) in columns.iter_mut().zip(input.as_chunks::<4>().0) {
-                column[lane] = u32::from_le_bytes(*word);
+    // SAFETY: passed on.
+    unsafe { self::subkeys::<Eight, DOUBLE>(key, inputs, subkeys) };
+}
+
+/// `HChaCha` of each input, one in each lane.
+///
+/// # Safety
+/// The processor has the features of `V`.
+#[inline(always)]
+unsafe fn subkeys<V: Words, const DOUBLE: usize>(
+    key: &[u8; 32],
+    inputs: &[[u8; 16]; SUBKEYS],
+    subkeys: &mut [[u8; 32]; SUBKEYS],
+) {
+    let mut columns = [[0; SUBKEYS]; 4];
+    for (lane, input) in inputs.iter().enumerate() {
+        for (column, word) in columns.iter_mut().zip(input.as_chunks::<4>().0) {
+            column[lane] = u32::from_le_bytes(*word);
+        }
+    }
+    for (nth, subkeys) in subkeys.chunks_exact_mut(V::LANES).enumerate() {
+        // SAFETY: the caller's promise of features; there is an input for each lane; a lane's bytes are 64, and the first half,
+        // which is kept, is whole vectors.
+        unsafe {
+            let mut x = state::<V>(key, [0; 4]);
+            for (x, column) in x[12..].iter_mut().zip(&columns) {
+                *x = V::load(column.as_ptr().add(nth * V::LANES).cast());
             }
-        }
-        let mut x = state::<Eight>(key, [0; 4]);
-        for (x, column) in x[12..].iter_mut().zip(&columns) {
-            *x = Eight::load(column.as_ptr().cast());
-        }
-        rounds::<Eight, DOUBLE>(&mut x, Eight::turns());
-        let [a, b, c, d, .., e, f, g, h] = x;
-        let lanes = Eight::to_lanes([a, b, c, d, e, f, g, h, a, a, a, a, a, a, a, a]);
-        for (subkey, vectors) in subkeys.iter_mut().zip(lanes.as_chunks::<2>().0) {
-            vectors[0].store(subkey.as_mut_ptr());
+            rounds::<V, DOUBLE>(&mut x, V::turns());
+            let [a, b, c, d, .., e, f, g, h] = x;
+            let lanes = V::to_lanes([a, b, c, d, e, f, g, h, a, a, a, a, a, a, a, a]);
+            for (subkey, vectors) in subkeys.iter_mut().zip(lanes.chunks_exact(BLOCK / V::BYTES)) {
+                for (at, vector) in vectors.iter().enumerate().take(32 / V::BYTES) {
+                    vector.store(subkey.as_mut_ptr().add(at * V::BYTES));
+                }
+            }
         }
     }
 }

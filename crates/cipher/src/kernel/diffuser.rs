@@ -3,7 +3,11 @@
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use super::words::{Eight, Sixteen, Words};
+#[cfg(target_arch = "aarch64")]
+use super::words::Four;
+use super::words::Words;
+#[cfg(target_arch = "x86_64")]
+use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 
 /// The most lanes.
@@ -29,7 +33,11 @@ impl DiffuserLanes {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
+            #[cfg(target_arch = "aarch64")]
+            _ => Some(Self { lanes: 4, apply: neon::<true>, undo: neon::<false> }),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Some(Self { lanes: 16, apply: avx512::<true>, undo: avx512::<false> }),
+            #[cfg(target_arch = "x86_64")]
             _ => is_x86_feature_detected!("avx2").then_some(Self {
                 lanes: 8,
                 apply: avx2::<true>,
@@ -72,12 +80,21 @@ impl DiffuserLanes {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
+    // SAFETY: passed on.
+    unsafe { sectors::<Four, APPLY>(places, bytes) };
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
     // SAFETY: passed on.
     unsafe { sectors::<Eight, APPLY>(places, bytes) };
 }
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const APPLY: bool>(places: &[*mut u8; MOST], bytes: usize) {
     // SAFETY: passed on.

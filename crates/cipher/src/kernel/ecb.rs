@@ -1,14 +1,13 @@
 //! Blocks on their own: the tweaks of XTS, the IVs of ESSIV.
 
-use super::IN_FLIGHT;
-use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
+use super::{Blocks1, IN_FLIGHT};
 
 /// Applies the cipher to `blocks` blocks from `src` to `dst`, which are the same or apart.
 ///
 /// # Safety
-/// The processor has the features of `V` and AES-NI; `keys` are `R + 1` round keys of this direction; `src` is
+/// The processor has the features of `V` and [`Blocks1`]; `keys` are `R + 1` round keys of this direction; `src` is
 /// readable and `dst` writable for `blocks` blocks.
 #[inline(always)]
 pub(super) unsafe fn ecb<V: Vector, const R: usize, const ENCRYPT: bool>(

@@ -4,10 +4,9 @@
 //! GHASH is computed as POLYVAL (RFC 8452, appendix A): bytes of blocks are reversed, and H is multiplied by x once. In that
 //! form a product takes two folds to reduce: P = x^63 + x^62 + x^57 brings the low 64 bits up.
 
-use super::IN_FLIGHT;
-use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
+use super::{Blocks1, IN_FLIGHT};
 
 /// The most powers: one for each block of eight of the widest vectors. Where vectors fold, the sums of their halves follow.
 pub(super) const MOST_POWERS: usize = 4 * IN_FLIGHT;

@@ -3,11 +3,10 @@
 //! A sector is as many blocks as there are in a number of groups of vectors. Its first is not hashed, and the tweak's second
 //! half goes before the others: that takes the first's place, so that nothing is left over at the end.
 
-use super::aesni::Blocks1;
 use super::gcm::{multiply, powers_of, step};
 use super::schedule::RoundKey;
 use super::vector::Vector;
-use super::{IN_FLIGHT, gcm};
+use super::{Blocks1, IN_FLIGHT, gcm};
 
 /// What is made of hbar.
 #[repr(C)]

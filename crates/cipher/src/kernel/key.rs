@@ -2,9 +2,13 @@
 
 use cipher::inout::InOutBuf;
 
+use super::Direction;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::schedule::{RoundKey, Schedule};
 use super::table::{Functions, SectorsFn, Table};
-use super::{Direction, aesni, avx512, vaes256};
+#[cfg(target_arch = "x86_64")]
+use super::{aesni, avx512, vaes256};
 use crate::iv::{IvGenerator, Plain64};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
@@ -33,7 +37,7 @@ impl AesKey {
             return Ok(None);
         };
         let mut schedule = Locked::new(Schedule::EMPTY)?;
-        // SAFETY: `table` says that the processor has AES-NI at least.
+        // SAFETY: `table` says that the processor has AES instructions.
         unsafe { schedule.expand(key) };
         wipe_stack::<SPILLED>();
         Ok(Some(Self { schedule, functions: &table[nth] }))
@@ -130,10 +134,16 @@ fn table(path: CpuPath) -> Option<&'static Table> {
         return None;
     }
     match path {
-        CpuPath::Portable => None,
+        #[cfg(target_arch = "x86_64")]
         CpuPath::AesNi => Some(&aesni::TABLE),
+        #[cfg(target_arch = "x86_64")]
         CpuPath::Vaes256 => Some(&vaes256::TABLE),
+        #[cfg(target_arch = "x86_64")]
         CpuPath::Avx512 => Some(&avx512::TABLE),
+        #[cfg(target_arch = "aarch64")]
+        CpuPath::Neon => Some(&neon::TABLE),
+        // And those of other processors.
+        _ => None,
     }
 }
 

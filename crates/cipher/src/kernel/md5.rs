@@ -1,6 +1,10 @@
 //! MD5 of many sectors as LMK has it, one in each lane of words (RFC 1321).
 
-use super::words::{Eight, Sixteen, Words};
+#[cfg(target_arch = "aarch64")]
+use super::words::Four;
+use super::words::Words;
+#[cfg(target_arch = "x86_64")]
+use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 
 /// The most sectors in one call.
@@ -30,7 +34,11 @@ impl Md5Lanes {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
+            #[cfg(target_arch = "aarch64")]
+            _ => Some(Self { lanes: 4, one: neon::<1>, two: neon::<2> }),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Some(Self { lanes: 16, one: avx512::<1>, two: avx512::<2> }),
+            #[cfg(target_arch = "x86_64")]
             _ => {
                 is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, one: avx2::<1>, two: avx2::<2> })
             }
@@ -72,6 +80,19 @@ impl Md5Lanes {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon<const N: usize>(
+    state: &[u32; 4],
+    sectors: &Pointers,
+    ends: &Ends,
+    states: &mut [[u8; 16]; MOST],
+) {
+    // SAFETY: passed on.
+    unsafe { hash::<Four, N>(state, sectors, ends, states) };
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2<const N: usize>(
     state: &[u32; 4],
@@ -83,6 +104,7 @@ unsafe fn avx2<const N: usize>(
     unsafe { hash::<Eight, N>(state, sectors, ends, states) };
 }
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512<const N: usize>(
     state: &[u32; 4],

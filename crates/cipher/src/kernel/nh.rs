@@ -1,7 +1,10 @@
-//! NH, the fast half of Adiantum's hash, by vector multiplications: two or four units of 16 bytes at a time.
+//! NH, the fast half of Adiantum's hash, by vector multiplications: one, two or four units of 16 bytes at a time.
 //!
 //! Words 1 and 2 of every unit are exchanged, in the key beforehand, so that what is multiplied lies side by side.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 use crate::CpuPath;
@@ -22,7 +25,11 @@ impl NhLanes {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
+            #[cfg(target_arch = "aarch64")]
+            _ => Some(Self { piece: neon }),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Some(Self { piece: avx512 }),
+            #[cfg(target_arch = "x86_64")]
             _ => is_x86_feature_detected!("avx2").then_some(Self { piece: avx2 }),
         }
     }
@@ -39,9 +46,34 @@ impl NhLanes {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
+    let mut sums = [vdupq_n_u64(0); NH_PASSES];
+    let mut keys = key.as_ptr().cast::<u8>();
+    // SAFETY: the key is longer than a piece by a unit for each pass but one, and a unit is what it moves on by from pass to
+    // pass.
+    unsafe {
+        for unit in piece.as_chunks::<16>().0 {
+            let m = vreinterpretq_u32_u8(vld1q_u8(unit.as_ptr()));
+            // Words 1 and 2 are exchanged.
+            let m = vzip1q_u32(m, vextq_u32::<2>(m, m));
+            for (pass, sum) in sums.iter_mut().enumerate() {
+                let s = vaddq_u32(m, vreinterpretq_u32_u8(vld1q_u8(keys.add(pass * 16))));
+                let s = vreinterpretq_u64_u32(s);
+                *sum = vmlal_u32(*sum, vmovn_u64(s), vshrn_n_u64::<32>(s));
+            }
+            keys = keys.add(16);
+        }
+    }
+    sums.map(|sum| vaddvq_u64(sum))
+}
+
 /// Exchanges words 1 and 2 of each unit.
+#[cfg(target_arch = "x86_64")]
 const SIDE_BY_SIDE: i32 = 0b11_01_10_00;
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [_mm256_setzero_si256(); NH_PASSES];
@@ -70,6 +102,7 @@ unsafe fn avx2(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     folded(sums)
 }
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
     let mut sums = [_mm512_setzero_si512(); NH_PASSES];
@@ -101,6 +134,7 @@ unsafe fn avx512(key: &NhKey, piece: &[u8]) -> [u64; NH_PASSES] {
 }
 
 /// Each vector's four sums together.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn folded([a, b, c, d]: [__m256i; NH_PASSES]) -> [u64; NH_PASSES] {
     let ab = _mm256_add_epi64(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));

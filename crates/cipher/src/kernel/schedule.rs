@@ -1,7 +1,11 @@
 //! AES key expansion (FIPS-197, 5.2) with the processor's own S-box, so no table is looked up by key bytes.
-#![expect(unsafe_op_in_unsafe_fn, reason = "AES-NI is there: the caller promises it; no pointer is touched")]
 
-use std::arch::x86_64::*;
+use super::Blocks1;
+#[cfg(target_arch = "x86_64")]
+use super::aesni::sub_word;
+#[cfg(target_arch = "aarch64")]
+use super::neon::sub_word;
+use super::vector::Vector;
 
 /// The most round keys: AES-256's.
 pub(super) const MAX_ROUND_KEYS: usize = 15;
@@ -28,8 +32,9 @@ impl Schedule {
     /// Expands a key of 16, 24 or 32 bytes in place: words pass through registers only.
     ///
     /// # Safety
-    /// The processor has AES-NI.
-    #[target_feature(enable = "aes,sse4.1")]
+    /// The processor has AES instructions.
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "aes,sse4.1"))]
+    #[cfg_attr(target_arch = "aarch64", target_feature(enable = "neon,aes"))]
     pub(super) unsafe fn expand(&mut self, key: &[u8]) {
         let words = key.len() / 4;
         let rounds = words + 6;
@@ -41,10 +46,12 @@ impl Schedule {
             } else {
                 let mut previous = self.word(i - 1);
                 if i.is_multiple_of(words) {
-                    previous = sub_word(previous).rotate_right(8) ^ u32::from(rcon);
+                    // SAFETY: the caller's promise of features.
+                    previous = unsafe { sub_word(previous) }.rotate_right(8) ^ u32::from(rcon);
                     rcon = (rcon << 1) ^ if rcon & 0x80 == 0 { 0 } else { 0x1b };
                 } else if words == 8 && i % words == 4 {
-                    previous = sub_word(previous);
+                    // SAFETY: as above.
+                    previous = unsafe { sub_word(previous) };
                 }
                 self.word(i - words) ^ previous
             };
@@ -54,10 +61,13 @@ impl Schedule {
         }
         for round in 0..=rounds {
             let inner = round != 0 && round != rounds;
-            let block = _mm_loadu_si128(self.encrypt[rounds - round].0[0].as_ptr().cast());
-            let block = if inner { _mm_aesimc_si128(block) } else { block };
-            for copy in &mut self.decrypt[round].0 {
-                _mm_storeu_si128(copy.as_mut_ptr().cast(), block);
+            // SAFETY: the caller's promise of features; blocks are read and written whole.
+            unsafe {
+                let block = Blocks1::load(self.encrypt[rounds - round].0[0].as_ptr());
+                let block = if inner { block.unmix() } else { block };
+                for copy in &mut self.decrypt[round].0 {
+                    block.store(copy.as_mut_ptr());
+                }
             }
         }
     }
@@ -67,11 +77,4 @@ impl Schedule {
         let at = i % 4 * 4;
         u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
     }
-}
-
-/// SubWord: with all columns equal, ShiftRows changes nothing, and a zero key adds nothing.
-#[target_feature(enable = "aes,sse4.1")]
-fn sub_word(word: u32) -> u32 {
-    let columns = _mm_set1_epi32(word.cast_signed());
-    _mm_cvtsi128_si32(_mm_aesenclast_si128(columns, _mm_setzero_si128())).cast_unsigned()
 }

@@ -7,7 +7,7 @@
 //!   SerpentKey    round keys on locked pages + the functions of one width of register
 //!        +-- rounds    the cipher, written once over `Words`
 //!        +-- boxes     the S-boxes' logic
-//!        +-- vectors   the words of 4 (AVX), 8 (AVX2) and 16 blocks (AVX-512)
+//!        +-- vectors   the words of 4 (AVX, NEON), 8 (AVX2) and 16 blocks (AVX-512)
 //! ```
 
 mod boxes;
@@ -70,10 +70,15 @@ fn functions(path: CpuPath) -> Option<&'static Functions> {
     match path {
         CpuPath::Portable => None,
         _ if !path.is_available() => None,
+        #[cfg(target_arch = "aarch64")]
+        _ => Some(&vectors::NEON),
+        #[cfg(target_arch = "x86_64")]
         CpuPath::Avx512 => Some(&vectors::AVX512),
+        #[cfg(target_arch = "x86_64")]
         CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("avx2") => Some(&vectors::AVX2),
         // AVX comes with the path.
-        CpuPath::AesNi | CpuPath::Vaes256 => Some(&vectors::AVX),
+        #[cfg(target_arch = "x86_64")]
+        _ => Some(&vectors::AVX),
     }
 }
 
@@ -117,6 +122,13 @@ mod tests {
     use crate::wipe::left_on_the_stack;
 
     /// Those that this processor has; the path in use takes one of them only.
+    #[cfg(target_arch = "aarch64")]
+    fn all() -> Vec<(&'static str, &'static Functions)> {
+        vec![("NEON", &vectors::NEON)]
+    }
+
+    /// Those that this processor has; the path in use takes one of them only.
+    #[cfg(target_arch = "x86_64")]
     fn all() -> Vec<(&'static str, &'static Functions)> {
         [
             ("AVX", is_x86_feature_detected!("avx"), &vectors::AVX),

@@ -1,6 +1,13 @@
 //! SHA-256 of many messages of one length, one in each lane of a vector, as HMAC has them (FIPS 180-4, 6.2; RFC 2104).
 
-use super::words::{Eight, Sixteen, Words};
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
+
+#[cfg(target_arch = "aarch64")]
+use super::words::Four;
+use super::words::Words;
+#[cfg(target_arch = "x86_64")]
+use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 use crate::mac::last_block;
 
@@ -27,25 +34,46 @@ impl Sha256Lanes {
         match path {
             CpuPath::Portable => None,
             _ if !path.is_available() => None,
+            #[cfg(target_arch = "aarch64")]
+            // The library uses instructions for SHA-256.
+            _ if is_aarch64_feature_detected!("sha2") => None,
+            #[cfg(target_arch = "aarch64")]
+            _ => Some(Self::neon()),
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Self::avx512(),
             // The library uses instructions for SHA-256. On Zen 3 eight lanes are no faster, nor are two messages at once.
+            #[cfg(target_arch = "x86_64")]
             CpuPath::AesNi | CpuPath::Vaes256 if is_x86_feature_detected!("sha") => None,
-            CpuPath::AesNi | CpuPath::Vaes256 => Self::avx2(),
+            #[cfg(target_arch = "x86_64")]
+            _ => Self::avx2(),
         }
     }
 
     /// All vectors that this processor has.
-    #[cfg(test)]
+    #[cfg(all(test, target_arch = "aarch64"))]
+    pub(crate) fn all() -> Vec<Self> {
+        vec![Self::neon()]
+    }
+
+    /// All vectors that this processor has.
+    #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn all() -> Vec<Self> {
         [Self::avx512(), Self::avx2()].into_iter().flatten().collect()
     }
 
+    #[cfg(target_arch = "aarch64")]
+    fn neon() -> Self {
+        Self { lanes: 4, few: 3, hmac: neon }
+    }
+
+    #[cfg(target_arch = "x86_64")]
     fn avx512() -> Option<Self> {
         let few = if is_x86_feature_detected!("sha") { 9 } else { 3 };
         let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
         has.then_some(Self { lanes: 16, few, hmac: avx512 })
     }
 
+    #[cfg(target_arch = "x86_64")]
     fn avx2() -> Option<Self> {
         is_x86_feature_detected!("avx2").then_some(Self { lanes: 8, few: 3, hmac: avx2 })
     }
@@ -235,6 +263,21 @@ unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon(
+    states: &[[u32; 8]; 2],
+    heads: &Pointers,
+    head: usize,
+    sectors: &Pointers,
+    bytes: usize,
+    sums: &mut [[u8; 32]; MOST],
+) {
+    // SAFETY: passed on.
+    unsafe { hmac::<Four>(states, heads, head, sectors, bytes, sums) }
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2(
     states: &[[u32; 8]; 2],
@@ -248,6 +291,7 @@ unsafe fn avx2(
     unsafe { hmac::<Eight>(states, heads, head, sectors, bytes, sums) }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn avx512(
     states: &[[u32; 8]; 2],

@@ -168,6 +168,8 @@ mod tests {
                 let words = row.as_chunks().0;
                 [u32::from_ne_bytes(words[0]), u32::from_ne_bytes(words[1])]
             });
+            // Where no path has groups there are no rows.
+            let rows = rows.filter(|row| *row != [0; 2]);
             let needles: Vec<[u32; 2]> = pairs.chain(rows).map(|pair| pair.map(|word| !word)).collect();
             for apply in [TwofishKey::encrypt_blocks, TwofishKey::decrypt_blocks] {
                 for blocks in [15, 32, 64] {

@@ -1,8 +1,7 @@
 //! What the algorithms need of a vector register of AES blocks.
 
-use super::IN_FLIGHT;
-use super::aesni::Blocks1;
 use super::schedule::RoundKey;
+use super::{Blocks1, IN_FLIGHT};
 
 /// A vector of [`Vector::BLOCKS`] AES blocks in one register.
 ///

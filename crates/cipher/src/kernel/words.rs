@@ -1,9 +1,17 @@
 //! Words of 32 bits, one of each of several streams in a register: what ChaCha, MD5, SHA-256 and Elephant's diffusers are made of.
 
+#[cfg(target_arch = "x86_64")]
 mod eight;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod four;
+#[cfg(target_arch = "x86_64")]
 mod sixteen;
 
+#[cfg(target_arch = "x86_64")]
 pub(super) use eight::Eight;
+#[cfg(target_arch = "aarch64")]
+pub(super) use four::Four;
+#[cfg(target_arch = "x86_64")]
 pub(super) use sixteen::Sixteen;
 
 /// A vector of [`Words::LANES`] words.

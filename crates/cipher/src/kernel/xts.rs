@@ -116,10 +116,18 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>
 }
 
 /// # Safety
-/// Sound for any address on any x86-64.
+/// Sound for any address on any x86-64 or aarch64.
 #[inline(always)]
 unsafe fn prefetch(at: *const u8) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: a prefetch never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    // SAFETY: as above; nothing but caches changes.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
 }

@@ -5,12 +5,17 @@
 //! Values of these types come from [`Words`]' methods only, and those are called from the entry points only, which
 //! [`super::functions`] hands out after the processor said that it has their features.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::aarch64::*;
+#[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 use super::boxes::Bits;
 use super::rounds::{self, Words};
 use super::{Functions, RoundKeys};
+#[cfg(target_arch = "aarch64")]
+use crate::kernel::words::four::{high_pairs, low_pairs};
 
 macro_rules! vector {
     (
@@ -134,18 +139,28 @@ macro_rules! vector {
     };
 }
 
+#[cfg(target_arch = "aarch64")]
+vector!(
+    Four(uint32x4_t), 4, NEON, four, "neon",
+    vld1q_u32 vst1q_u32 set veorq_u32 vandq_u32 vorrq_u32
+    vzip1q_u32 vzip2q_u32 low_pairs high_pairs,
+    rotate vshlq_n_u32
+);
+#[cfg(target_arch = "x86_64")]
 vector!(
     Four(__m128i), 4, AVX, four, "avx",
     _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 _mm_xor_si128 _mm_and_si128 _mm_or_si128
     _mm_unpacklo_epi32 _mm_unpackhi_epi32 _mm_unpacklo_epi64 _mm_unpackhi_epi64,
     rotate4 _mm_slli_epi32
 );
+#[cfg(target_arch = "x86_64")]
 vector!(
     Eight(__m256i), 8, AVX2, eight, "avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_xor_si256 _mm256_and_si256 _mm256_or_si256
     _mm256_unpacklo_epi32 _mm256_unpackhi_epi32 _mm256_unpacklo_epi64 _mm256_unpackhi_epi64,
     rotate8 _mm256_slli_epi32
 );
+#[cfg(target_arch = "x86_64")]
 vector!(
     Sixteen(__m512i), 16, AVX512, sixteen, "avx512f",
     _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_xor_si512 _mm512_and_si512 _mm512_or_si512
@@ -153,26 +168,44 @@ vector!(
     rotate16 shift16
 );
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rotate4<const LEFT: i32, const RIGHT: i32>(x: __m128i) -> __m128i {
     // SAFETY: see above.
     unsafe { _mm_or_si128(_mm_slli_epi32::<LEFT>(x), _mm_srli_epi32::<RIGHT>(x)) }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rotate8<const LEFT: i32, const RIGHT: i32>(x: __m256i) -> __m256i {
     // SAFETY: see above.
     unsafe { _mm256_or_si256(_mm256_slli_epi32::<LEFT>(x), _mm256_srli_epi32::<RIGHT>(x)) }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rotate16<const LEFT: i32, const RIGHT: i32>(x: __m512i) -> __m512i {
     // SAFETY: see above.
     unsafe { _mm512_rol_epi32::<LEFT>(x) }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn shift16<const LEFT: i32>(x: __m512i) -> __m512i {
     // SAFETY: see above.
     unsafe { _mm512_sllv_epi32(x, _mm512_set1_epi32(LEFT)) }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn set(word: i32) -> uint32x4_t {
+    // SAFETY: see above.
+    unsafe { vdupq_n_u32(word.cast_unsigned()) }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+unsafe fn rotate<const LEFT: i32, const RIGHT: i32>(x: uint32x4_t) -> uint32x4_t {
+    // SAFETY: see above.
+    unsafe { vsliq_n_u32::<LEFT>(vshrq_n_u32::<RIGHT>(x), x) }
 }

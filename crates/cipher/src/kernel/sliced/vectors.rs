@@ -4,8 +4,6 @@
 //! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their instructions exist.
 //! Methods are called from the entry points only, which [`Width::of`] hands out after the processor said that it has their features.
 
-use std::arch::x86_64::*;
-
 use super::Cipher;
 use super::affine::Map;
 use crate::CpuPath;
@@ -68,34 +66,27 @@ pub(super) struct Width<C: 'static> {
 }
 
 impl<C: Cipher> Width<C> {
-    const AES_NI: Self = Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 };
-    const HALVES: Self = Self { encrypt: on_halves::<C, true>, decrypt: on_halves::<C, false>, blocks: 32 };
-    const VAES: Self = Self { encrypt: on_32::<C, true>, decrypt: on_32::<C, false>, blocks: 32 };
-    const WIDEST: Self = Self { encrypt: on_64::<C, true>, decrypt: on_64::<C, false>, blocks: 64 };
-    const VAES_GFNI: Self =
-        Self { encrypt: on_32_gfni::<C, true>, decrypt: on_32_gfni::<C, false>, blocks: 32 };
-    const WIDEST_GFNI: Self =
-        Self { encrypt: on_64_gfni::<C, true>, decrypt: on_64_gfni::<C, false>, blocks: 64 };
-
-    /// AES-NI with AVX; with AVX2; VAES with AVX2; with AVX-512; the last two with GFNI.
-    pub(super) const AVX: &'static [Self] = &[Self::AES_NI];
-    pub(super) const AVX2: &'static [Self] = &[Self::HALVES, Self::AES_NI];
-    pub(super) const VAES_AVX2: &'static [Self] = &[Self::VAES, Self::AES_NI];
-    pub(super) const AVX512: &'static [Self] = &[Self::WIDEST, Self::VAES, Self::AES_NI];
-    pub(super) const GFNI_AVX2: &'static [Self] = &[Self::VAES_GFNI, Self::AES_NI];
-    pub(super) const GFNI_AVX512: &'static [Self] = &[Self::WIDEST_GFNI, Self::VAES_GFNI, Self::AES_NI];
-
     /// Those of a path, the widest first; none where the processor has none.
     pub(super) fn of(path: CpuPath) -> &'static [Self] {
         match path {
             _ if !path.is_available() => &[],
             CpuPath::Portable => &[],
+            #[cfg(target_arch = "x86_64")]
             CpuPath::AesNi if is_x86_feature_detected!("avx2") => Self::AVX2,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::AesNi => Self::AVX,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Vaes256 if is_x86_feature_detected!("gfni") => Self::GFNI_AVX2,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Vaes256 => Self::VAES_AVX2,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 if is_x86_feature_detected!("gfni") => Self::GFNI_AVX512,
+            #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Self::AVX512,
+            #[cfg(target_arch = "aarch64")]
+            _ => Self::NEON,
+            #[cfg(target_arch = "x86_64")]
+            CpuPath::Neon => &[],
         }
     }
 }
@@ -134,7 +125,7 @@ macro_rules! vector {
             #[inline(always)]
             unsafe fn repeat(bytes: &[u8; 16]) -> Self {
                 // SAFETY: 16 bytes are read; see above.
-                unsafe { Self($repeat(_mm_loadu_si128(bytes.as_ptr().cast()))) }
+                unsafe { Self($repeat(bytes)) }
             }
 
             #[inline(always)]
@@ -180,7 +171,7 @@ macro_rules! vector {
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn $entry<C: Cipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
+        pub(super) unsafe fn $entry<C: Cipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
             for group in blocks.chunks_exact_mut($name::BYTES) {
                 // SAFETY: the features are these; a group is 16 registers.
                 unsafe { cipher.blocks::<$name, ENCRYPT>(group.as_mut_ptr().cast()) }
@@ -198,48 +189,6 @@ macro_rules! vector {
     };
 }
 
-vector!(
-    Sixteen(__m128i), on_16, "aes,avx",
-    _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 once _mm_xor_si128 _mm_and_si128 _mm_or_si128 _mm_shuffle_epi8
-    _mm_unpacklo_epi8 _mm_unpackhi_epi8 _mm_unpacklo_epi32 _mm_unpackhi_epi32 _mm_add_epi8,
-    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16 by_halves
-);
-vector!(
-    Halves(__m256i), on_halves, "aes,avx2",
-    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
-    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
-    _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves by_halves
-);
-vector!(
-    ThirtyTwo(__m256i), on_32, "vaes,avx2",
-    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
-    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
-    _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 by_halves
-);
-vector!(
-    SixtyFour(__m512i), on_64, "vaes,avx512f,avx512bw",
-    _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_broadcast_i32x4 _mm512_xor_si512 _mm512_and_si512
-    _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
-    _mm512_add_epi8,
-    left64 right64 substitute64 restore64 by_halves
-);
-
-vector!(
-    Fields32(__m256i), on_32_gfni, "gfni,vaes,avx2",
-    _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_broadcastsi128_si256 _mm256_xor_si256 _mm256_and_si256
-    _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
-    _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 matrix32
-);
-vector!(
-    Fields64(__m512i), on_64_gfni, "gfni,vaes,avx512f,avx512bw",
-    _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_broadcast_i32x4 _mm512_xor_si512 _mm512_and_si512
-    _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
-    _mm512_add_epi8,
-    left64 right64 substitute64 restore64 matrix64
-);
 /// By permutes of tables of half bytes.
 #[inline(always)]
 unsafe fn by_halves<V: Vector>(x: V, map: &Map) -> V {
@@ -251,94 +200,11 @@ unsafe fn by_halves<V: Vector>(x: V, map: &Map) -> V {
     }
 }
 
-#[inline(always)]
-unsafe fn matrix32(x: Fields32, map: &Map) -> Fields32 {
-    // SAFETY: see above.
-    unsafe {
-        let matrix = _mm256_set1_epi64x(map.matrix.cast_signed());
-        Fields32(_mm256_gf2p8affine_epi64_epi8::<0>(x.0, matrix)).xor(Fields32::every(map.plus))
-    }
-}
-
-#[inline(always)]
-unsafe fn matrix64(x: Fields64, map: &Map) -> Fields64 {
-    // SAFETY: see above.
-    unsafe {
-        let matrix = _mm512_set1_epi64(map.matrix.cast_signed());
-        Fields64(_mm512_gf2p8affine_epi64_epi8::<0>(x.0, matrix)).xor(Fields64::every(map.plus))
-    }
-}
-
-#[inline(always)]
-unsafe fn once(x: __m128i) -> __m128i {
-    x
-}
-
-#[inline(always)]
-unsafe fn substitute16(x: __m128i) -> __m128i {
-    // SAFETY: see above.
-    unsafe { _mm_aesenclast_si128(x, _mm_setzero_si128()) }
-}
-
-#[inline(always)]
-unsafe fn restore16(x: __m128i) -> __m128i {
-    // SAFETY: see above.
-    unsafe { _mm_aesdeclast_si128(x, _mm_setzero_si128()) }
-}
-
-#[inline(always)]
-unsafe fn substitute_halves(x: __m256i) -> __m256i {
-    // SAFETY: see above.
-    unsafe {
-        let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-        _mm256_set_m128i(substitute16(high), substitute16(low))
-    }
-}
-
-#[inline(always)]
-unsafe fn restore_halves(x: __m256i) -> __m256i {
-    // SAFETY: see above.
-    unsafe {
-        let (low, high) = (_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-        _mm256_set_m128i(restore16(high), restore16(low))
-    }
-}
-
-#[inline(always)]
-unsafe fn substitute32(x: __m256i) -> __m256i {
-    // SAFETY: see above.
-    unsafe { _mm256_aesenclast_epi128(x, _mm256_setzero_si256()) }
-}
-
-#[inline(always)]
-unsafe fn restore32(x: __m256i) -> __m256i {
-    // SAFETY: see above.
-    unsafe { _mm256_aesdeclast_epi128(x, _mm256_setzero_si256()) }
-}
-
-#[inline(always)]
-unsafe fn substitute64(x: __m512i) -> __m512i {
-    // SAFETY: see above.
-    unsafe { _mm512_aesenclast_epi128(x, _mm512_setzero_si512()) }
-}
-
-#[inline(always)]
-unsafe fn restore64(x: __m512i) -> __m512i {
-    // SAFETY: see above.
-    unsafe { _mm512_aesdeclast_epi128(x, _mm512_setzero_si512()) }
-}
-
-#[inline(always)]
-unsafe fn left64<const BITS: i32>(x: __m512i) -> __m512i {
-    // SAFETY: see above.
-    unsafe { _mm512_sllv_epi32(x, _mm512_set1_epi32(BITS)) }
-}
-
-#[inline(always)]
-unsafe fn right64<const BITS: i32>(x: __m512i) -> __m512i {
-    // SAFETY: see above.
-    unsafe { _mm512_srlv_epi32(x, _mm512_set1_epi32(BITS)) }
-}
+// After the macro, which they use.
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 /// What AES instructions do with the rows of a block, which are bytes of 16 blocks here.
 pub(super) static SHIFTED: [u8; 16] = steps(5);
