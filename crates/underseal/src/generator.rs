@@ -22,6 +22,9 @@ use crate::volumes::{self, Entry, Table};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
+/// What a volume of other machines wants besides: the drop-in that the package has for those who write none.
+const NETWORK: &str = include_str!("../../../packaging/network.conf");
+
 /// Whether this program is started as the generator.
 pub(crate) fn is_called() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
@@ -125,15 +128,21 @@ fn conf(entry: &Entry, list: &Path) -> String {
         service += "TimeoutStartSec=infinity\n";
     }
     if entry.needs_network() {
-        line("Wants", "network-online.target");
-        line("After", "network-online.target");
-        service += "PrivateNetwork=no\nIPAddressDeny=\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n";
+        text += &section(NETWORK, "Unit");
+        service += &section(NETWORK, "Service");
     }
     if !service.is_empty() {
         text += "[Service]\n";
         text += &service;
     }
     text
+}
+
+/// The settings of a unit file's section, a line each.
+fn section(unit: &str, name: &str) -> String {
+    let lines = unit.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    lines.filter(|line| line.contains('=') && !line.starts_with('#')).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A path as a unit's line has it; none where no quoting would do.
@@ -185,6 +194,15 @@ mod tests {
         ] {
             assert_eq!(device_unit(Path::new(path)).as_deref(), unit, "{path}");
         }
+    }
+
+    #[test]
+    fn the_network_is_had_as_the_package_s_drop_in_gives_it() {
+        // `a_service_may_do_little` holds the drop-in to its limits; every setting of it has to come through here.
+        let settings = NETWORK.lines().filter(|line| line.contains('=') && !line.starts_with('#')).count();
+        let sections = section(NETWORK, "Unit") + &section(NETWORK, "Service");
+        assert_eq!(sections.lines().count(), settings, "a section that nobody reads: {sections}");
+        assert!(sections.contains("PrivateNetwork=no\n") && !sections.contains('#'), "{sections}");
     }
 
     #[test]
