@@ -46,20 +46,20 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn generate(list: &Path, folder: &Path) -> Result<()> {
-    if !list.exists() {
+    if !list.exists() && !volumes::folder_of(list).exists() {
         return Ok(());
     }
     let table = Table::read(list)?;
     for wrong in &table.wrong {
-        log::error!("{}", wrong.error(&table).what());
+        log::error!("{}", wrong.error().what());
     }
     let failed = |e: io::Error| Error::io(folder, "cannot write", e);
     let mut any = false;
     for entry in &table.volumes {
         match unfit(entry) {
-            Some(why) => log::warn!("{}", table.complain(entry.line, &why).what()),
+            Some(why) => log::warn!("{}", entry.complain(&why).what()),
             None => {
-                write(entry, &table, folder).map_err(failed)?;
+                write(entry, folder).map_err(failed)?;
                 any |= entry.is_auto();
             }
         }
@@ -81,14 +81,14 @@ fn unfit(entry: &Entry) -> Option<String> {
     mounted.then(|| format!("{name}: a service's mount nobody sees; `underseal up` opens it"))
 }
 
-fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
+fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
     let unit = format!("underseal@{}.service", entry.name);
     if entry.is_auto() {
         want(folder, "underseal.target", &unit, "underseal@.service")?;
     }
     let drop_in = folder.join(format!("{unit}.d"));
     fs::create_dir_all(&drop_in)?;
-    fs::write(drop_in.join("50-volume.conf"), conf(entry, table.path()))
+    fs::write(drop_in.join("50-volume.conf"), conf(entry))
 }
 
 /// Lets one unit want another.
@@ -102,14 +102,14 @@ fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
 }
 
 /// The drop-in of a volume.
-fn conf(entry: &Entry, list: &Path) -> String {
+fn conf(entry: &Entry) -> String {
     let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
     let mut line = |name: &str, value: &str| {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name}={value}");
     };
-    if let Some(list) = quotable(list) {
-        line("SourcePath", &list);
+    if let Some(source) = quotable(&entry.at.file) {
+        line("SourcePath", &source);
     }
     for path in entry.files() {
         if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {

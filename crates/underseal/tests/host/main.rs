@@ -3,6 +3,7 @@
 //! ```text
 //!   host.rs      a folder with a list of volumes, and what becomes of it
 //!   volumes.rs   opened, closed, told; twice, side by side, one failing, a server killed, lists that are no good
+//!   files.rs     volumes that have a file each
 //!   service.rs   a supervisor that wants to know; credentials
 //!   units.rs     what systemd's own tools say of the units
 //! ```
@@ -11,6 +12,7 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod files;
 mod host;
 mod service;
 mod units;
