@@ -22,6 +22,9 @@ use crate::volumes::{self, Entry, Table};
 
 const UNITS: &str = "/usr/lib/systemd/system";
 
+/// What a volume of other machines wants besides: the drop-in that the package has for those who write none.
+const NETWORK: &str = include_str!("../../../packaging/network.conf");
+
 /// Whether this program is started as the generator.
 pub(crate) fn is_called() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
@@ -43,20 +46,20 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn generate(list: &Path, folder: &Path) -> Result<()> {
-    if !list.exists() {
+    if !list.exists() && !volumes::folder_of(list).exists() {
         return Ok(());
     }
     let table = Table::read(list)?;
     for wrong in &table.wrong {
-        log::error!("{}", wrong.error(&table).what());
+        log::error!("{}", wrong.error().what());
     }
     let failed = |e: io::Error| Error::io(folder, "cannot write", e);
     let mut any = false;
     for entry in &table.volumes {
         match unfit(entry) {
-            Some(why) => log::warn!("{}", table.complain(entry.line, &why).what()),
+            Some(why) => log::warn!("{}", entry.complain(&why).what()),
             None => {
-                write(entry, &table, folder).map_err(failed)?;
+                write(entry, folder).map_err(failed)?;
                 any |= entry.is_auto();
             }
         }
@@ -78,14 +81,14 @@ fn unfit(entry: &Entry) -> Option<String> {
     mounted.then(|| format!("{name}: a service's mount nobody sees; `underseal up` opens it"))
 }
 
-fn write(entry: &Entry, table: &Table, folder: &Path) -> io::Result<()> {
+fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
     let unit = format!("underseal@{}.service", entry.name);
     if entry.is_auto() {
         want(folder, "underseal.target", &unit, "underseal@.service")?;
     }
     let drop_in = folder.join(format!("{unit}.d"));
     fs::create_dir_all(&drop_in)?;
-    fs::write(drop_in.join("50-volume.conf"), conf(entry, table.path()))
+    fs::write(drop_in.join("50-volume.conf"), conf(entry))
 }
 
 /// Lets one unit want another.
@@ -99,14 +102,14 @@ fn want(folder: &Path, who: &str, what: &str, file: &str) -> io::Result<()> {
 }
 
 /// The drop-in of a volume.
-fn conf(entry: &Entry, list: &Path) -> String {
+fn conf(entry: &Entry) -> String {
     let mut text = String::from("# Made by underseal-generator of the list of volumes.\n[Unit]\n");
     let mut line = |name: &str, value: &str| {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name}={value}");
     };
-    if let Some(list) = quotable(list) {
-        line("SourcePath", &list);
+    if let Some(source) = quotable(&entry.at.file) {
+        line("SourcePath", &source);
     }
     for path in entry.files() {
         if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {
@@ -125,15 +128,21 @@ fn conf(entry: &Entry, list: &Path) -> String {
         service += "TimeoutStartSec=infinity\n";
     }
     if entry.needs_network() {
-        line("Wants", "network-online.target");
-        line("After", "network-online.target");
-        service += "PrivateNetwork=no\nIPAddressDeny=\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n";
+        text += &section(NETWORK, "Unit");
+        service += &section(NETWORK, "Service");
     }
     if !service.is_empty() {
         text += "[Service]\n";
         text += &service;
     }
     text
+}
+
+/// The settings of a unit file's section, a line each.
+fn section(unit: &str, name: &str) -> String {
+    let lines = unit.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    lines.filter(|line| line.contains('=') && !line.starts_with('#')).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// A path as a unit's line has it; none where no quoting would do.
@@ -185,6 +194,15 @@ mod tests {
         ] {
             assert_eq!(device_unit(Path::new(path)).as_deref(), unit, "{path}");
         }
+    }
+
+    #[test]
+    fn the_network_is_had_as_the_package_s_drop_in_gives_it() {
+        // `a_service_may_do_little` holds the drop-in to its limits; every setting of it has to come through here.
+        let settings = NETWORK.lines().filter(|line| line.contains('=') && !line.starts_with('#')).count();
+        let sections = section(NETWORK, "Unit") + &section(NETWORK, "Service");
+        assert_eq!(sections.lines().count(), settings, "a section that nobody reads: {sections}");
+        assert!(sections.contains("PrivateNetwork=no\n") && !sections.contains('#'), "{sections}");
     }
 
     #[test]

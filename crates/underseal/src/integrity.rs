@@ -118,18 +118,35 @@ pub(crate) struct Plan {
 /// Those of the layer that would not fit.
 pub(crate) fn plan(layer: &IntegrityLayer, size: u64, found: Option<&dyn Device>) -> Result<Plan> {
     let options = options(layer, Mode::Journal)?;
-    let format = Format {
-        tag_size: options.tag_size,
-        block_size: options.block_size.unwrap_or_default(),
-        ..Format::default()
-    };
     let sizes = Sizes { data: size, meta: None };
-    let superblock = format.superblock(&options, sizes)?;
+    let superblock = superblock(&options, sizes)?;
     if let Some(device) = found {
         let geometry = Geometry::new(&superblock, &options, sizes)?;
         IntegrityDevice::fits(&geometry, options.mode, device, None)?;
     }
     Ok(Plan { options, superblock })
+}
+
+/// Bytes that the layer of a new volume will offer on an image of so many; none where nothing fits.
+///
+/// # Errors
+/// Those of a layer that cannot be.
+pub(crate) fn offers(layer: &IntegrityLayer, size: u64) -> Result<u64> {
+    match superblock(&options(layer, Mode::Journal)?, Sizes { data: size, meta: None }) {
+        Ok(superblock) => Ok(superblock.provided * 512),
+        Err(e) if e.kind() == underseal_integrity::ErrorKind::TooSmall => Ok(0),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The superblock that a new volume's layer gets.
+fn superblock(options: &Options, sizes: Sizes) -> underseal_integrity::Result<Superblock> {
+    let format = Format {
+        tag_size: options.tag_size,
+        block_size: options.block_size.unwrap_or_default(),
+        ..Format::default()
+    };
+    format.superblock(options, sizes)
 }
 
 /// Makes what was decided: superblock and an empty journal.

@@ -29,6 +29,7 @@ mod integrity;
 mod logging;
 mod lower;
 mod manner;
+mod memory;
 mod notify;
 mod output;
 mod passphrase;

@@ -1,4 +1,4 @@
-//! The volumes of a host: `/etc/underseal/volumes`, a line each, as crypttab(5) has them.
+//! The volumes of a host: `/etc/underseal/volumes`, a line each, as crypttab(5) has them, and `/etc/underseal/volumes.d`, a file each.
 //!
 //! ```text
 //!   # name  device             key               options
@@ -8,23 +8,26 @@
 //!   volumes/line      the four fields
 //!   volumes/device    what crypttab calls a device, as a path
 //!   volumes/options   the words of the fourth, in those of `underseal open`
+//!   volumes/toml      a volume in a file of its own
+//!   volumes/file      what is read, and whose it has to be
 //! ```
 //!
-//! A line that is wrong keeps no other volume from being served.
+//! A line or file that is wrong keeps no other volume from being served.
 
 mod device;
+mod file;
 mod line;
 mod options;
 #[cfg(test)]
+mod schema;
+#[cfg(test)]
 mod tests;
+mod toml;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use underseal_export::control::{Directory, Name};
 
 use crate::error::{Error, Result};
@@ -33,14 +36,11 @@ use options::Options;
 /// Where it is unless somebody says otherwise.
 pub(crate) const DEFAULT: &str = "/etc/underseal/volumes";
 
-/// No host has a longer one.
-const LONGEST: u64 = 1 << 20;
-
-/// What the file says.
+/// What list and folder say.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
-    /// In the order of their lines.
+    /// In the order of their lines, then of their files.
     pub(crate) volumes: Vec<Entry>,
     pub(crate) wrong: Vec<Wrong>,
 }
@@ -48,7 +48,9 @@ pub(crate) struct Table {
 /// A volume, and how it is served.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) line: usize,
+    pub(crate) at: At,
+    /// Where options stand that have a line of their own.
+    lines: Vec<(&'static str, usize)>,
     pub(crate) name: Name,
     /// An absolute path, or a server's URI.
     pub(crate) device: PathBuf,
@@ -57,66 +59,92 @@ pub(crate) struct Entry {
     options: Options,
 }
 
-/// A line that says nothing that can be done.
+/// Where something is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) file: PathBuf,
+    /// 0 is all of the file.
+    pub(crate) line: usize,
+}
+
+impl At {
+    fn new(file: &Path, line: usize) -> Self {
+        Self { file: file.into(), line }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}", self.file.display()),
+            line => write!(f, "{}, line {line}", self.file.display()),
+        }
+    }
+}
+
+/// A line or file that says nothing that can be done.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    pub(crate) line: usize,
-    /// The first field.
+    pub(crate) at: At,
+    /// The first field, or the file's name.
     pub(crate) name: String,
     pub(crate) what: String,
 }
 
 impl Table {
-    /// Reads the file. It decides what is opened, so nobody else may have written it.
+    /// Reads the list, and the folder that has its name with `.d` behind it. One of the two may be missing. They decide what is opened, so
+    /// nobody else may have written them.
     ///
     /// # Errors
-    /// `Usage` when it belongs to somebody else, others may write to it, or it is no text; `Failed`.
+    /// `Usage` when list or folder belong to somebody else, others may write to them, or the list is no text; `Failed`.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let failed = |e| Error::io(path, "cannot read", e);
-        // A FIFO would be waited for, and a generator must never wait.
-        let now = OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::options().read(true).custom_flags(now.bits().cast_signed()).open(path);
-        let file = file.map_err(|e| failed(e).with_remedy("--config FILE"))?;
-        let about = file.metadata().map_err(failed)?;
-        let own = rustix::process::geteuid().as_raw();
-        let refused = |why: &str, remedy: &str| {
-            Err(Error::usage(format!("{}: {why}", path.display())).with_remedy(remedy))
+        let folder = folder_of(path);
+        let files = file::folder(&folder, ".toml")?;
+        let text = match file::text(path) {
+            Err(_) if !path.exists() && folder.is_dir() => String::new(),
+            text => text?,
         };
-        if !about.is_file() {
-            return refused("not a file", "--config FILE");
+        let mut table = Self::parse(path, &text);
+        for path in files {
+            table.add_file(&path);
         }
-        if about.uid() != own && about.uid() != 0 {
-            return refused("it belongs to another user", "chown");
+        Ok(table)
+    }
+
+    fn add_file(&mut self, path: &Path) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = match file::text(path) {
+            Ok(text) => text,
+            // What is said of it begins with its path.
+            Err(e) => {
+                let at = At::new(path, 0);
+                let what = e.what();
+                let what = what.strip_prefix(&format!("{at}: ")).unwrap_or(&what).to_owned();
+                return self.wrong.push(Wrong { at, name, what });
+            }
+        };
+        match toml::entry(path, &text) {
+            Ok(entry) => self.add(entry),
+            Err(wrong) => self.wrong.push(wrong),
         }
-        if about.mode() & 0o022 != 0 {
-            return refused("others may write to it", "chmod go-w");
-        }
-        let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text).map_err(failed)?;
-        if text.len() as u64 > LONGEST {
-            return refused("longer than 1 MiB", "--config with a shorter one");
-        }
-        match String::from_utf8(text) {
-            Ok(text) => Ok(Self::parse(path, &text)),
-            Err(_) => refused("not in UTF-8", "iconv"),
+    }
+
+    fn add(&mut self, entry: Entry) {
+        let what = self.find(&entry.name).map(|first| format!("{} is in {} already", entry.name, first.at));
+        match what {
+            Some(what) => self.wrong.push(Wrong { at: entry.at, name: entry.name.as_str().to_owned(), what }),
+            None => self.volumes.push(entry),
         }
     }
 
     fn parse(path: &Path, text: &str) -> Self {
         let mut table = Self { path: path.into(), volumes: Vec::new(), wrong: Vec::new() };
         for (index, text) in text.lines().enumerate() {
-            let line = index + 1;
+            let at = At::new(path, index + 1);
             let Some(fields) = line::Fields::of(text) else { continue };
-            let name = fields.name.to_owned();
-            match Entry::of(line, fields) {
-                Ok(entry) => match table.find(&entry.name) {
-                    Some(first) => {
-                        let what = format!("{name} is on line {} already", first.line);
-                        table.wrong.push(Wrong { line, name, what });
-                    }
-                    None => table.volumes.push(entry),
-                },
-                Err(what) => table.wrong.push(Wrong { line, name, what }),
+            match Entry::of(&at, fields) {
+                Ok(entry) => table.add(entry),
+                Err(what) => table.wrong.push(Wrong { at, name: fields.name.to_owned(), what }),
             }
         }
         table
@@ -138,7 +166,7 @@ impl Table {
         let mut chosen = Chosen { volumes: Vec::new(), wrong: Vec::new() };
         for name in names {
             match (self.find(name), self.wrong.iter().find(|wrong| wrong.name == name.as_str())) {
-                (Some(entry), _) if chosen.volumes.iter().any(|other| other.line == entry.line) => {}
+                (Some(entry), _) if chosen.volumes.iter().any(|other| other.name == entry.name) => {}
                 (Some(entry), _) => chosen.volumes.push(entry),
                 (None, Some(wrong)) => chosen.wrong.push(wrong),
                 (None, None) => {
@@ -148,12 +176,6 @@ impl Table {
             }
         }
         Ok(chosen)
-    }
-
-    /// What is wrong with a line, and where that is.
-    pub(crate) fn complain(&self, line: usize, what: &str) -> Error {
-        Error::usage(format!("{}, line {line}: {what}", self.path.display()))
-            .with_remedy("`man underseal-up` lists what a line may say")
     }
 
     /// Its path.
@@ -170,7 +192,7 @@ pub(crate) struct Chosen<'t> {
 }
 
 impl Entry {
-    fn of(line: usize, fields: line::Fields<'_>) -> std::result::Result<Self, String> {
+    fn of(at: &At, fields: line::Fields<'_>) -> std::result::Result<Self, String> {
         let name = fields.name.parse().map_err(|e: underseal_export::Error| e.to_string())?;
         let device = device::path(&line::plain(fields.device))?;
         let key = match fields.key {
@@ -178,7 +200,25 @@ impl Entry {
             key => Some(absolute("the key", &line::plain(key))?),
         };
         let options = options::parse(fields.options, key.is_some())?;
-        Ok(Self { line, name, device, key, options })
+        Ok(Self { at: at.clone(), lines: Vec::new(), name, device, key, options })
+    }
+
+    /// What is wrong with what it says.
+    pub(crate) fn complain(&self, what: &str) -> Error {
+        complain(&self.at, what)
+    }
+
+    /// The same of what the command's own parser says: on the line of the option that it names.
+    pub(crate) fn complain_of_option(&self, error: &clap::Error) -> Error {
+        let what = in_a_line(error);
+        let names = |option: &str| {
+            let option = format!("--{option}");
+            let mut behind = what.split(option.as_str()).skip(1);
+            behind.any(|rest| !rest.starts_with(|c: char| c == '-' || c.is_ascii_alphanumeric()))
+        };
+        let line =
+            self.lines.iter().find(|(option, _)| names(option)).map_or(self.at.line, |(_, line)| *line);
+        complain(&At { line, ..self.at.clone() }, &what)
     }
 
     /// Whether it is started where nobody names it.
@@ -198,9 +238,10 @@ impl Entry {
 
     /// The files and devices that have to be there before it is opened.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        const OPTIONS: &[&str] = &["header", "passphrase-file", "volume-key-file", "token-pin-file"];
         let device = Some(&*self.device).filter(|device| device.is_absolute());
-        let header = self.value("header").map(Path::new);
-        device.into_iter().chain(self.key.as_deref()).chain(header)
+        let others = OPTIONS.iter().filter_map(move |option| self.value(option)).map(Path::new);
+        device.into_iter().chain(self.key.as_deref()).chain(others)
     }
 
     /// Where it writes or listens besides, and what it reads there.
@@ -229,12 +270,21 @@ impl Entry {
 
     /// Whether somebody is asked for its passphrase, unless a token does.
     pub(crate) fn asks(&self) -> bool {
-        self.key_file().is_none()
+        self.key_file().is_none() && !self.has_secret()
+    }
+
+    /// Whether an option says what opens it.
+    fn has_secret(&self) -> bool {
+        let secret = |name: &str| ["passphrase-file", "volume-key-file", "token-only"].contains(&name);
+        self.options.of_open.iter().any(|(name, _)| secret(name))
     }
 
     /// Its key file: what its line says, else what systemd has as the credential `underseal.NAME`.
     fn key_file(&self) -> Option<PathBuf> {
         self.key.clone().or_else(|| {
+            if self.has_secret() {
+                return None;
+            }
             let credentials = PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?);
             Some(credentials.join(format!("underseal.{}", self.name))).filter(|path| path.is_file())
         })
@@ -267,9 +317,21 @@ impl Entry {
 
 impl Wrong {
     /// As the command says it.
-    pub(crate) fn error(&self, table: &Table) -> Error {
-        table.complain(self.line, &self.what)
+    pub(crate) fn error(&self) -> Error {
+        complain(&self.at, &self.what)
     }
+}
+
+/// The folder of a list: its name with `.d` behind it.
+pub(crate) fn folder_of(list: &Path) -> PathBuf {
+    let mut folder = list.to_owned().into_os_string();
+    folder.push(".d");
+    folder.into()
+}
+
+/// What is wrong, and where that is.
+fn complain(at: &At, what: &str) -> Error {
+    Error::usage(format!("{at}: {what}")).with_remedy("`man underseal-up` lists what a line or file may say")
 }
 
 /// A path that means the same wherever the command is started.
@@ -278,7 +340,7 @@ fn absolute(what: &str, text: &str) -> std::result::Result<PathBuf, String> {
 }
 
 /// An error of arguments that came from a line: what clap says, without its usage.
-pub(crate) fn in_a_line(error: &clap::Error) -> String {
+fn in_a_line(error: &clap::Error) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }

@@ -4,7 +4,8 @@ use underseal_cipher::{CipherSpec, InOutBuf, Key, SectorSize};
 use uuid::Uuid;
 
 use crate::kdf::benchmark::Pbkdf;
-use crate::{Error, ErrorKind, Hash, Header, Recipe, Result, Target, VolumeKey, luks2, unlock};
+use crate::{Error, ErrorKind, Hash, Header, IntegrityLayer, Recipe, Result, Target, VolumeKey};
+use crate::{luks1, luks2, unlock};
 
 mod write;
 
@@ -116,6 +117,34 @@ impl FormatOptions {
             .map_err(|e| bad(format!("cannot use cipher {}", self.cipher)).with_source(e))?;
         let best = sizes.last().copied();
         Ok(self.key_size.or(best).unwrap_or(0) + mac)
+    }
+
+    /// Where the data will begin on its device, in bytes.
+    ///
+    /// # Errors
+    /// `BadOption` for a layout that cannot be.
+    pub fn data_begins(&self) -> Result<u64> {
+        let len = self.volume_key.as_ref().map_or_else(|| self.key_len(), |key| Ok(key.len()))?;
+        match self.version {
+            Version::Luks1 => luks1::data_begins(self, len),
+            Version::Luks2 => luks2::data_begins(self, len),
+        }
+    }
+
+    /// What will have to be made below the volume.
+    ///
+    /// # Errors
+    /// `BadOption` for a layout or integrity that cannot be.
+    pub fn integrity_layer(&self) -> Result<Option<IntegrityLayer>> {
+        let Some(wanted) = self.integrity.as_ref().filter(|_| self.version == Version::Luks2) else {
+            return Ok(None);
+        };
+        Ok(Some(IntegrityLayer {
+            offset: self.data_begins()?,
+            tag_size: luks2::tag_size(&self.cipher, wanted)?,
+            sector_size: self.sector_size.unwrap_or(SectorSize::S4096),
+            has_journal: wanted.has_journal,
+        }))
     }
 
     /// The volume key: the given one, or a new one of the chosen or best length.

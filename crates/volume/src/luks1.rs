@@ -20,7 +20,7 @@ use std::ops::Range;
 use underseal_cipher::SectorSize;
 use uuid::Uuid;
 
-pub(crate) use format::format;
+pub(crate) use format::{data_begins, format};
 pub(crate) use phdr::LEN;
 pub(crate) use repair::{repair, repairs};
 pub(crate) use update::write_new;

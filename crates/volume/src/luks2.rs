@@ -18,7 +18,7 @@ mod check;
 mod describe;
 mod format;
 mod integrity;
-pub(crate) use integrity::mac_key;
+pub(crate) use integrity::{mac_key, tag_size};
 mod json;
 pub(crate) mod keyslot;
 pub(crate) mod metadata;
@@ -33,7 +33,7 @@ use std::ops::Range;
 use uuid::Uuid;
 
 pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SECOND_PLACES};
-pub(crate) use format::format;
+pub(crate) use format::{data_begins, format};
 pub use reencrypt::{
     BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, Passphrase, ResumeOptions,
     Stage, Status,

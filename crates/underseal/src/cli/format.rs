@@ -21,6 +21,15 @@ pub(crate) struct FormatArgs {
     /// The image's size, header included (LUKS2's takes 16 MiB); needed where it does not exist yet
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) size: Option<u64>,
+    /// The volume's own size instead: the image gets besides what the header and, with --integrity, tags and journal take
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "size")]
+    pub(crate) plain_size: Option<u64>,
+    /// Say how large the image has to be, and make nothing: for whoever makes it elsewhere
+    #[arg(long, requires = "plain_size", conflicts_with = "size")]
+    pub(crate) dry_run: bool,
+    /// For programs: what was made (or would be), as one JSON object. Fields may be added
+    #[arg(long)]
+    pub(crate) json: bool,
     /// What to make
     #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = NewType::Luks2)]
     pub(crate) kind: NewType,
@@ -134,6 +143,8 @@ const EXAMPLES: &str = "\
 Examples:
   underseal format disk.img --size 10G
   underseal format disk.img --size 10G --passphrase-file pass.txt --label backup
+  underseal format disk.img --plain-size 10G --pbkdf-memory low
+  underseal format rbd:pool/image --plain-size 10G --dry-run --json    # how large `rbd create` has to make it
   underseal format /dev/sdx1 --iter-time 5000
   underseal format disk.img --size 10G --header disk.header
   underseal format disk.img --size 10G --cipher aes-gcm-random --integrity aead

@@ -7,11 +7,11 @@ use underseal_export::control::Name;
 
 use crate::volumes;
 
-/// Opens the volumes that /etc/underseal/volumes lists.
+/// Opens the volumes of /etc/underseal/volumes and /etc/underseal/volumes.d.
 ///
 /// Each is served by a process of its own, in the background, as `underseal open --daemon` does; several are started at a time. One that
-/// is open stays as it is, and one that fails leaves the others alone. The file has crypttab's four fields: name, device, key file,
-/// options.
+/// is open stays as it is, and one that fails leaves the others alone. The list has crypttab's four fields: name, device, key file,
+/// options. What they cannot say a file volumes.d/NAME.toml can.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal up                     all but those whose line says noauto
@@ -29,7 +29,7 @@ pub(crate) struct UpArgs {
     pub(crate) foreground: bool,
 }
 
-/// Closes the volumes that /etc/underseal/volumes lists, and waits until they are closed.
+/// Closes the volumes of /etc/underseal/volumes and volumes.d, and waits until they are closed.
 ///
 /// Each ends as with `underseal close`: what is in flight is finished, and the image flushed. One that is not open is left so.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub(crate) struct DownArgs {
     pub(crate) which: WhichArgs,
 }
 
-/// Lists the volumes of /etc/underseal/volumes, and which of them are open.
+/// Lists the volumes of /etc/underseal/volumes and volumes.d, and which of them are open.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal ps
@@ -60,7 +60,7 @@ pub(crate) struct WhichArgs {
     /// The volumes, by the names that the file gives them; all of them unless one is named
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<Name>,
-    /// The list of volumes; only root and you may be able to write to it
+    /// The list of volumes, and with .d behind it their folder; only root and you may be able to write to them
     #[arg(long, value_name = "FILE", default_value = volumes::DEFAULT)]
     pub(crate) config: PathBuf,
 }

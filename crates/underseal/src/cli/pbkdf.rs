@@ -20,8 +20,9 @@ pub(crate) struct PbkdfArgs {
     /// Rounds (pbkdf2) or passes (argon2), unmeasured
     #[arg(long, value_name = "N")]
     pbkdf_force_iterations: Option<u32>,
-    /// Argon2: the most memory; exactly this much when iterations are forced
-    #[arg(long, value_name = "KiB")]
+    /// Argon2: the most memory; exactly this much when iterations are forced. "low" is 32 MiB, for volumes that are opened where memory
+    /// is short, as in containers: the same time, spent on more passes
+    #[arg(long, value_name = "KiB", value_parser = memory)]
     pbkdf_memory: Option<u32>,
     /// Argon2: the most threads
     #[arg(long, value_name = "N")]
@@ -55,6 +56,16 @@ impl PbkdfArgs {
             memory_kib: self.pbkdf_memory.unwrap_or(defaults.memory_kib),
             lanes: self.pbkdf_parallel.unwrap_or(defaults.lanes),
         })
+    }
+}
+
+/// The least that a measured keyslot has by default, of cryptsetup's too: it is there on every machine that opens volumes.
+const LOW_KIB: u32 = 32 << 10;
+
+fn memory(text: &str) -> std::result::Result<u32, String> {
+    match text {
+        "low" => Ok(LOW_KIB),
+        _ => text.parse().map_err(|_| "want a number of KiB, or low".into()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod contents;
 mod destination;
+mod plain_size;
+mod told;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +14,12 @@ use underseal_device::Device;
 use underseal_volume::{ActivateOptions, ErrorKind, FormatOptions, IntegrityLayer, NewHeader, NewIntegrity};
 
 use self::destination::Destination;
+use self::plain_size::Needed;
 use crate::cli::{FormatArgs, NewType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::integrity;
 use crate::lower::{DeviceBytes, is_remote};
-use crate::output::print;
 use crate::passphrase::{Secret, confirm, volume_key_file};
 use crate::progress::Progress;
 use crate::size;
@@ -27,7 +29,11 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
         return plain(args, quiet);
     }
     let options = options(args)?;
-    let mut image = Destination::open(&args.image, args.size, args.force)?;
+    let needed = args.plain_size.map(|plain| plain_size::needed(&options, plain)).transpose()?;
+    if let (Some(needed), true) = (needed, args.dry_run) {
+        return told::needed(args, needed);
+    }
+    let mut image = open_image(args, needed)?;
     let mut header = args.header.as_ref().map(|path| Destination::open_header(path)).transpose()?;
     let on = header.as_ref().unwrap_or(&image);
     allow_overwriting(on, args.force)?;
@@ -69,27 +75,27 @@ pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
         }
         over.close()?;
     }
+    let image_size = image.size();
     image.keep();
     if let Some(header) = header {
         header.keep();
     }
-    let info = made.info();
-    let with_header =
-        args.header.as_ref().map(|path| format!(" --header {}", shown(path))).unwrap_or_default();
-    let sector = info.segments.first().and_then(|s| s.sector_size).unwrap_or(512);
-    let beside = args.integrity.as_ref().map(|kind| format!(" with integrity {kind}")).unwrap_or_default();
-    say(
-        quiet,
-        &format!(
-            "{}: {} volume of {}, {}{beside} in {sector}-byte sectors, UUID {}\ntry: underseal open {}{with_header} --nbd unix:disk.sock\n",
-            args.image.display(),
-            info.format.to_uppercase(),
-            size::show(data),
-            args.cipher,
-            info.uuid,
-            shown(&args.image),
-        ),
-    )
+    told::made(args, quiet, &made, image_size, data)
+}
+
+/// The image, as large as it was asked for.
+///
+/// # Errors
+/// Those of the destination; `Usage` says how large one has to be that is there.
+fn open_image(args: &FormatArgs, needed: Option<Needed>) -> Result<Destination> {
+    let size = needed.map(|needed| needed.image).or(args.size);
+    Destination::open(&args.image, size, args.force).map_err(|e| match needed {
+        Some(needed) if e.exit() == Exit::Usage => {
+            let size = size::show(needed.image);
+            e.with_remedy(format!("an image of {size}, which {} wants", size::show(needed.plain)))
+        }
+        _ => e,
+    })
 }
 
 /// A plain volume has nothing to write: only the file is made.
@@ -97,21 +103,15 @@ fn plain(args: &FormatArgs, quiet: bool) -> Result<()> {
     if args.header.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header"));
     }
-    let mut image = Destination::open(&args.image, args.size, args.force)?;
+    let needed = args.plain_size.map(|plain| plain_size::of_file(args, plain)).transpose()?;
+    if let (Some(needed), true) = (needed, args.dry_run) {
+        return told::needed(args, needed);
+    }
+    let mut image = open_image(args, needed)?;
     image.settle()?;
     let size = image.size();
     image.keep();
-    say(
-        quiet,
-        &format!(
-            "{}: {} for a plain volume; it has no header, so its parameters are given each time\n\
-             try: underseal open {} --type plain --cipher {} --nbd unix:disk.sock\n",
-            args.image.display(),
-            size::show(size),
-            shown(&args.image),
-            args.cipher
-        ),
-    )
+    told::file(args, quiet, size)
 }
 
 fn options(args: &FormatArgs) -> Result<FormatOptions> {
@@ -203,15 +203,4 @@ fn refused(e: underseal_volume::Error, image: &Path) -> Error {
 /// What an image has to be on which too much has to fit.
 fn larger(image: &Path) -> &'static str {
     if is_remote(image) { "a larger export, or `rbd resize`" } else { "a larger --size" }
-}
-
-fn say(quiet: bool, text: &str) -> Result<()> {
-    if quiet { Ok(()) } else { print(text) }
-}
-
-/// A path for a shell.
-fn shown(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::is_remote;
 use crate::output::printable;
-use crate::volumes::{Entry, Table, Wrong};
+use crate::volumes::{Entry, Wrong};
 
 /// So long another `up` or `down` of the volume is waited for without a word, and so long at all.
 const TOLD: Duration = Duration::from_secs(1);
@@ -117,10 +117,10 @@ fn is_at(file: &File, path: &Path) -> bool {
 ///
 /// # Errors
 /// The one error, where there was one volume; `Partial`.
-fn end(table: &Table, wrong: &[&Wrong], volumes: Vec<(&Entry, Result<()>)>, named: bool) -> Result<()> {
+fn end(wrong: &[&Wrong], volumes: Vec<(&Entry, Result<()>)>, named: bool) -> Result<()> {
     let of = wrong.len() + volumes.len();
     let mut failed = wrong.len();
-    let mut errors: Vec<Error> = wrong.iter().map(|wrong| wrong.error(table)).collect();
+    let mut errors: Vec<Error> = wrong.iter().map(|wrong| wrong.error()).collect();
     for (entry, ended) in volumes {
         let Err(error) = ended else { continue };
         // As crypttab says it: nothing waits for such a volume.

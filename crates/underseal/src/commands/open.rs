@@ -35,7 +35,7 @@ use crate::policy;
 use crate::reencryption::Keys;
 use crate::reencryption::beside::Beside;
 use crate::volume::{self, Access, Inside, Opened};
-use crate::{daemon, logging, signals};
+use crate::{daemon, logging, memory, signals};
 
 pub(super) fn run(args: &OpenArgs, quiet: bool) -> Result<()> {
     let access = Access { read_only: args.read_only, allow_discards: args.allow_discards };
@@ -131,6 +131,8 @@ pub(super) fn serve(
         }
         child.detach()?;
     }
+    // Nobody waits for this.
+    memory::give_back();
     let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
     until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
 }

@@ -189,13 +189,18 @@ impl Options {
         Ok(())
     }
 
+    /// Whether the volume has no header.
+    pub(super) fn is_plain(&self) -> bool {
+        self.of_open.iter().any(|(name, value)| *name == "type" && value.as_deref() == Some("plain"))
+    }
+
     /// What the words mean together.
-    fn finish(mut self, has_key_file: bool) -> Result<Self, String> {
+    pub(super) fn finish(mut self, has_key_file: bool) -> Result<Self, String> {
         let value_of = |of: &Self, option| {
             of.of_open.iter().find(|(name, _)| *name == option).and_then(|(_, value)| value.clone())
         };
         let has = |of: &Self, option| value_of(of, option).is_some();
-        if value_of(&self, "type").as_deref() == Some("plain") {
+        if self.is_plain() {
             // Nothing would tell that they are others: programs differ in what they take where they are not said.
             if !has(&self, "cipher") || !has(&self, "hash") && !has_key_file {
                 return Err(

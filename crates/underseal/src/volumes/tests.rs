@@ -95,12 +95,12 @@ fn what_cannot_be_done_is_told_by_its_word() {
 #[test]
 fn a_wrong_line_leaves_the_others_alone() {
     let table = table("# comment\n\na /a\nb b\na /c\nc /c none noauto,nofail\n");
-    let found: Vec<_> = table.volumes.iter().map(|entry| (entry.line, entry.name.as_str())).collect();
+    let found: Vec<_> = table.volumes.iter().map(|entry| (entry.at.line, entry.name.as_str())).collect();
     assert_eq!(found, [(3, "a"), (6, "c")]);
     assert!(table.volumes[0].is_auto() && !table.volumes[1].is_auto() && table.volumes[1].may_fail());
-    let wrong: Vec<_> = table.wrong.iter().map(|wrong| wrong.error(&table).what()).collect();
+    let wrong: Vec<_> = table.wrong.iter().map(|wrong| wrong.error().what()).collect();
     assert!(wrong[0].starts_with("volumes, line 4: \"b\" is neither"), "{wrong:?}");
-    assert_eq!(wrong[1], "volumes, line 5: a is on line 3 already");
+    assert_eq!(wrong[1], "volumes, line 5: a is in volumes, line 3 already");
     let name = |text: &str| text.parse::<Name>().unwrap();
     let chosen = table.choose(&[name("c"), name("b"), name("c")]).unwrap();
     assert_eq!((chosen.volumes.len(), chosen.wrong.len()), (1, 1));
@@ -125,6 +125,139 @@ fn a_file_that_others_write_is_not_read() {
     assert_eq!(Table::read(&path).unwrap_err().exit(), Exit::Usage);
     assert_eq!(Table::read(scratch.path()).unwrap_err().exit(), Exit::Usage);
     assert_eq!(Table::read(&scratch.path().join("none")).unwrap_err().exit(), Exit::Failed);
+}
+
+/// A folder with these files, and a list.
+fn folder(list: Option<&str>, files: &[(&str, &str)]) -> (tempfile::TempDir, Table) {
+    let scratch = tempfile::tempdir().unwrap();
+    if let Some(list) = list {
+        std::fs::write(scratch.path().join("volumes"), list).unwrap();
+    }
+    std::fs::create_dir(scratch.path().join("volumes.d")).unwrap();
+    for (name, text) in files {
+        std::fs::write(scratch.path().join("volumes.d").join(name), text).unwrap();
+    }
+    let table = Table::read(&scratch.path().join("volumes")).unwrap();
+    (scratch, table)
+}
+
+/// What `open` is asked for by a file, or what is wrong with it.
+fn of_file(text: &str) -> std::result::Result<String, String> {
+    let (scratch, table) = folder(None, &[("disk.toml", text)]);
+    if let Some(wrong) = table.wrong.first() {
+        let file = scratch.path().join("volumes.d/disk.toml").display().to_string();
+        let what = wrong.error().what();
+        return Err(what.strip_prefix(&file).expect(&what).to_owned());
+    }
+    let words = table.volumes[0].arguments();
+    let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
+    Ok(words.join(" "))
+}
+
+#[test]
+fn a_file_is_what_open_is_asked_for() {
+    for (text, meant) in [
+        ("device = '/srv/my disk.img'", "open /srv/my disk.img --name=disk"),
+        (
+            "device = \"UUID=ab-cd\"\nkey-file = \"/etc/key\"\nread-only = true\ndirect = false",
+            "open /dev/disk/by-uuid/ab-cd --name=disk --read-only --key-file=/etc/key",
+        ),
+        (
+            "device = 'rbd:p/i'\nnbd = ['/run/a', 'unix:/run/b', 'tcp:localhost:1']\npolicy = 'read=inline,write=workers'",
+            "open rbd:p/i --name=disk --nbd=unix:/run/a --nbd=unix:/run/b --nbd=tcp:localhost:1 --policy=read=inline,write=workers",
+        ),
+        (
+            "device = '/a'\nmax-kdf-memory = '64M'\ntag-cache = 1_048_576\nkey-slot = 0x1\nsocket-mode = 0o660",
+            "open /a --name=disk --key-slot=1 --max-kdf-memory=64M --socket-mode=660 --tag-cache=1048576",
+        ),
+        (
+            "device = '/a'\ntype = 'plain'\ncipher = 'aes-xts-plain64'\nkey-size = 512\nkey-file = '/k'",
+            "open /a --name=disk --cipher=aes-xts-plain64 --key-size=512 --type=plain --keyfile-size=64 --key-file=/k",
+        ),
+    ] {
+        assert_eq!(of_file(text).as_deref(), Ok(meant), "{text}");
+    }
+    assert!(of_file("device = '/a'\nnbd = true").unwrap().ends_with("/disk.nbd"));
+}
+
+#[test]
+fn what_a_file_may_not_say_is_told_with_its_line() {
+    for (text, told) in [
+        ("", ": device: it says none"),
+        ("device = 'disk.img'", ", line 1: device: \"disk.img\" is neither"),
+        ("# a\ndevice = '/a'\nread_only = true", ", line 3: read_only: no such key; did you mean read-only?"),
+        ("device = '/a'\nvhostuser = '/s'", ", line 2: vhostuser: no such key; did you mean vhost-user?"),
+        ("device = '/a'\nxyzzy = 1", ", line 2: xyzzy: no such key"),
+        (
+            "device = '/a'\n[nbd]\npath = '/s'",
+            ", line 2: nbd: want true, a string or a list of strings, not a table",
+        ),
+        ("device = '/a'\n\nread-only = 'yes'", ", line 3: read-only: want true or false, not a string"),
+        ("device = '/a'\nublk-id = '7'", ", line 2: ublk-id: want a whole number, not a string"),
+        ("device = '/a'\nublk-id = -7", ", line 2: ublk-id: -7 is no number that fits"),
+        ("device = '/a'\nkey-slot = 99999999999999999999", "is no number that fits"),
+        ("device = '/a'\nsocket-mode = 660", ", line 2: socket-mode: want \"660\" or 0o660, not an integer"),
+        ("device = '/a'\nheader = 'h'", ", line 2: header: \"h\" is no absolute path"),
+        ("device = '/a'\nnbd = 'unix:s'", ", line 2: nbd: \"s\" is no absolute path"),
+        ("device = '/a'\nnbd = ['/s', 1]", ", line 2: nbd: want a list of strings, not an integer in it"),
+        ("device = '/a'\nnbd = []", ", line 2: nbd: want true"),
+        ("device = '/a'\nkey-file = ''", ", line 2: key-file: says nothing"),
+        ("device = '/a'\nexport-name = \"a\\u0000b\"", ", line 2: export-name: has a zero byte"),
+        ("device = '/a'\ndevice = '/b'", ", line 2: duplicate key"),
+        ("device = '/a'\nkey-size = 512", ", line 2: key-size: a header says it"),
+        ("device = '/a'\ntype = 'plain'\nkey-file = '/k'", ": plain: say cipher="),
+        ("device = '/a'\nname = 'b'", ", line 2: name: no such key"),
+        ("device = '/a'\npassphrase-command = '/bin/sh'", ", line 2: passphrase-command: no such key"),
+        ("device = /a", ", line 1: "),
+    ] {
+        let what = of_file(text).unwrap_err();
+        assert!(
+            what.starts_with(told) || !told.starts_with([',', ':']) && what.contains(told),
+            "{text}: {what}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_goes_on_where_the_list_ends() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let (scratch, table) = folder(
+        Some("a /a\n"),
+        &[
+            ("b.toml", "device = '/b'\nauto = false\nmay-fail = true"),
+            ("a.toml", "device = '/c'"),
+            ("c.toml", "x"),
+            (".d.toml", ""),
+            ("e.toml~", ""),
+        ],
+    );
+    let found: Vec<_> = table.volumes.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(found, ["a", "b"]);
+    assert!(!table.volumes[1].is_auto() && table.volumes[1].may_fail());
+    let wrong: Vec<_> = table.wrong.iter().map(|wrong| (wrong.name.as_str(), wrong.what.as_str())).collect();
+    assert_eq!((wrong.len(), wrong[0].0, wrong[1].0), (2, "a", "c"));
+    assert!(wrong[0].1.ends_with("volumes, line 1 already"), "{wrong:?}");
+
+    let list = scratch.path().join("volumes");
+    let place = scratch.path().join("volumes.d");
+    let mode =
+        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    // A file that others write is told; the rest is there.
+    mode(&place.join("b.toml"), 0o666);
+    let table = Table::read(&list).unwrap();
+    assert_eq!((table.volumes.len(), table.wrong[1].what.as_str()), (1, "others may write to it"));
+    assert!(table.wrong[1].error().what().ends_with("b.toml: others may write to it"));
+    // What leads nowhere is told, too.
+    symlink("/none", place.join("z.toml")).unwrap();
+    assert_eq!(Table::read(&list).unwrap().wrong.len(), 4);
+    // Where others may put files, none is believed, nor the list without it.
+    mode(&place, 0o777);
+    assert_eq!(Table::read(&list).unwrap_err().exit(), Exit::Usage);
+    mode(&place, 0o755);
+    std::fs::remove_file(&list).unwrap();
+    assert_eq!(Table::read(&list).unwrap().wrong.len(), 3);
+    std::fs::remove_dir_all(&place).unwrap();
+    assert_eq!(Table::read(&list).unwrap_err().exit(), Exit::Failed);
 }
 
 /// Lines made of what lines are made of, and of anything.
@@ -174,6 +307,35 @@ fn lines() -> impl Strategy<Value = String> {
     })
 }
 
+/// Files made of keys that there are, values that fit or do not, and anything.
+fn files() -> impl Strategy<Value = String> {
+    let keys: Vec<_> =
+        super::toml::KEYS.iter().chain(super::toml::OWN).map(|(name, _)| (*name).to_owned()).collect();
+    let key = prop_oneof![4 => prop::sample::select(keys), 1 => "\\PC{0,6}"];
+    let value = prop_oneof![
+        prop::sample::select(vec![
+            "true",
+            "false",
+            "'/a'",
+            "'luks'",
+            "'plain'",
+            "512",
+            "'--daemon'",
+            "['/s', 'unix:/t']",
+            "{a=1}",
+            "-1",
+            "1.5"
+        ])
+        .prop_map(str::to_owned),
+        "\\PC{0,12}".prop_map(|text| format!("{text:?}")),
+    ];
+    let lines = prop::collection::vec((key, value), 0..6);
+    ("(|device = '/b'|device = 'UUID=x')", lines).prop_map(|(device, lines)| {
+        let lines = lines.into_iter().map(|(key, value)| format!("\n{key} = {value}"));
+        device + &lines.collect::<String>()
+    })
+}
+
 proptest! {
     #[test]
     fn no_text_is_too_much_for_the_parser(text in lines()) {
@@ -192,6 +354,24 @@ proptest! {
                 prop_assert_eq!(&open.volume.image, &entry.device);
                 prop_assert_eq!(open.serve.control.name.as_ref(), Some(&entry.name));
                 prop_assert!(!open.serve.daemon);
+            }
+        }
+    }
+
+    #[test]
+    fn no_file_is_too_much_for_the_parser(text in files()) {
+        match super::toml::entry(Path::new("/etc/underseal/volumes.d/d.toml"), &text) {
+            Err(wrong) => {
+                prop_assert!(!wrong.what.is_empty() && wrong.at.line <= text.lines().count() + 1);
+            }
+            Ok(entry) => {
+                let words = std::iter::once(OsString::from("underseal")).chain(entry.arguments());
+                if let Ok(cli) = Cli::try_parse_from(words) {
+                    let Command::Open(open) = cli.command else { panic!("{:?}", cli.command) };
+                    prop_assert_eq!(&open.volume.image, &entry.device);
+                    prop_assert_eq!(open.serve.control.name.as_ref(), Some(&entry.name));
+                    prop_assert!(!open.serve.daemon);
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ mod header;
 mod integrity;
 mod keyslots;
 mod pages;
+mod plain_size;
 mod secrecy;
 mod serve;
 mod stop;

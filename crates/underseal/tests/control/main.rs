@@ -11,6 +11,7 @@
 //!   resize.rs   grown and shrunk while it is served
 //!   others.rs   another user; nonsense and slowness on the socket
 //!   metrics.rs  what Prometheus scrapes
+//!   dashboard.rs  Grafana's dashboard over those metrics, asked of Prometheus
 //!   top.rs      the live view, on a pipe and on a terminal
 //! ```
 
@@ -18,6 +19,7 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod dashboard;
 mod keys;
 mod life;
 mod metrics;

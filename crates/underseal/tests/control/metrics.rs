@@ -7,7 +7,7 @@ use crate::support::Server;
 use crate::support::nbd::Client;
 use crate::support::tools::{PATIENCE, wait_until};
 
-fn address(server: &Server) -> String {
+pub(crate) fn address(server: &Server) -> String {
     let log = server.log();
     let line = log.lines().find(|line| line.contains("serving metrics on tcp:")).expect(&log);
     line.rsplit("tcp:").next().unwrap().trim().into()

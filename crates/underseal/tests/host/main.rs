@@ -3,6 +3,8 @@
 //! ```text
 //!   host.rs      a folder with a list of volumes, and what becomes of it
 //!   volumes.rs   opened, closed, told; twice, side by side, one failing, a server killed, lists that are no good
+//!   files.rs     volumes that have a file each
+//!   kubernetes.rs  the commands of docs/kubernetes.md
 //!   service.rs   a supervisor that wants to know; credentials
 //!   units.rs     what systemd's own tools say of the units
 //! ```
@@ -11,7 +13,9 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod files;
 mod host;
+mod kubernetes;
 mod service;
 mod units;
 mod volumes;

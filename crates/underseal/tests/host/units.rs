@@ -156,13 +156,19 @@ fn alerts_are_about_metrics_that_there_are_and_have_a_page() {
 /// What the generator makes of a list: the files and links of its folder, and what is in them.
 fn generated(list: &str) -> (String, String) {
     let scratch = Scratch::new();
+    scratch.file("volumes", list.as_bytes());
+    generated_in(&scratch)
+}
+
+/// The same of what is in a folder.
+fn generated_in(scratch: &Scratch) -> (String, String) {
     let generator = scratch.path("underseal-generator");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_underseal"), &generator).unwrap();
     let out = scratch.path("out");
     fs::create_dir(&out).unwrap();
     let mut command = tool(text(&generator));
     command.args([&out, &scratch.path("early"), &scratch.path("late")]);
-    let ran = output(command.env("UNDERSEAL_VOLUMES", scratch.file("volumes", list.as_bytes())));
+    let ran = output(command.env("UNDERSEAL_VOLUMES", scratch.path("volumes")));
     assert!(ran.status.success(), "{ran:?}");
     let mut found = Vec::new();
     let mut folders = vec![out.clone()];
@@ -220,4 +226,33 @@ fn the_list_becomes_units() {
         assert!(told.contains(line), "{line}: {told}");
     }
     assert_eq!(generated("# nothing\n"), (String::new(), String::new()));
+}
+
+#[test]
+fn files_become_units_as_lines_do() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("volumes.d")).unwrap();
+    for (name, says) in [
+        (
+            "disk",
+            "device = '/srv/disk.img'\npassphrase-file = '/etc/keys/disk'\nnbd = ['/srv/s', 'tcp:localhost:1']",
+        ),
+        ("later", "device = '/srv/later.img'\nkey-file = '/k'\nauto = false"),
+        ("mounted", "device = '/b'\nfuse = '/c'"),
+        ("typo", "device = '/b'\nfusee = '/c'"),
+    ] {
+        scratch.file(&format!("volumes.d/{name}.toml"), says.as_bytes());
+    }
+    let (units, told) = generated_in(&scratch);
+    let expected = [
+        "multi-user.target.wants/underseal.target -> /usr/lib/systemd/system/underseal.target",
+        "underseal.target.wants/underseal@disk.service -> /usr/lib/systemd/system/underseal@.service",
+        "underseal@disk.service.d/50-volume.conf: RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk \
+         RequiresMountsFor=/srv/s Wants=network-online.target After=network-online.target PrivateNetwork=no IPAddressDeny= \
+         RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+        "underseal@later.service.d/50-volume.conf: RequiresMountsFor=/srv/later.img RequiresMountsFor=/k",
+    ];
+    assert_eq!(units, expected.join("\n"));
+    assert!(told.contains("mounted.toml, line 1: mounted: a service's mount"), "{told}");
+    assert!(told.contains("typo.toml, line 2: fusee: no such key; did you mean fuse?"), "{told}");
 }

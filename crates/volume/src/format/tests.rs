@@ -211,3 +211,40 @@ fn a_cipher_that_cannot_be_opened_is_refused_before_the_old_header_is_touched() 
     }
     assert!(refused > 800 && made > 150, "{refused} refused, {made} made");
 }
+
+#[test]
+fn where_data_will_begin_is_known_before_the_header_is_made() {
+    let aead = NewIntegrity { kind: "aead".into(), key_size: None, has_journal: false };
+    let hmac = NewIntegrity { kind: "hmac(sha256)".into(), key_size: None, has_journal: true };
+    let gcm = || "aes-gcm-random".parse().unwrap();
+    let options: [fn() -> FormatOptions; 6] = [
+        || cheap(Version::Luks1),
+        || FormatOptions { key_size: Some(32), ..cheap(Version::Luks1) },
+        || FormatOptions { detached: true, ..cheap(Version::Luks1) },
+        || cheap(Version::Luks2),
+        || FormatOptions { data_offset: None, keyslots_size: Some(64 << 20), ..cheap(Version::Luks2) },
+        || FormatOptions { data_offset: None, detached: true, ..cheap(Version::Luks2) },
+    ];
+    let passphrase = Key::new(b"new").unwrap();
+    for (index, options) in options.into_iter().enumerate() {
+        let begins = options().data_begins().unwrap();
+        let made = NewHeader::prepare(1 << 30, &passphrase, options()).unwrap();
+        assert_eq!(begins, made.parts.data_offset, "{index}");
+        assert_eq!(options().integrity_layer().unwrap(), None, "{index}");
+    }
+    for (cipher, integrity, sector_size) in [
+        (None, hmac.clone(), None),
+        (Some(gcm()), aead, Some(SectorSize::S512)),
+        (None, NewIntegrity { key_size: Some(16), ..hmac }, Some(SectorSize::S4096)),
+    ] {
+        let options = || {
+            let usual = cheap(Version::Luks2);
+            let cipher = cipher.clone().unwrap_or_else(|| usual.cipher.clone());
+            FormatOptions { cipher, integrity: Some(integrity.clone()), sector_size, ..usual }
+        };
+        let planned = options().integrity_layer().unwrap();
+        let made = NewHeader::prepare(1 << 30, &passphrase, options()).unwrap();
+        assert_eq!(planned, made.integrity_layer().unwrap(), "{integrity:?}");
+        assert!(planned.is_some_and(|layer| layer.offset == 1 << 20), "{planned:?}");
+    }
+}

@@ -17,7 +17,7 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     refuse_what_luks1_has_not(&options)?;
     let key = options.key()?;
     try_cipher(&options.cipher, &key, SectorSize::S512)?;
-    let area = (af::split_len(key.len()) as u64).next_multiple_of(ALIGNMENT);
+    let area = area_size(key.len());
     let places: [u64; SLOTS] = std::array::from_fn(|i| ALIGNMENT + area * i as u64);
     let number = options.keyslot as usize;
     if number >= SLOTS {
@@ -50,6 +50,16 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     let sealed = KeyArea { spec: &phdr.cipher, hash }.seal(&wrapping, &key)?;
     let copies = Copies::Luks1(Box::new(phdr.encode()));
     Ok((Parts { keyslots, data_offset: payload_offset, area: (places[number], sealed), copies }, key))
+}
+
+/// Bytes from one keyslot's area to the next.
+fn area_size(key_len: usize) -> u64 {
+    (af::split_len(key_len) as u64).next_multiple_of(ALIGNMENT)
+}
+
+/// Where the data of such a volume begins.
+pub(crate) fn data_begins(options: &FormatOptions, key_len: usize) -> Result<u64> {
+    payload_offset(options, ALIGNMENT + area_size(key_len) * SLOTS as u64)
 }
 
 fn payload_offset(options: &FormatOptions, header_end: u64) -> Result<u64> {

@@ -88,6 +88,11 @@ pub(crate) fn format(data_size: u64, passphrase: &Key, mut options: FormatOption
     Ok((Parts { keyslots, data_offset, area, copies: format::Copies::Luks2(copies) }, key))
 }
 
+/// Where the data of such a volume begins.
+pub(crate) fn data_begins(options: &FormatOptions, key_len: usize) -> Result<u64> {
+    Ok(Layout::new(options, key_len)?.data_offset)
+}
+
 /// What lies where.
 struct Layout {
     keyslots: Range<u64>,

@@ -113,6 +113,14 @@ pub(crate) fn mac_key(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<(Cip
     Ok((spec, mac))
 }
 
+/// Bytes beside each sector of a new segment.
+///
+/// # Errors
+/// As [`new`].
+pub(crate) fn tag_size(cipher: &CipherSpec, wanted: &NewIntegrity) -> Result<usize> {
+    Ok(new(cipher, wanted)?.1.bytes)
+}
+
 /// A member that must be there and say something.
 fn named<'v>(node: &Node<'v>, name: &str) -> Result<&'v str> {
     let member = node.field(name)?;

@@ -46,7 +46,7 @@ impl Destination {
                 .with_remedy("--size 10G to make one of that size"));
         }
         match size {
-            Some(size) if size != this.size && is_remote(path) => {
+            Some(size) if size != this.size && !this.can_be_cut() => {
                 let context =
                     format!("{}: has {}, which is settled there", path.display(), size::show(this.size));
                 return Err(Error::usage(context).with_remedy("without --size"));
@@ -124,6 +124,15 @@ impl Destination {
             Medium::Remote(_, remote) => new.write(&**remote),
         };
         Ok(written.map_err(|e| e.in_file(&self.path))?)
+    }
+
+    /// Whether its size is anybody's to set here: a file's.
+    fn can_be_cut(&self) -> bool {
+        match &self.place {
+            Medium::Absent => true,
+            Medium::File(device) => device.file().metadata().is_ok_and(|about| about.is_file()),
+            Medium::Remote(..) => false,
+        }
     }
 
     /// The device that it is, as large as it is now.

@@ -24,7 +24,7 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
         }
         ended.map(drop)
     });
-    end(&table, &wrong, volumes.into_iter().zip(ended).collect(), named)
+    end(&wrong, volumes.into_iter().zip(ended).collect(), named)
 }
 
 /// Closes a volume; false where it was not open.

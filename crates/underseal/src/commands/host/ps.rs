@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, print_json};
 use crate::size;
-use crate::volumes::{Chosen, Entry, Table};
+use crate::volumes::{At, Chosen, Entry, Table};
 
 /// A server that does not answer keeps the others from nothing.
 const AT_A_TIME: usize = 32;
@@ -23,13 +23,15 @@ const AT_A_TIME: usize = 32;
 struct Listed<'t> {
     config: &'t Path,
     volumes: Vec<Volume<'t>>,
-    /// Lines that say nothing that can be done.
+    /// Lines and files that say nothing that can be done.
     wrong: Vec<Wrong<'t>>,
 }
 
 #[derive(Serialize)]
 struct Volume<'t> {
     name: &'t str,
+    /// Where it is said.
+    file: &'t Path,
     line: usize,
     image: &'t Path,
     /// Whether `up` without names opens it.
@@ -50,6 +52,8 @@ enum State {
 
 #[derive(Serialize)]
 struct Wrong<'t> {
+    file: &'t Path,
+    /// 0 is all of the file.
     line: usize,
     name: &'t str,
     error: &'t str,
@@ -64,13 +68,15 @@ pub(in crate::commands) fn run(args: &PsArgs) -> Result<()> {
     let failed = wrong.len() + volumes.iter().filter(|volume| volume.state == State::Unknown).count();
     let of = wrong.len() + volumes.len();
     if args.json {
-        let wrong =
-            wrong.iter().map(|wrong| Wrong { line: wrong.line, name: &wrong.name, error: &wrong.what });
+        let wrong = wrong.iter().map(|wrong| {
+            let At { file, line } = &wrong.at;
+            Wrong { file, line: *line, name: &wrong.name, error: &wrong.what }
+        });
         print_json(&Listed { config: table.path(), volumes, wrong: wrong.collect() })?;
     } else {
         print(&text(&volumes))?;
         for wrong in wrong {
-            let _ = wrong.error(&table).report();
+            let _ = wrong.error().report();
         }
     }
     if failed == 0 {
@@ -86,8 +92,9 @@ impl<'t> Volume<'t> {
             Ok(None) => (State::Down, None, None),
             Err(e) => (State::Unknown, Some(Error::what(&e)), None),
         };
-        let Entry { line, name, device, .. } = entry;
-        Self { name: name.as_str(), line: *line, image: device, auto: entry.is_auto(), state, error, status }
+        let Entry { at: At { file, line }, name, device, .. } = entry;
+        let (name, auto) = (name.as_str(), entry.is_auto());
+        Self { name, file, line: *line, image: device, auto, state, error, status }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::commands::open;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, printable};
-use crate::volumes::{Chosen, Entry, Table, in_a_line};
+use crate::volumes::{Chosen, Entry, Table};
 
 /// What asks for passphrases through systemd's agents.
 const AGENTS: &str = "/usr/bin/systemd-ask-password";
@@ -32,8 +32,8 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
     let Chosen { mut volumes, wrong } = table.choose(&args.which.names)?;
     if args.foreground {
         return match (&volumes[..], &wrong[..]) {
-            ([entry], []) => asked(&table, entry, true).and_then(|args| open::run(&args, quiet)),
-            ([], [wrong]) => Err(wrong.error(&table)),
+            ([entry], []) => asked(entry, true).and_then(|args| open::run(&args, quiet)),
+            ([], [wrong]) => Err(wrong.error()),
             _ => Err(Error::usage("one process serves one volume").with_remedy("--foreground with one NAME")),
         };
     }
@@ -42,7 +42,7 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.map_or(processors, usize::from);
     let open = |entry: &&Entry| {
-        let ended = bring_up(&table, entry);
+        let ended = bring_up(entry);
         if let (Ok(Some(at)), false) = (&ended, quiet) {
             // Whoever does not listen wants the volume nevertheless.
             let _ = print(&format!("{} is up: {}\n", entry.name, printable(at)));
@@ -57,14 +57,14 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         (others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_asked)
     });
     ended.extend(of_asked);
-    end(&table, &wrong, others.into_iter().chain(asked).zip(ended).collect(), named)
+    end(&wrong, others.into_iter().chain(asked).zip(ended).collect(), named)
 }
 
-/// The line's options as `underseal open` takes them.
+/// The volume's options as `underseal open` takes them.
 ///
 /// # Errors
 /// `Usage` names the line.
-fn asked(table: &Table, entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
+fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
     let mut words = vec![OsString::from("underseal")];
     words.extend(entry.arguments());
     // A service has no terminal: systemd asks whoever sits at the machine.
@@ -76,14 +76,14 @@ fn asked(table: &Table, entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>
     }
     match Cli::try_parse_from(words).map(|cli| cli.command) {
         Ok(Which::Open(args)) => Ok(args),
-        Ok(_) => Err(table.complain(entry.line, "no volume to open")),
-        Err(e) => Err(table.complain(entry.line, &in_a_line(&e))),
+        Ok(_) => Err(entry.complain("no volume to open")),
+        Err(e) => Err(entry.complain_of_option(&e)),
     }
 }
 
 /// Opens a volume that is not open: where it is served then, or nothing where it was before.
-fn bring_up(table: &Table, entry: &Entry) -> Result<Option<String>> {
-    asked(table, entry, false)?;
+fn bring_up(entry: &Entry) -> Result<Option<String>> {
+    asked(entry, false)?;
     let _lock = lock(&entry.name)?;
     if status(entry, ANSWERS)?.is_some() {
         return Ok(None);

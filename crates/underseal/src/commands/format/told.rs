@@ -1,0 +1,128 @@
+//! What is said of a volume that was made, or would be.
+
+use std::path::Path;
+
+use serde::Serialize;
+use underseal_volume::Header;
+
+use super::plain_size::Needed;
+use crate::cli::{FormatArgs, NewType};
+use crate::error::Result;
+use crate::output::{print, print_json};
+use crate::size;
+
+/// What `--json` prints. Fields are added, never changed.
+#[derive(Serialize)]
+struct Told<'a> {
+    image: &'a Path,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    /// False for what would be.
+    made: bool,
+    /// Bytes of the image.
+    image_size: u64,
+    /// Where the data begin on it.
+    data_offset: u64,
+    /// Bytes of the volume.
+    plain_size: u64,
+    header: Option<&'a Path>,
+    cipher: String,
+    integrity: Option<&'a str>,
+    /// None for what is not made yet, and without a header.
+    sector_size: Option<usize>,
+    uuid: Option<&'a str>,
+}
+
+impl<'a> Told<'a> {
+    fn new(args: &'a FormatArgs, image_size: u64, plain_size: u64) -> Self {
+        let kind = match args.kind {
+            NewType::Luks2 => "luks2",
+            NewType::Luks1 => "luks1",
+            NewType::Plain => "plain",
+        };
+        Self {
+            image: &args.image,
+            kind,
+            made: true,
+            image_size,
+            data_offset: 0,
+            plain_size,
+            header: args.header.as_deref(),
+            cipher: args.cipher.to_string(),
+            integrity: args.integrity.as_deref(),
+            sector_size: None,
+            uuid: None,
+        }
+    }
+}
+
+/// How large an image has to be.
+pub(super) fn needed(args: &FormatArgs, needed: Needed) -> Result<()> {
+    if args.json {
+        let told = Told::new(args, needed.image, needed.plain);
+        return print_json(&Told { made: false, data_offset: needed.data_offset, ..told });
+    }
+    print(&format!("{}\n", needed.image))
+}
+
+/// A volume with a header, whose data have so many bytes.
+pub(super) fn made(args: &FormatArgs, quiet: bool, made: &Header, image_size: u64, data: u64) -> Result<()> {
+    let info = made.info();
+    let sector_size = info.segments.first().and_then(|segment| segment.sector_size).unwrap_or(512);
+    if args.json {
+        let uuid = info.uuid.to_string();
+        return print_json(&Told {
+            data_offset: made.data_offset(),
+            sector_size: Some(sector_size),
+            uuid: Some(&uuid),
+            ..Told::new(args, image_size, data)
+        });
+    }
+    let with_header = args.header.as_ref().map(|path| format!(" --header {}", shown(path)));
+    let beside = args.integrity.as_ref().map(|kind| format!(" with integrity {kind}"));
+    say(
+        quiet,
+        &format!(
+            "{}: {} volume of {}, {}{} in {sector_size}-byte sectors, UUID {}\ntry: underseal open {}{} --nbd unix:disk.sock\n",
+            args.image.display(),
+            info.format.to_uppercase(),
+            size::show(data),
+            args.cipher,
+            beside.unwrap_or_default(),
+            info.uuid,
+            shown(&args.image),
+            with_header.unwrap_or_default(),
+        ),
+    )
+}
+
+/// The file of a volume without a header.
+pub(super) fn file(args: &FormatArgs, quiet: bool, image_size: u64) -> Result<()> {
+    if args.json {
+        let data_offset = args.data_offset.unwrap_or(0);
+        let plain_size = image_size.saturating_sub(data_offset);
+        return print_json(&Told { data_offset, ..Told::new(args, image_size, plain_size) });
+    }
+    say(
+        quiet,
+        &format!(
+            "{}: {} for a plain volume; it has no header, so its parameters are given each time\n\
+             try: underseal open {} --type plain --cipher {} --nbd unix:disk.sock\n",
+            args.image.display(),
+            size::show(image_size),
+            shown(&args.image),
+            args.cipher
+        ),
+    )
+}
+
+fn say(quiet: bool, text: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(text) }
+}
+
+/// A path for a shell.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
