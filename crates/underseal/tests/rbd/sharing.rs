@@ -1,6 +1,6 @@
 //! Who else uses an image, and what changes under an open one.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 
@@ -9,22 +9,11 @@ use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
-use crate::support::{Scratch, Server, bytes, output, run, seed};
-
-/// The exit status and what was said.
-fn fails(command: &mut Command) -> (i32, String) {
-    let output = output(command);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
-    (output.status.code().unwrap(), said)
-}
+use crate::support::{Scratch, Server, bytes, fails, run, seed};
 
 #[test]
 fn a_second_writer_is_refused_and_told_who_the_first_is() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, server)) = Image::served(40, &[]) else { return };
     let (client, address) = image.locker().expect("the server has the lock");
     for verb in ["open", "write"] {
         let mut second = volume.command(verb);
@@ -49,9 +38,7 @@ fn a_second_writer_is_refused_and_told_who_the_first_is() {
 /// Ceph's own clients hand the lock over when they are asked for it, and fail to write from then on: so they are not asked.
 #[test]
 fn a_client_of_cephs_that_writes_keeps_the_lock() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((_scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let mut bench = image.rbd("bench");
     bench.args(["--io-type", "write", "--io-size", "4K", "--io-threads", "1", "--io-total", "1T"]);
     let mut bench = Writer(bench.arg(image.path()).stdout(Stdio::null()).spawn().unwrap());
@@ -85,10 +72,7 @@ impl Drop for Writer {
 /// For half a minute the cluster takes it for one that is slow to answer.
 #[test]
 fn a_writer_that_died_is_waited_for() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let mut server = Server::start(&volume, &[]);
+    let Some((_scratch, _image, volume, mut server)) = Image::served(40, &[]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
@@ -101,10 +85,7 @@ fn a_writer_that_died_is_waited_for() {
 
 #[test]
 fn what_an_image_does_not_have_any_more_fails() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(64) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &["--allow-discards"]);
+    let Some((_scratch, image, _volume, server)) = Image::served(64, &["--allow-discards"]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(30 << 20, &[7; 4096]).unwrap();
     run(image.rbd("resize").args(["--no-progress", "--size", "32M", "--allow-shrink"]).arg(image.path()));
@@ -124,10 +105,7 @@ fn what_an_image_does_not_have_any_more_fails() {
 
 #[test]
 fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let mut server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
@@ -145,9 +123,7 @@ fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
 
 #[test]
 fn a_snapshot_is_read_and_never_written() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let old = bytes(seed("old"), 200_000);
     volume.write(8192, &old);
     run(image.rbd("snap").arg("create").arg("--no-progress").arg(format!("{}@then", image.path())));
@@ -169,9 +145,7 @@ fn a_snapshot_is_read_and_never_written() {
 
 #[test]
 fn a_clone_opens_with_its_parents_key() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let data = bytes(seed("parent"), 200_000);
     volume.write(0, &data);
     let snapshot = format!("{}@base", image.path());
@@ -191,10 +165,7 @@ fn a_clone_opens_with_its_parents_key() {
 
 #[test]
 fn an_image_that_grows_is_as_large_as_it_is() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, server)) = Image::served(40, &[]) else { return };
     let name = image.path().replace("rbd/", "");
     run(image.rbd("resize").args(["--no-progress", "--size", "48M"]).arg(image.path()));
     run(underseal().args(["resize", &name]));
