@@ -14,7 +14,7 @@ use underseal_volume::Volume;
 
 use crate::layout::Layout;
 use crate::mover::Turn;
-use crate::post::Post;
+use crate::post::{Below, Post};
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
 /// Queues have nothing else to do when they are to let go of a key.
@@ -325,6 +325,30 @@ impl Control {
         sum
     }
 
+    /// The request that a lower device has had longest. A queue whose thread does not come to look in time is left out.
+    pub(crate) fn oldest_below(&self, limit: Duration) -> Option<Below> {
+        let end = Instant::now() + limit;
+        let mut state = self.state();
+        let asked: Vec<_> = state.queues.iter().filter(|post| post.stats.is_busy()).cloned().collect();
+        asked.iter().for_each(|post| post.ask());
+        while asked.iter().any(|post| post.oldest().is_none() && state.has(post)) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        asked.iter().filter(|post| state.has(post)).filter_map(|post| post.oldest().flatten()).min()
+    }
+
+    /// A queue has looked what it waits for.
+    pub(crate) fn has_looked(&self, post: &Post, oldest: Option<Below>) {
+        let state = self.state();
+        post.has_looked(oldest);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Makes a change known to every queue. Its version.
     fn change(&self, change: impl FnOnce(&mut State)) -> u32 {
         let mut state = self.state();
@@ -357,6 +381,11 @@ impl Control {
 }
 
 impl State {
+    /// That queue is still there.
+    fn has(&self, post: &Arc<Post>) -> bool {
+        self.queues.iter().any(|other| Arc::ptr_eq(other, post))
+    }
+
     fn put(&mut self, layout: Arc<Layout>, volume: Arc<Volume>) {
         (self.settings.layout, self.settings.volume) = (layout, Some(volume));
     }

@@ -15,6 +15,9 @@ use super::reencryption::Reencrypter;
 use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
 
+/// What a lower device has had for so long is told of.
+const LONG: Duration = Duration::from_secs(3);
+
 /// What a volume tells of itself besides what it does.
 #[derive(Debug, Clone)]
 pub struct Described {
@@ -122,6 +125,7 @@ impl Controlled {
             sandbox: sandbox.get().cloned(),
             can_reencrypt: self.reencrypter.is_some(),
             reencryption: self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.status()),
+            waiting: mapping.waiting(LONG).map(Into::into),
             queues: stats.queues,
             in_flight: stats.in_flight,
             requests: super::status::Requests {
