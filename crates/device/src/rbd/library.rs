@@ -80,6 +80,9 @@ calls! {
     rbd_get_flags(Handle, *mut u64) -> c_int;
     rbd_get_id(Handle, *mut c_char, usize) -> c_int;
     rbd_lock_acquire(Handle, c_int) -> c_int;
+    rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
+    rbd_lock_get_owners_cleanup(*mut *mut c_char, usize) -> ();
+    rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
     rbd_list_lockers(
         Handle, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize
     ) -> isize;

@@ -1,6 +1,8 @@
 //! Who else uses an image, and what changes under an open one.
 
+use std::fs::File;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -69,9 +71,9 @@ impl Drop for Writer {
     }
 }
 
-/// For half a minute the cluster takes it for one that is slow to answer.
+/// For half a minute the cluster takes it for one that is slow to answer, unless it is known here.
 #[test]
-fn a_writer_that_died_is_waited_for() {
+fn a_writer_that_died_elsewhere_is_waited_for() {
     let Some((_scratch, _image, volume, mut server)) = Image::served(40, &[]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[7; 4096]).unwrap();
@@ -79,8 +81,44 @@ fn a_writer_that_died_is_waited_for() {
     server.signal(Signal::KILL);
     server.wait();
     assert_eq!(volume.read(0, 4096), [7; 4096]);
-    volume.write(4096, &[8; 4096]);
+    let elsewhere = Scratch::new();
+    let mut write = volume.command("write");
+    write.env("UNDERSEAL_RUNTIME_DIR", elsewhere.path("run"));
+    write.stdin(File::open(elsewhere.file("data", &[8; 4096])).unwrap());
+    let began = Instant::now();
+    run(write.args(["--offset", "4096"]));
+    assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(volume.read(4096, 4096), [8; 4096]);
+}
+
+/// What serves in its place need not wait, and it is shut out.
+#[test]
+fn a_writer_that_was_killed_here_is_followed_at_once() {
+    let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let (_, address) = image.locker().expect("the server has the lock");
+    server.signal(Signal::KILL);
+    server.wait();
+    let began = Instant::now();
+    let next = Server::start(&volume, &[]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}\n{}", next.log());
+    assert!(
+        next.log().contains(&format!(
+            "process {} of this machine had its lock, as the client at {address}",
+            server.id()
+        )),
+        "{}",
+        next.log()
+    );
+    assert_ne!(image.locker().expect("it has the lock").1, address);
+    let mut client = Client::connect(&next.socket()).unwrap();
+    assert_eq!(client.read(0, 4096).unwrap(), [7; 4096]);
+    client.write(0, &[9; 4096]).unwrap();
+    drop(client);
+    next.stop();
 }
 
 #[test]

@@ -83,6 +83,16 @@ impl Image {
         Ok(found)
     }
 
+    /// The image's own name, which is never given to another one: digits and letters.
+    pub(in crate::rbd) fn id(&self) -> std::result::Result<String, Errno> {
+        let mut id = [0_u8; 256];
+        // SAFETY: it writes so many bytes at most, a zero the last of them.
+        answer(unsafe { (self.calls.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()) })?;
+        let id = CStr::from_bytes_until_nul(&id).ok().and_then(|id| id.to_str().ok());
+        let id = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        id.map(str::to_owned).ok_or(Errno::IO)
+    }
+
     /// This client's number.
     pub(in crate::rbd) fn own(&self) -> u64 {
         // SAFETY: the cluster is connected.
@@ -93,11 +103,7 @@ impl Image {
     ///
     /// They are told that the image's header may have changed, which each answers, and which changes nothing.
     pub(in crate::rbd) fn present(&self, patience: Duration) -> std::result::Result<Vec<u64>, Errno> {
-        let mut id = [0_u8; 256];
-        // SAFETY: it writes so many bytes at most, a zero the last of them.
-        answer(unsafe { (self.calls.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()) })?;
-        let id = CStr::from_bytes_until_nul(&id).map_err(|_| Errno::IO)?;
-        let header = CString::new([b"rbd_header.", id.to_bytes()].concat()).map_err(|_| Errno::IO)?;
+        let header = CString::new(format!("rbd_header.{}", self.id()?)).map_err(|_| Errno::IO)?;
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let (mut reply, mut len) = (ptr::null_mut(), 0);
         let _quiet = Quiet::begin();
@@ -134,6 +140,31 @@ impl Image {
         let _quiet = Quiet::begin();
         // SAFETY: the image is open.
         answer(unsafe { (self.calls.rbd_lock_acquire)(self.handle, EXCLUSIVE) }).map(drop)
+    }
+
+    /// Takes the lock from who has it at this address, and shuts that client out: nothing that it has sent is done any more.
+    pub(in crate::rbd) fn break_lock(&self, address: &str) -> std::result::Result<(), Errno> {
+        let address = CString::new(address).map_err(|_| Errno::INVAL)?;
+        let _quiet = Quiet::begin();
+        // SAFETY: the image is open; the string is read only.
+        answer(unsafe { (self.calls.rbd_lock_break)(self.handle, EXCLUSIVE, address.as_ptr()) }).map(drop)
+    }
+
+    /// Where its owner is, as the cluster says now: what it [lists](Self::lockers) may be as of some while ago.
+    pub(in crate::rbd) fn owner(&self) -> Option<String> {
+        let (mut mode, mut owners, mut count) = (0, [ptr::null_mut(); 4], 4);
+        // SAFETY: the image is open; it writes so many owners at most, and how many there are.
+        answer(unsafe {
+            let to = owners.as_mut_ptr();
+            (self.calls.rbd_lock_get_owners)(self.handle, &raw mut mode, to, &raw mut count)
+        })
+        .ok()?;
+        let of = owners.first().filter(|owner| count > 0 && !owner.is_null());
+        // SAFETY: a string, until it is cleaned up below.
+        let owner = of.map(|owner| unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned());
+        // SAFETY: what was listed, once.
+        unsafe { (self.calls.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+        owner
     }
 
     /// Who has it: the names of clients and where they are.
