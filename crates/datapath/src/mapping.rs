@@ -1,6 +1,7 @@
 //! A volume over its lower devices.
 
 mod shape;
+mod snapshots;
 mod zones;
 
 use std::ops::Range;
@@ -232,7 +233,12 @@ impl Mapping {
         self.control.release();
     }
 
-    /// True while requests are held back.
+    /// True while it is [suspended](Mapping::suspend), or about to be.
+    pub fn is_stopped(&self) -> bool {
+        self.control.is_stopped()
+    }
+
+    /// True while requests are held back, also for the moment of a snapshot.
     pub fn is_suspended(&self) -> bool {
         self.control.settings().suspended
     }

@@ -6,7 +6,7 @@
 //!                  +--- Mailbox, Bell ------+        one image, one connection, for all queues
 //!
 //!   address   rbd:POOL/IMAGE...        library   librados and librbd, loaded when they are needed: all that is unsafe
-//!   holder    which process has a lock
+//!   holder    which process has a lock   snapshots   requests pause while one is made
 //! ```
 //!
 //! # What an answer means
@@ -36,10 +36,11 @@ mod holder;
 mod library;
 mod lock;
 mod quiet;
+mod snapshots;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, mpsc};
 
 use rustix::io::Errno;
 
@@ -48,7 +49,7 @@ use self::holder::Holder;
 use self::library::{Cluster, Image};
 use self::lock::lock;
 use crate::losses::{Losses, Sticky};
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Pause, Result};
 
 pub use address::Address;
 
@@ -338,6 +339,37 @@ impl Device for RbdDevice {
         let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(image);
         drop(self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        if self.shared.geometry.read_only {
+            return;
+        }
+        let (tell, told) = mpsc::channel();
+        let watched = match &mut *self.shared.image.write().unwrap_or_else(PoisonError::into_inner) {
+            Some(image) => image.watch_snapshots(tell),
+            None => return,
+        };
+        let shared = Arc::downgrade(&self.shared);
+        let attends = move || {
+            snapshots::attend(&told, &*pause, snapshots::LONGEST, |rests| {
+                let answer = if rests { Ok(()) } else { Err(Errno::BUSY) };
+                if let Some(shared) = shared.upgrade() {
+                    // One that is being closed answers for itself.
+                    let _ = shared.with_image(|image| {
+                        image.rests(answer);
+                        Ok(())
+                    });
+                }
+            });
+        };
+        let thread = || std::thread::Builder::new().name("snapshots".into()).spawn(attends);
+        if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread().map(drop)) {
+            log::warn!(
+                "{}: snapshots of it do not wait for requests that are under way: {e}",
+                self.shared.name
+            );
+        }
     }
 
     fn when_lost(&self, act: Lost) {

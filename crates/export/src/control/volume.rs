@@ -161,7 +161,7 @@ impl Controlled {
             // What could not be undone is not begun.
             keys.can_be_wiped()?;
         }
-        let was_suspended = self.mapping.is_suspended();
+        let was_suspended = self.mapping.is_stopped();
         self.mapping.suspend(limit).map_err(|e| self.refused(&e))?;
         let wiped = if wipe { keys.wipe(|e| self.refused(e)) } else { Ok(()) };
         if wiped.is_err() && !was_suspended && self.mapping.volume().is_some() {
@@ -186,7 +186,7 @@ impl Controlled {
 
     fn set_key(&self, key: &Key, resume: bool) -> Answer {
         let mut keys = self.keys();
-        if !self.mapping.is_suspended() {
+        if !self.mapping.is_stopped() {
             keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
@@ -207,7 +207,7 @@ impl Controlled {
 
     fn check(&self, from: u64) -> Answer<Reply> {
         let name = &self.described.name;
-        if self.mapping.is_suspended() {
+        if self.mapping.is_stopped() {
             let remedy = format!("underseal resume {name}");
             return Err(Refusal::new(RefusalKind::Busy, "it is suspended, and nothing is read", remedy));
         }

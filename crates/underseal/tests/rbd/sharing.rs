@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -213,4 +214,45 @@ fn an_image_that_grows_is_as_large_as_it_is() {
     drop(client);
     server.stop();
     assert_eq!(volume.read(28 << 20, 4096), [5; 4096]);
+}
+
+#[test]
+fn requests_wait_while_a_snapshot_is_made() {
+    let Some((scratch, image, volume, server)) = Image::served(40, &[]) else { return };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut client = Client::connect(&server.socket()).unwrap();
+            let mut round = 0_u8;
+            while !stop.load(SeqCst) {
+                round = round.wrapping_add(1);
+                client.write(0, &[round; 4096]).unwrap();
+                client.write(8 << 20, &[round; 65_536]).unwrap();
+            }
+            round
+        });
+        for number in 1..=3 {
+            let mut create = image.rbd("snap");
+            run(create.args(["create", "--no-progress"]).arg(format!("{}@s{number}", image.path())));
+            wait_until("requests go on", PATIENCE, || {
+                server.log().matches("requests go on after a snapshot").count() == number
+            });
+            assert_eq!(server.log().matches("requests wait while a snapshot is made").count(), number);
+        }
+        stop.store(true, SeqCst);
+        assert!(writer.join().unwrap() > 0);
+    });
+    // The first of two writes is never older than the second.
+    let then = image.volume(&scratch, "@s2");
+    let (first, second) = (then.read(0, 1)[0], then.read(8 << 20, 1)[0]);
+    assert!(first.wrapping_sub(second) <= 1, "{first} {second}");
+    // Who has suspended it finds it suspended.
+    let name = image.path().replace("rbd/", "");
+    run(underseal().args(["suspend", &name]));
+    run(image.rbd("snap").args(["create", "--no-progress"]).arg(format!("{}@s4", image.path())));
+    assert!(run(underseal().args(["status", &name])).contains("suspended"));
+    run(underseal().args(["resume", &name]));
+    let log = server.stop();
+    assert!(!log.contains("WARN"), "{log}");
+    assert_same(&volume.read(0, 1), &image.volume(&scratch, "@s4").read(0, 1), "the last one");
 }

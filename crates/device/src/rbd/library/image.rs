@@ -3,14 +3,16 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::{Calls, EXCLUSIVE, Handle, Pool, Setting, THICK, answer, calls};
 use crate::rbd::quiet::Quiet;
+use crate::rbd::snapshots::Word;
 use crate::{Buffer, Io};
 
 /// An image that is open. All queues use the one: each would be another owner of its lock.
@@ -20,7 +22,17 @@ pub(in crate::rbd) struct Image {
     pub(super) watch: Option<u64>,
     /// How often the image's header has changed. A thread of librbd's counts, as long as it watches.
     pub(super) changes: Arc<AtomicU64>,
+    /// Where words about snapshots go, as long as they are heard.
+    pub(super) asked: Option<Box<Asker>>,
     pub(super) pool: Pool,
+}
+
+/// What is told of snapshots, and by whom that is heard.
+pub(super) struct Asker {
+    tell: mpsc::Sender<Word>,
+    watch: AtomicU64,
+    /// So many times librbd waits for the image to rest.
+    waits: AtomicU32,
 }
 
 // SAFETY: librbd takes calls on one image from any thread, and at the same time; nothing else is behind the pointers.
@@ -216,6 +228,58 @@ impl Image {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// Has it said from now on when snapshots are made, which wait until the image [rests](Self::rests).
+    pub(in crate::rbd) fn watch_snapshots(
+        &mut self,
+        tell: mpsc::Sender<Word>,
+    ) -> std::result::Result<(), Errno> {
+        if self.asked.is_some() {
+            return Err(Errno::BUSY);
+        }
+        let asker = Box::new(Asker { tell, watch: AtomicU64::new(0), waits: AtomicU32::new(0) });
+        let (to, mut watch) = (ptr::from_ref(&*asker).cast_mut().cast(), 0);
+        let _quiet = Quiet::begin();
+        // SAFETY: `asker` stays where it is until `drop` has ended the watching; the number is written.
+        answer(unsafe { (self.calls.rbd_quiesce_watch)(self.handle, begins, ends, to, &raw mut watch) })?;
+        asker.watch.store(watch, Ordering::SeqCst);
+        self.asked = Some(asker);
+        Ok(())
+    }
+
+    /// Answers who wants to make a snapshot: the image rests, or cannot.
+    pub(in crate::rbd) fn rests(&self, rests: std::result::Result<(), Errno>) {
+        let Some(asker) = &self.asked else { return };
+        let one_less = |waits: u32| waits.checked_sub(1);
+        if asker.waits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            let result = rests.map_or_else(|e| -e.raw_os_error(), |()| 0);
+            let watch = asker.watch.load(Ordering::SeqCst);
+            // SAFETY: the image is open, and librbd waits for this.
+            unsafe { (self.calls.rbd_quiesce_complete)(self.handle, watch, result) };
+        }
+    }
+
+    /// Has nothing said of snapshots any more. Who wants to make one meanwhile is told that the image does not rest: else librbd would wait.
+    fn watch_no_snapshots(&self) {
+        let Some(asker) = &self.asked else { return };
+        let watch = asker.watch.load(Ordering::SeqCst);
+        let unwatch = || {
+            // SAFETY: the image is open, and this is done once.
+            unsafe { (self.calls.rbd_quiesce_unwatch)(self.handle, watch) };
+        };
+        thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, unwatch) {
+            Ok(unwatching) => {
+                while !unwatching.is_finished() {
+                    self.rests(Err(Errno::SHUTDOWN));
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Err(_) => {
+                self.rests(Err(Errno::SHUTDOWN));
+                unwatch();
+            }
+        });
+    }
+
     /// The runs of a range that are stored, by whole objects.
     pub(in crate::rbd) fn stored(&self, range: Range<u64>) -> std::result::Result<Vec<Range<u64>>, Errno> {
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -275,6 +339,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        self.watch_no_snapshots();
         // SAFETY: the image is open, and nobody else has the handle. Both wait until no callback runs any more.
         unsafe {
             if let Some(watch) = self.watch {
@@ -369,6 +434,20 @@ unsafe extern "C" fn over<F: Flight>(completion: Handle, flight: *mut c_void) {
 unsafe extern "C" fn changed(noted: *mut c_void) {
     // SAFETY: the image's, which ends the watching before it goes.
     unsafe { &*noted.cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
+}
+
+/// On a thread of librbd's, which must not wait.
+unsafe extern "C" fn begins(asker: *mut c_void) {
+    // SAFETY: the image's, which ends the watching before it goes.
+    let asker = unsafe { &*asker.cast::<Asker>() };
+    asker.waits.fetch_add(1, Ordering::SeqCst);
+    let _ = asker.tell.send(Word::Begins);
+}
+
+/// As above.
+unsafe extern "C" fn ends(asker: *mut c_void) {
+    // SAFETY: as above.
+    let _ = unsafe { &*asker.cast::<Asker>() }.tell.send(Word::Ends);
 }
 
 /// On the thread that asks.
