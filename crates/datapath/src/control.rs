@@ -14,7 +14,7 @@ use underseal_volume::Volume;
 
 use crate::layout::Layout;
 use crate::mover::Turn;
-use crate::post::Post;
+use crate::post::{Below, Post};
 use crate::{Error, ErrorKind, Policy, Result, Stats};
 
 /// Queues have nothing else to do when they are to let go of a key.
@@ -33,6 +33,10 @@ pub(crate) struct Control {
 
 struct State {
     settings: Settings,
+    /// Suspended by who said so, until he says otherwise.
+    stopped: bool,
+    /// Suspended for a moment, as long as snapshots are made: so many, of one device or another.
+    paused: u32,
     /// Sectors are written in part.
     modifies: bool,
     moving: Moving,
@@ -75,6 +79,8 @@ impl Control {
             size: AtomicU64::new(settings.layout.size),
             state: Mutex::new(State {
                 settings,
+                stopped: false,
+                paused: 0,
                 modifies: false,
                 moving: Moving::default(),
                 queues: Vec::new(),
@@ -98,6 +104,11 @@ impl Control {
     /// The size that is set now.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Suspended by who said so, and not for a snapshot's moment alone.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state().stopped
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -139,19 +150,38 @@ impl Control {
     /// `Busy` when they do not end in time; the volume runs on.
     pub(crate) fn suspend(&self, limit: Duration) -> Result<bool> {
         let _changing = self.changing();
-        if self.state().settings.suspended {
+        if self.state().stopped {
             return Ok(false);
         }
+        self.hold(limit, |state, stopped| state.stopped = stopped).map(|()| true)
+    }
+
+    /// As [`suspend`](Self::suspend), for a moment: until as many [have gone on](Self::go_on), if it is not suspended by then.
+    ///
+    /// # Errors
+    /// `Busy`, as there.
+    pub(crate) fn pause(&self, limit: Duration) -> Result<()> {
+        let _changing = self.changing();
+        self.hold(limit, State::pause)
+    }
+
+    pub(crate) fn go_on(&self) {
+        let _changing = self.changing();
+        self.change(|state| state.pause(false));
+    }
+
+    /// Holds requests back for a reason, and waits for those in flight; or takes the reason back.
+    fn hold(&self, limit: Duration, reason: impl Fn(&mut State, bool)) -> Result<()> {
         let version = self.change(|state| {
-            state.settings.suspended = true;
+            reason(state, true);
             // A range that is the mover's already it brings to an end; it takes no other.
             state.moving.waiting.iter().for_each(|turn| turn.yields());
         });
         let settled = self.wait_until_settled(version, limit);
         if settled.is_err() {
-            self.change(|state| state.settings.suspended = false);
+            self.change(|state| reason(state, false));
         }
-        settled.map(|()| true)
+        settled
     }
 
     /// Waits until no range is a mover's and every queue has settled under this version, or one that came after it: a mover
@@ -184,14 +214,14 @@ impl Control {
         if self.state().settings.volume.is_none() {
             return Err(no_key());
         }
-        self.change(|state| state.settings.suspended = false);
+        self.change(|state| state.stopped = false);
         Ok(())
     }
 
     /// Lets requests go on, with a key or without.
     pub(crate) fn release(&self) {
         let _changing = self.changing();
-        self.change(|state| state.settings.suspended = false);
+        self.change(|state| state.stopped = false);
     }
 
     /// Puts another volume, or none, in the place of a suspended one, and waits until no queue has the old one's key.
@@ -204,7 +234,7 @@ impl Control {
         let _changing = self.changing();
         self.nobody_moves()?;
         let volume = check()?;
-        if !self.state().settings.suspended {
+        if !self.state().stopped {
             return Err(Error::new(ErrorKind::NotSuspended, "not suspended during key manipulation"));
         }
         let version = self.change(|state| state.settings.volume = volume);
@@ -325,6 +355,30 @@ impl Control {
         sum
     }
 
+    /// The request that a lower device has had longest. A queue whose thread does not come to look in time is left out.
+    pub(crate) fn oldest_below(&self, limit: Duration) -> Option<Below> {
+        let end = Instant::now() + limit;
+        let mut state = self.state();
+        let asked: Vec<_> = state.queues.iter().filter(|post| post.stats.is_busy()).cloned().collect();
+        asked.iter().for_each(|post| post.ask());
+        while asked.iter().any(|post| post.oldest().is_none() && state.has(post)) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        asked.iter().filter(|post| state.has(post)).filter_map(|post| post.oldest().flatten()).min()
+    }
+
+    /// A queue has looked what it waits for.
+    pub(crate) fn has_looked(&self, post: &Post, oldest: Option<Below>) {
+        let state = self.state();
+        post.has_looked(oldest);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Makes a change known to every queue. Its version.
     fn change(&self, change: impl FnOnce(&mut State)) -> u32 {
         let mut state = self.state();
@@ -334,7 +388,9 @@ impl Control {
 
     fn make_known(&self, state: &mut State) -> u32 {
         let (modifies, moves) = (state.modifies, state.moving.is_there);
+        let suspended = state.stopped || state.paused > 0;
         let settings = &mut state.settings;
+        settings.suspended = suspended;
         settings.locks = settings.layout.spreads || modifies || moves;
         settings.version = settings.version.wrapping_add(1);
         let version = settings.version;
@@ -357,6 +413,16 @@ impl Control {
 }
 
 impl State {
+    /// One more snapshot is made, or one less.
+    fn pause(&mut self, more: bool) {
+        self.paused = if more { self.paused.saturating_add(1) } else { self.paused.saturating_sub(1) };
+    }
+
+    /// That queue is still there.
+    fn has(&self, post: &Arc<Post>) -> bool {
+        self.queues.iter().any(|other| Arc::ptr_eq(other, post))
+    }
+
     fn put(&mut self, layout: Arc<Layout>, volume: Arc<Volume>) {
         (self.settings.layout, self.settings.volume) = (layout, Some(volume));
     }

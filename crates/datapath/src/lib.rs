@@ -46,7 +46,7 @@ pub use pace::{Advance, Pace, Rate};
 pub use policy::{Affinity, Dispatch, Policy, WriteOrder};
 pub use queue::{Full, Queue, QueueOptions, Rest};
 pub use request::{Completion, Request};
-pub use stats::{Backlog, Count, Dispatched, Histogram, MISMATCHES, Stages, Stats};
+pub use stats::{Backlog, Count, Dispatched, Histogram, LowerWait, MISMATCHES, Stages, Stats};
 pub use underseal_device::{Buffer, Zone, ZoneAction, ZoneLimits, Zones};
 pub use users::Users;
 pub use workers::may_run_first;

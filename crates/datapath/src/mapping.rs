@@ -1,6 +1,7 @@
 //! A volume over its lower devices.
 
 mod shape;
+mod snapshots;
 mod zones;
 
 use std::ops::Range;
@@ -19,7 +20,10 @@ use crate::layout::{self, Layout};
 use crate::locks::RangeLock;
 use crate::mover::Waiting;
 use crate::workers::Workers;
-use crate::{Dispatch, Error, ErrorKind, Policy, Result, Stats};
+use crate::{Dispatch, Error, ErrorKind, LowerWait, Policy, Result, Stats};
+
+/// How long queues may take to come and look what they wait for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A volume that is open: its segments, the devices they lie on, and what can be changed while it runs. Shared by all its
 /// queues.
@@ -229,7 +233,12 @@ impl Mapping {
         self.control.release();
     }
 
-    /// True while requests are held back.
+    /// True while it is [suspended](Mapping::suspend), or about to be.
+    pub fn is_stopped(&self) -> bool {
+        self.control.is_stopped()
+    }
+
+    /// True while requests are held back, also for the moment of a snapshot.
     pub fn is_suspended(&self) -> bool {
         self.control.settings().suspended
     }
@@ -339,6 +348,14 @@ impl Mapping {
     /// What the volume has done since it was opened, and what it does now.
     pub fn stats(&self) -> Stats {
         self.control.stats()
+    }
+
+    /// The device that requests wait for, if it has had one of them for `long` at least. Asks the queues that have some in flight, which
+    /// takes a moment; one whose thread does not come to answer is left out.
+    pub fn waiting(&self, long: Duration) -> Option<LowerWait> {
+        let oldest = self.control.oldest_below(LOOK)?;
+        let lasts = oldest.since.elapsed();
+        (lasts >= long).then(|| LowerWait { on: self.devices[oldest.device].name().into(), lasts })
     }
 
     /// What the volume is made of at `offset`, for at most `len` bytes; the answer covers at least one byte.

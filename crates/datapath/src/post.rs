@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use underseal_device::{Bell, Mailbox};
 
@@ -18,6 +20,8 @@ pub(crate) enum Letter {
     Job(Returned),
     /// The slot's write may touch its sectors now.
     Granted(u32),
+    /// Somebody wants to know what the queue waits for.
+    Look,
 }
 
 /// One queue's address. Everything that is shared between its thread and others.
@@ -27,7 +31,23 @@ pub(crate) struct Post {
     bell: Bell,
     /// The last version of the settings under which the queue was seen with nothing in flight.
     quiet_at: AtomicU32,
+    looks: Mutex<Looks>,
     pub(crate) stats: QueueStats,
+}
+
+/// What the queue saw when it was last asked what it waits for.
+#[derive(Default)]
+struct Looks {
+    /// It was asked, and has not looked yet.
+    asked: bool,
+    oldest: Option<Below>,
+}
+
+/// A request that a lower device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Below {
+    pub(crate) since: Instant,
+    pub(crate) device: usize,
 }
 
 impl Post {
@@ -36,6 +56,7 @@ impl Post {
             mailbox: Mailbox::new(room),
             bell: Bell::new()?,
             quiet_at: AtomicU32::new(0),
+            looks: Mutex::default(),
             stats: QueueStats::new(),
         })
     }
@@ -78,6 +99,28 @@ impl Post {
 
     pub(crate) fn awake(&self) {
         self.mailbox.awake();
+    }
+
+    /// Asks the queue what it waits for. One letter is enough for all who ask before it comes to it.
+    pub(crate) fn ask(&self) {
+        if !std::mem::replace(&mut self.looks().asked, true) {
+            self.send(Letter::Look);
+        }
+    }
+
+    /// The queue has looked: its request that a lower device has had longest.
+    pub(crate) fn has_looked(&self, oldest: Option<Below>) {
+        *self.looks() = Looks { asked: false, oldest };
+    }
+
+    /// What it saw. None: it was asked, and has not looked yet.
+    pub(crate) fn oldest(&self) -> Option<Option<Below>> {
+        let looks = self.looks();
+        (!looks.asked).then_some(looks.oldest)
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_quiet(&self, version: u32) {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use underseal_device::Buffer;
 
 use crate::piece::{Piece, Refused};
+use crate::post::Below;
 use crate::{Dispatch, Error, WriteOrder};
 
 /// A request on its way, or a part of one. It moves forward piece by piece: a piece lies in one segment and is one lower
@@ -73,6 +74,11 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
+    /// A lower device has it.
+    fn is_below(&self) -> bool {
+        matches!(self, Self::Below | Self::Flushes(_))
+    }
+
     /// The memory, unless somebody else has it; the next piece is ready to begin.
     pub(crate) fn take(&mut self) -> Option<Buffer> {
         match std::mem::replace(self, Self::Ready(None)) {
@@ -234,6 +240,12 @@ impl Slots {
         let locked =
             |(index, slot): (u32, &Option<Slot>)| (slot.as_ref()?.lock != Lock::None).then_some(index);
         slots.filter_map(locked).collect()
+    }
+
+    /// The request that a lower device has had longest.
+    pub(crate) fn oldest_below(&self) -> Option<Below> {
+        let below = self.slots.iter().flatten().filter(|slot| slot.stage.is_below());
+        below.map(|slot| Below { since: slot.since, device: slot.device }).min()
     }
 
     pub(crate) fn has(&self, index: u32) -> bool {

@@ -45,6 +45,15 @@ pub struct Stats {
 /// So many sectors that were not as they were written are kept in mind.
 pub const MISMATCHES: usize = 16;
 
+/// Requests have been with a lower device for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LowerWait {
+    /// That device's name.
+    pub on: String,
+    /// How long it has had the oldest of them.
+    pub lasts: Duration,
+}
+
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
@@ -208,6 +217,11 @@ impl QueueStats {
             engine: zero(),
             engine_retries: zero(),
         }
+    }
+
+    /// Requests are neither completed nor failed yet.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
     }
 
     pub(crate) fn did(&self, who: Did) {

@@ -275,7 +275,7 @@ impl Clustered {
     }
 
     fn open(&self) -> underseal_device::Result<RbdDevice> {
-        RbdDevice::open(&format!("rbd:{}:conf={}", self.name, self.conf).parse()?, false)
+        RbdDevice::open(&format!("rbd:{}:conf={}", self.name, self.conf).parse()?, false, None)
     }
 
     fn rbd(&self, args: &[&str]) {

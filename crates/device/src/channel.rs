@@ -50,6 +50,11 @@ pub trait Device: Send + Sync {
         let _ = act;
     }
 
+    /// Has requests paused while a snapshot is made of what lies below. Most devices never hear of one.
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        let _ = pause;
+    }
+
     /// Lets go of what others wait for, before the last who has it does: no request is in flight, and none that comes now succeeds. Most
     /// devices have nothing that others wait for as long as that.
     fn let_go(&self) {}
@@ -94,6 +99,15 @@ pub trait Device: Send + Sync {
 
 /// What is done when a device is lost.
 pub type Lost = Arc<dyn Fn() + Send + Sync>;
+
+/// Who lets requests wait for the moment of a snapshot.
+pub trait Pause: Send + Sync {
+    /// Nothing is written from now on, and all that was is stored. False: that is not so, and everything goes on.
+    fn begin(&self) -> bool;
+
+    /// The moment is over.
+    fn end(&self);
+}
 
 /// A run of the device that is allocated, or is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

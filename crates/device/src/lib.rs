@@ -45,7 +45,7 @@ mod sync;
 pub use arena::{Arena, Buffer};
 pub use bell::Bell;
 pub use blocking::Blocking;
-pub use channel::{Channel, Device, Extent, Finished, Io, Lost, Now, Started};
+pub use channel::{Channel, Device, Extent, Finished, Io, Lost, Now, Pause, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions};

@@ -6,6 +6,7 @@
 //!                  +--- Mailbox, Bell ------+        one image, one connection, for all queues
 //!
 //!   address   rbd:POOL/IMAGE...        library   librados and librbd, loaded when they are needed: all that is unsafe
+//!   holder    which process has a lock   snapshots   requests pause while one is made
 //! ```
 //!
 //! # What an answer means
@@ -23,24 +24,32 @@
 //! writing. Whose owner has died is free after half a minute. A client that was taken for dead is shut
 //! out by the cluster: from then on every request fails, and none is tried again, since somebody else writes by now.
 //!
+//! Where that owner was a process of this machine which has been killed, as a file of its user's proves (`holder`), it is shut out and its lock
+//! taken at once.
+//!
 //! # Waiting
 //! A cluster that is away, or full, is waited for without an end, as a local disk is; `rados_osd_op_timeout` in the address sets one.
 
 mod address;
 mod channel;
+mod holder;
 mod library;
+mod lock;
 mod quiet;
+mod snapshots;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, mpsc};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
 use self::channel::RbdChannel;
+use self::holder::Holder;
 use self::library::{Cluster, Image};
+use self::lock::lock;
 use crate::losses::{Losses, Sticky};
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Lost, Pause, Result};
 
 pub use address::Address;
 
@@ -55,10 +64,6 @@ const FAST_DIFF: u64 = 1 << 4;
 const MAPS_INVALID: u64 = 0b11;
 /// How much is looked at together for what is stored.
 const WINDOW: u64 = 1 << 30;
-/// How soon to say that the lock is waited for.
-const MOMENT: Duration = Duration::from_secs(2);
-/// How long a client that has the image open may take to answer; one that has died never does, and is known for half a minute.
-const ANSWERS: Duration = Duration::from_secs(10);
 
 /// An image of a Ceph cluster, or a snapshot of one.
 pub struct RbdDevice {
@@ -69,6 +74,8 @@ pub struct RbdDevice {
 struct Shared {
     /// None when it was let go.
     image: RwLock<Option<Image>>,
+    /// Says that this process has the lock, as long as it has.
+    holder: Mutex<Option<Holder>>,
     name: String,
     /// All but the size.
     geometry: Geometry,
@@ -85,11 +92,12 @@ struct Shared {
 }
 
 impl RbdDevice {
-    /// Connects to the cluster and opens the image, for this program alone unless it is only read.
+    /// Connects to the cluster and opens the image, for this program alone unless it is only read. In the folder `holders`, which is the
+    /// user's alone, is kept which process has it, so that the next one need not wait if this one is killed.
     ///
     /// # Errors
     /// `Open` when Ceph's library, the cluster, the pool or the image is not there; `Locked` when somebody else writes to it.
-    pub fn open(address: &Address, read_only: bool) -> Result<Self> {
+    pub fn open(address: &Address, read_only: bool, holders: Option<&Path>) -> Result<Self> {
         let name = address.to_string();
         if address.is_snapshot() && !read_only {
             let what = format!(
@@ -107,12 +115,13 @@ impl RbdDevice {
             move |e: Errno| Error::new(ErrorKind::Open, format!("{name}: {what}")).with_source(e)
         };
         let features = image.features().map_err(failed("its features cannot be read"))?;
+        let mut holder = None;
         if !read_only {
             only_as_asked(&image, address)?;
             if features & EXCLUSIVE_LOCK == 0 {
                 log::warn!("{name}: the image has no exclusive lock: nothing keeps a second writer away");
             } else {
-                lock(&image, &name)?;
+                holder = lock(&image, &name, holders)?;
             }
         }
         if !address.is_snapshot() {
@@ -133,6 +142,7 @@ impl RbdDevice {
         };
         let shared = Shared {
             image: RwLock::new(Some(image)),
+            holder: Mutex::new(holder),
             losses: Arc::new(Losses::new(&name)),
             name,
             geometry,
@@ -175,6 +185,10 @@ fn connected(address: &Address) -> Result<Cluster> {
             .set(option, value)
             .map_err(|e| failed("the library's cache cannot be turned off".into(), e))?;
     }
+    // Whose lock is broken must not write any more.
+    cluster.set(c"rbd_blocklist_on_break_lock", c"true").map_err(|e| {
+        failed("the library cannot be told to shut out whose lock is broken".into(), e)
+    })?;
     // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is each one of a client that was shut out.
     let _ = cluster.set(c"rbd_disable_zero_copy_writes", c"true");
     cluster.connect().map_err(|e| {
@@ -230,56 +244,6 @@ fn only_as_asked(image: &Image, address: &Address) -> Result<()> {
         return Err(refused(format!("{what}: {}", undone("rbd_disable_zero_copy_writes"))));
     }
     Ok(())
-}
-
-/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is not as strict as this program: an
-/// ordinary client of librbd hands it over, and then fails to write. So nobody who is there is asked.
-fn lock(image: &Image, name: &str) -> Result<()> {
-    let lockers = || {
-        let lockers = image.lockers().into_iter();
-        lockers.map(|(client, at)| (format!("{client} at {at}"), client)).collect::<Vec<_>>()
-    };
-    let owners = || {
-        let owners = lockers().into_iter().map(|(owner, _)| owner).collect::<Vec<_>>().join(", ");
-        if owners.is_empty() { "another client".to_owned() } else { owners }
-    };
-    let own = image.own();
-    let present = image.present(ANSWERS).map_err(|e| {
-        Error::new(ErrorKind::Open, format!("{name}: who has it open cannot be known")).with_source(e)
-    })?;
-    let others = present.into_iter().filter(|&client| client != own);
-    let others: Vec<_> = others.map(|client| format!("client.{client}")).collect();
-    if let Some((owner, _)) = lockers().into_iter().find(|(_, client)| others.contains(client)) {
-        return Err(Error::new(ErrorKind::Locked, format!("{name} is in use by {owner}")));
-    }
-    if !others.is_empty() {
-        let others = others.join(", ");
-        log::warn!(
-            "{name}: {others} has it open, too, and cannot write to it from now on (`rbd status` shows where)"
-        );
-    }
-    let taken = std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel::<()>();
-        let taking = scope.spawn(move || {
-            let _tell = tell;
-            image.lock()
-        });
-        if told.recv_timeout(MOMENT) == Err(mpsc::RecvTimeoutError::Timeout) {
-            log::warn!(
-                "{name}: waiting for its lock, which {} has and does not answer: if it has died, for half a minute",
-                owners()
-            );
-        }
-        taking.join().unwrap_or(Err(Errno::IO))
-    });
-    taken.map_err(|e| match e {
-        Errno::ROFS | Errno::BUSY | Errno::AGAIN => {
-            Error::new(ErrorKind::Locked, format!("{name} is in use by {}", owners())).with_source(e)
-        }
-        _ => {
-            Error::new(ErrorKind::Open, format!("{name}: its exclusive lock cannot be taken")).with_source(e)
-        }
-    })
 }
 
 impl Shared {
@@ -378,6 +342,38 @@ impl Device for RbdDevice {
         // Closing takes its time, and who asks for the size meanwhile need not wait.
         let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(image);
+        drop(self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        if self.shared.geometry.read_only {
+            return;
+        }
+        let (tell, told) = mpsc::channel();
+        let watched = match &mut *self.shared.image.write().unwrap_or_else(PoisonError::into_inner) {
+            Some(image) => image.watch_snapshots(tell),
+            None => return,
+        };
+        let shared = Arc::downgrade(&self.shared);
+        let attends = move || {
+            snapshots::attend(&told, &*pause, snapshots::LONGEST, |rests| {
+                let answer = if rests { Ok(()) } else { Err(Errno::BUSY) };
+                if let Some(shared) = shared.upgrade() {
+                    // One that is being closed answers for itself.
+                    let _ = shared.with_image(|image| {
+                        image.rests(answer);
+                        Ok(())
+                    });
+                }
+            });
+        };
+        let thread = || std::thread::Builder::new().name("snapshots".into()).spawn(attends);
+        if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread().map(drop)) {
+            log::warn!(
+                "{}: snapshots of it do not wait for requests that are under way: {e}",
+                self.shared.name
+            );
+        }
     }
 
     fn when_lost(&self, act: Lost) {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind, Lost};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind, Lost, Pause};
 
 use below::below;
 use channel::IntegrityChannel;
@@ -242,6 +242,11 @@ impl Device for IntegrityDevice {
     fn let_go(&self) {
         self.shared.meta.iter().for_each(|meta| meta.let_go());
         self.shared.data.let_go();
+    }
+
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        self.shared.meta.iter().for_each(|meta| meta.when_snapshot(pause.clone()));
+        self.shared.data.when_snapshot(pause);
     }
 
     fn when_lost(&self, act: Lost) {

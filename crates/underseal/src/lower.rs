@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, nbd, rbd};
+use underseal_export::control::Directory;
 use underseal_volume::{ReadAt, Target};
 
 use crate::error::{Error, Result};
@@ -41,7 +42,10 @@ impl Lower {
                 Ok(Self::Nbd(Arc::new(NbdDevice::open(address, options.read_only)?)))
             }
             Some(Remote::Rbd(address)) => {
-                Ok(Self::Rbd(Arc::new(RbdDevice::open(&address, options.read_only)?)))
+                let directory = Directory::of_user();
+                // Without one, who comes after this process is only slower.
+                let holders = directory.make().is_ok().then(|| directory.path());
+                Ok(Self::Rbd(Arc::new(RbdDevice::open(&address, options.read_only, holders)?)))
             }
         }
     }

@@ -148,6 +148,7 @@ impl Queue {
             match letter {
                 Letter::Task(task) => self.task_over(task),
                 Letter::Job(returned) => self.job_over(returned),
+                Letter::Look => self.mapping.control().has_looked(&self.post, self.slots.oldest_below()),
                 Letter::Granted(index) => {
                     // Who had the sectors may have moved them.
                     self.renew();

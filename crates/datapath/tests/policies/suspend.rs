@@ -1,14 +1,14 @@
 //! A volume that is suspended, and its key.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
 use underseal_datapath::engine::SoftwarePool;
-use underseal_device::RamDevice;
+use underseal_device::{Channel, Device, Geometry, Pause, RamDevice};
 use underseal_device_lab::RecorderDevice;
 
 use super::*;
@@ -95,4 +95,87 @@ fn keys_are_changed_while_suspended_only_and_only_for_the_same_volume() {
     mapping.replace_volume(same()).unwrap();
     let engine = mapping.set_policy(policy("engine")).unwrap_err();
     assert_eq!(engine.kind(), ErrorKind::Policy, "there is none");
+}
+
+/// Memory of which snapshots are made.
+struct Snapshotted {
+    below: RamDevice,
+    pause: Mutex<Option<Arc<dyn Pause>>>,
+}
+
+impl Device for Snapshotted {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        self.below.channel(depth)
+    }
+
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        *self.pause.lock().unwrap() = Some(pause);
+    }
+}
+
+/// Who suspends a volume while a snapshot is made finds it suspended afterwards; and whoever makes one of a suspended volume leaves it so.
+#[test]
+fn a_snapshot_and_an_operator_suspend_it_each_for_themselves() {
+    let device = Arc::new(Snapshotted { below: RamDevice::new(SIZE), pause: Mutex::default() });
+    let mapping = Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), device.clone()).unwrap());
+    mapping.pause_for_snapshots();
+    let pause = device.pause.lock().unwrap().take().expect("it is asked for");
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut queue = open(&mapping);
+            while !stop.load(SeqCst) {
+                submit_write(&mut queue, 0, 0, 4096, 1);
+                succeed(&mut queue);
+                done.fetch_add(1, SeqCst);
+            }
+        });
+        let goes_on = |goes_on: bool, what: &str| {
+            assert_eq!(mapping.is_suspended(), !goes_on, "{what}");
+            let before = done.load(SeqCst);
+            thread::sleep(Duration::from_millis(20));
+            // One may have been over, and not counted yet.
+            assert!(goes_on || done.load(SeqCst) <= before + 1, "{what}");
+            while goes_on && done.load(SeqCst) < before + 2 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        goes_on(true, "at first");
+        assert!(pause.begin());
+        goes_on(false, "while it is made");
+        pause.end();
+        goes_on(true, "afterwards");
+        mapping.suspend(LONG).unwrap();
+        assert!(pause.begin());
+        pause.end();
+        goes_on(false, "suspended before");
+        assert!(pause.begin());
+        mapping.resume().unwrap();
+        goes_on(false, "resumed meanwhile");
+        assert_eq!(mapping.wipe_key().unwrap_err().kind(), ErrorKind::NotSuspended);
+        mapping.suspend(LONG).unwrap();
+        pause.end();
+        goes_on(false, "suspended meanwhile");
+        mapping.resume().unwrap();
+        goes_on(true, "at last");
+        // Of several images, or several of one.
+        assert!(pause.begin() && pause.begin());
+        pause.end();
+        mapping.release();
+        goes_on(false, "one more is made, also where the volume is being closed");
+        pause.end();
+        goes_on(true, "after the last one");
+        stop.store(true, SeqCst);
+    });
+    drop(mapping);
+    assert!(!pause.begin(), "the volume is closed");
+    pause.end();
 }

@@ -22,6 +22,8 @@ type Handle = *mut c_void;
 type Over = unsafe extern "C" fn(Handle, *mut c_void);
 /// What it calls when the image's header has changed.
 type Changed = unsafe extern "C" fn(*mut c_void);
+/// What it calls before and after a snapshot is made.
+type Asked = unsafe extern "C" fn(*mut c_void);
 /// What it calls for each run of bytes that is stored, or is not any more.
 type Stored = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
@@ -80,11 +82,17 @@ calls! {
     rbd_get_flags(Handle, *mut u64) -> c_int;
     rbd_get_id(Handle, *mut c_char, usize) -> c_int;
     rbd_lock_acquire(Handle, c_int) -> c_int;
+    rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
+    rbd_lock_get_owners_cleanup(*mut *mut c_char, usize) -> ();
+    rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
     rbd_list_lockers(
         Handle, *mut c_int, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize
     ) -> isize;
     rbd_update_watch(Handle, *mut u64, Changed, *mut c_void) -> c_int;
     rbd_update_unwatch(Handle, u64) -> c_int;
+    rbd_quiesce_watch(Handle, Asked, Asked, *mut c_void, *mut u64) -> c_int;
+    rbd_quiesce_complete(Handle, u64, c_int) -> ();
+    rbd_quiesce_unwatch(Handle, u64) -> c_int;
     rbd_config_image_list(Handle, *mut Setting, *mut c_int) -> c_int;
     rbd_config_image_list_cleanup(*mut Setting, c_int) -> ();
     rbd_diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, Stored, *mut c_void) -> c_int;
@@ -242,7 +250,7 @@ impl Pool {
         answer(unsafe {
             open(self.handle, name.as_ptr(), &raw mut handle, snapshot.map_or(ptr::null(), CStr::as_ptr))
         })?;
-        Ok(Image { handle, calls, watch: None, changes: Arc::default(), pool: self })
+        Ok(Image { handle, calls, watch: None, changes: Arc::default(), asked: None, pool: self })
     }
 }
 

@@ -45,6 +45,9 @@ pub struct Status {
     /// Its reencryption, where it is in one, or was in one since it was opened.
     #[serde(default)]
     pub reencryption: Option<Reencryption>,
+    /// The lower device that requests wait for, where one has waited for some seconds.
+    #[serde(default)]
+    pub waiting: Option<Waiting>,
     /// Clients' streams of requests.
     pub queues: u64,
     /// Requests that came and are not over.
@@ -60,6 +63,15 @@ pub struct Status {
     /// What was read and is not as it was written; nothing of a volume that keeps no tags beside its sectors.
     #[serde(default)]
     pub mismatches: Option<Mismatches>,
+}
+
+/// A lower device that is slow to answer, or does not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// What it is: the path or address of an image.
+    pub on: String,
+    /// How long it has had its oldest request.
+    pub for_ns: u64,
 }
 
 /// Sectors that are not as they were written, by their tags.
@@ -363,6 +375,12 @@ impl From<datapath::Backlog> for Backlog {
     fn from(of: datapath::Backlog) -> Self {
         let (cost_ns, watermark_ns) = (nanos(of.cost), nanos(of.watermark));
         Self { requests: of.requests, bytes: of.bytes, cost_ns, watermark_ns }
+    }
+}
+
+impl From<datapath::LowerWait> for Waiting {
+    fn from(of: datapath::LowerWait) -> Self {
+        Self { on: of.on, for_ns: nanos(of.lasts) }
     }
 }
 

@@ -15,6 +15,9 @@ use super::reencryption::Reencrypter;
 use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
 
+/// What a lower device has had for so long is told of.
+const LONG: Duration = Duration::from_secs(3);
+
 /// What a volume tells of itself besides what it does.
 #[derive(Debug, Clone)]
 pub struct Described {
@@ -122,6 +125,7 @@ impl Controlled {
             sandbox: sandbox.get().cloned(),
             can_reencrypt: self.reencrypter.is_some(),
             reencryption: self.reencrypter.as_ref().and_then(|reencrypter| reencrypter.status()),
+            waiting: mapping.waiting(LONG).map(Into::into),
             queues: stats.queues,
             in_flight: stats.in_flight,
             requests: super::status::Requests {
@@ -157,7 +161,7 @@ impl Controlled {
             // What could not be undone is not begun.
             keys.can_be_wiped()?;
         }
-        let was_suspended = self.mapping.is_suspended();
+        let was_suspended = self.mapping.is_stopped();
         self.mapping.suspend(limit).map_err(|e| self.refused(&e))?;
         let wiped = if wipe { keys.wipe(|e| self.refused(e)) } else { Ok(()) };
         if wiped.is_err() && !was_suspended && self.mapping.volume().is_some() {
@@ -182,7 +186,7 @@ impl Controlled {
 
     fn set_key(&self, key: &Key, resume: bool) -> Answer {
         let mut keys = self.keys();
-        if !self.mapping.is_suspended() {
+        if !self.mapping.is_stopped() {
             keys.can_be_wiped()?;
             return Err(self.not_suspended());
         }
@@ -203,7 +207,7 @@ impl Controlled {
 
     fn check(&self, from: u64) -> Answer<Reply> {
         let name = &self.described.name;
-        if self.mapping.is_suspended() {
+        if self.mapping.is_stopped() {
             let remedy = format!("underseal resume {name}");
             return Err(Refusal::new(RefusalKind::Busy, "it is suspended, and nothing is read", remedy));
         }

@@ -38,6 +38,9 @@ pub fn text(status: &Status) -> String {
     let backlog = &status.backlog;
     text.gauge("queues", "Clients' streams of requests.", status.queues);
     text.gauge("in_flight_requests", "Requests that came and are not over.", status.in_flight);
+    let waiting = Seconds(status.waiting.as_ref().map_or(0, |waiting| waiting.for_ns));
+    let help = "How long the device below has had its oldest request; 0 up to some seconds.";
+    text.gauge("waiting_seconds", help, waiting);
     text.gauge("backlog_requests", "Requests whose crypto waits for a thread.", backlog.requests);
     text.gauge("backlog_bytes", "Bytes whose crypto waits for a thread.", backlog.bytes);
     text.gauge(

@@ -338,7 +338,7 @@ impl Door for Worker {
     /// Nothing that was taken is without an answer, or nobody is there to get it.
     fn is_over(&self) -> bool {
         let idle = self.tickets.is_empty() && self.stalled.is_none();
-        self.stopping && (idle || self.gone && self.mapping.is_suspended())
+        self.stopping && (idle || self.gone && self.mapping.is_stopped())
     }
 }
 

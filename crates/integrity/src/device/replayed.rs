@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, Lost, Now, Result, Ring, Started, Token,
+    Channel, Device, Extent, Finished, Geometry, Io, Lost, Now, Pause, Result, Ring, Started, Token,
 };
 
 use crate::overlay::Sectors;
@@ -42,6 +42,10 @@ impl Device for Replayed {
 
     fn let_go(&self) {
         self.below.let_go();
+    }
+
+    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+        self.below.when_snapshot(pause);
     }
 
     fn when_lost(&self, act: Lost) {

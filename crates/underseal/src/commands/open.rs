@@ -103,6 +103,7 @@ pub(super) fn serve(
     watch.serves(&stoppers);
     let lost = stoppers.clone();
     mapping.when_lost(Arc::new(move || lost.lose()));
+    mapping.pause_for_snapshots();
     let stop = {
         let stoppers = stoppers.clone();
         move || stoppers.stop()

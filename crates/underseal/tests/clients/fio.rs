@@ -1,36 +1,22 @@
 //! fio's nbd engine.
 
+use crate::support::fio::verifying;
 use crate::support::volume::Volume;
-use crate::support::{Scratch, Server, run, seed, tool};
+use crate::support::{Scratch, Server, run};
 
 /// The volume is shared out between so many connections.
-const CONNECTIONS: u64 = 4;
+const CONNECTIONS: u32 = 4;
 const SHARE: u64 = 12 << 20;
 
 /// Random blocks of all lengths are written and read at once, then all that was written is read and its sums checked.
 fn verify(format: &[&str], block: u32, open: &[&str]) {
     let scratch = Scratch::new();
-    let size = (16 << 20) + CONNECTIONS * SHARE;
+    let size = (16 << 20) + u64::from(CONNECTIONS) * SHARE;
     let volume = Volume::at(&scratch, "image").format(&size.to_string(), format);
     let server = Server::start(&volume, open);
-    let report =
-        run(tool("fio").args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([
-            format!("--uri={}", server.uri()),
-            format!("--numjobs={CONNECTIONS}"),
-            format!("--size={SHARE}"),
-            format!("--offset_increment={SHARE}"),
-            format!("--bsrange={block}-256k"),
-            format!("--blockalign={block}"),
-            "--rw=randrw".into(),
-            "--iodepth=32".into(),
-            "--fsync=64".into(),
-            "--verify=crc32c".into(),
-            "--verify_fatal=1".into(),
-            "--do_verify=1".into(),
-            format!("--randseed={}", seed("fio") >> 1),
-            "--aux-path=/tmp".into(),
-            "--verify_state_save=0".into(),
-        ]));
+    let mut fio = verifying(&server, CONNECTIONS, SHARE);
+    fio.args([format!("--bsrange={block}-256k"), format!("--blockalign={block}")]);
+    let report = run(fio.args(["--rw=randrw", "--iodepth=32", "--fsync=64"]));
     assert!(report.contains("err= 0"), "{report}");
     let log = server.stop();
     assert!(!log.contains("ERROR"), "{log}");

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::tools::{PATIENCE, missing, wait_until};
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, run, tool};
@@ -49,6 +51,10 @@ impl Backing {
         format.arg("format").arg(&volume.image).arg("-q").args(CHEAP_PBKDF2).args(options);
         run(format.arg("--passphrase-file").arg(&volume.passphrase));
         volume
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().expect("it runs")), signal).unwrap();
     }
 
     pub(crate) fn kill(&mut self) {

@@ -2,14 +2,10 @@
 
 use crate::backing::Backing;
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
-use crate::support::{Scratch, output, run};
+use crate::support::{Scratch, run};
 
-/// The exit status and what was said.
 fn fails(args: &[&str]) -> (i32, String) {
-    let output = output(underseal().args(args));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && !said.contains("panicked"), "{args:?}: {said}");
-    (output.status.code().unwrap(), said)
+    crate::support::fails(underseal().args(args))
 }
 
 #[test]

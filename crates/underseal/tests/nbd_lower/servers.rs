@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::backing::Backing;
+use crate::support::fio::verifying;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
@@ -18,23 +19,9 @@ fn works(volume: &Volume, block: &str) {
     let server = Server::start(volume, &["--name", name]);
     let status = run(underseal().args(["status", name]));
     assert!(status.contains("nbd+unix"), "{status}");
-    run(tool("fio").args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([
-        format!("--uri={}", server.uri()),
-        "--numjobs=2".into(),
-        "--offset=4M".into(),
-        "--size=8M".into(),
-        "--offset_increment=8M".into(),
-        format!("--bsrange={block}-128k"),
-        format!("--blockalign={block}"),
-        "--rw=randrw".into(),
-        "--iodepth=16".into(),
-        "--fsync=32".into(),
-        "--verify=crc32c".into(),
-        "--verify_fatal=1".into(),
-        "--do_verify=1".into(),
-        "--aux-path=/tmp".into(),
-        "--verify_state_save=0".into(),
-    ]));
+    let mut fio = verifying(&server, 2, 8 << 20);
+    fio.args(["--offset=4M", "--rw=randrw", "--fsync=32"]);
+    run(fio.args([format!("--bsrange={block}-128k"), format!("--blockalign={block}")]));
     run(tool("nbdcopy").arg(server.uri()).arg("null:"));
     let script = ["-f", "raw", "-c", "write -f -P 7 64k 64k", "-c", "write -z 128k 64k", "-c", "flush"];
     run(tool("qemu-io").args(script).arg(server.uri()));

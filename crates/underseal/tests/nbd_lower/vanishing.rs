@@ -4,31 +4,19 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::backing::Backing;
+use crate::support::fio::verifying;
 use crate::support::nbd::{Client, EIO};
 use crate::support::tools::{PATIENCE, wait_until, within};
-use crate::support::volume::text;
-use crate::support::{Scratch, Server, bytes, seed, tool};
+use crate::support::volume::{text, underseal};
+use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
 /// fio writes at a measured pace for a few seconds, and verifies what it wrote.
 fn load(server: &Server) -> Child {
-    let mut fio = tool("fio");
-    fio.args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([
-        format!("--uri={}", server.uri()),
-        "--numjobs=2".into(),
-        "--size=10M".into(),
-        "--offset_increment=10M".into(),
-        "--bs=4k".into(),
-        "--rw=randwrite".into(),
-        "--iodepth=16".into(),
-        "--rate_iops=400".into(),
-        "--verify=crc32c".into(),
-        "--verify_fatal=1".into(),
-        "--do_verify=1".into(),
-        format!("--randseed={}", seed("fio") >> 1),
-        "--aux-path=/tmp".into(),
-        "--verify_state_save=0".into(),
-    ]);
+    let mut fio = verifying(server, 2, 10 << 20);
+    fio.args(["--bs=4k", "--rw=randwrite", "--rate_iops=400"]);
     fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio is there: scripts/setup test")
 }
 
@@ -126,6 +114,44 @@ fn errors_of_the_server_are_the_clients() {
     std::fs::remove_file(&trigger).unwrap();
     assert_eq!(client.read(8192, 4096).unwrap(), block, "the connection went on");
     client.flush().unwrap();
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told_of() {
+    let scratch = Scratch::new();
+    let lower = Backing::nbdkit(&scratch, &["memory", "32M"]);
+    let volume = lower.formatted(&scratch, "", &[]);
+    let name = text(scratch.folder().file_name().unwrap().as_ref());
+    let server = Server::start(&volume, &["--name", name, "--metrics", "localhost:0"]);
+    let status = |more: &[&str]| run(underseal().args(["status", name]).args(more));
+    let metric = || {
+        let log = server.log();
+        let address =
+            log.split("serving metrics on tcp:").nth(1).and_then(|rest| rest.lines().next()).expect(&log);
+        let metrics = run(tool("curl").args(["-sS", &format!("http://{address}/metrics")]));
+        let sample =
+            metrics.lines().find(|line| line.starts_with("underseal_waiting_seconds{")).expect(&metrics);
+        sample.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let block = bytes(seed("waits"), 4096);
+    client.write(0, &block).unwrap();
+    assert!(!status(&[]).contains("wait"), "{}", status(&[]));
+    assert_eq!(metric(), 0.0);
+    lower.signal(Signal::STOP);
+    client.send_write(7, 4096, &block).unwrap();
+    assert!(!status(&[]).contains("wait"), "it has only begun");
+    wait_until("it says so", PATIENCE, || status(&[]).contains("waits for"));
+    let shown = status(&[]);
+    assert!(shown.contains(&format!("waits for  {}, for ", volume.image.display())), "{shown}");
+    assert!(shown.contains("open, waiting"), "{shown}");
+    assert!(metric() >= 3.0);
+    lower.signal(Signal::CONT);
+    assert_eq!(client.reply().unwrap(), (7, 0));
+    assert!(!status(&[]).contains("wait"));
+    assert_eq!(metric(), 0.0);
     drop(client);
     server.stop();
 }

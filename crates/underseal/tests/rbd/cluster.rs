@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use underseal_testing::skip;
 
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, underseal};
-use crate::support::{Scratch, run, tool};
+use crate::support::{Scratch, Server, run, tool};
 
 /// The cluster's configuration. None: the test says that it does not run.
 pub(crate) fn given() -> Option<PathBuf> {
@@ -27,23 +27,27 @@ pub(crate) struct Image {
 impl Image {
     /// A new one, of so many MiB.
     pub(crate) fn new(mib: u32) -> Option<Self> {
-        let this = Self::named()?;
+        given().map(|conf| Self::new_on(conf, mib))
+    }
+
+    /// A new one on another cluster.
+    pub(crate) fn new_on(conf: PathBuf, mib: u32) -> Self {
+        let this = Self::named(conf);
         run(this.rbd("create").args(["--size", &format!("{mib}M")]).arg(this.path()));
-        Some(this)
+        this
     }
 
     /// One with these bytes.
     pub(crate) fn of(file: &std::path::Path) -> Option<Self> {
-        let this = Self::named()?;
+        let this = Self::named(given()?);
         run(this.rbd("import").arg("--no-progress").arg(file).arg(this.path()));
         Some(this)
     }
 
-    fn named() -> Option<Self> {
+    fn named(conf: PathBuf) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let conf = given()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Some(Self { conf, name: format!("test-{}-{number}", std::process::id()) })
+        Self { conf, name: format!("test-{}-{number}", std::process::id()) }
     }
 
     /// One that another tool is about to make of this one.
@@ -88,6 +92,20 @@ impl Image {
         format.arg("format").arg(&volume.image).arg("-q").args(CHEAP_PBKDF2).args(options);
         run(format.arg("--passphrase-file").arg(&volume.passphrase));
         volume
+    }
+
+    /// A new image, and a new volume on it.
+    pub(crate) fn with_volume(mib: u32, options: &[&str]) -> Option<(Scratch, Self, Volume)> {
+        let (scratch, image) = (Scratch::new(), Self::new(mib)?);
+        let volume = image.formatted(&scratch, options);
+        Some((scratch, image, volume))
+    }
+
+    /// A new image, and a new volume on it that is served.
+    pub(crate) fn served(mib: u32, options: &[&str]) -> Option<(Scratch, Self, Volume, Server)> {
+        let (scratch, image, volume) = Self::with_volume(mib, &[])?;
+        let server = Server::start(&volume, options);
+        Some((scratch, image, volume, server))
     }
 
     /// Who has its lock, and where from: `client.N`, `ADDRESS`.

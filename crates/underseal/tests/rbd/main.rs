@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   cluster.rs     the cluster that is given, and images on it
+//!   own.rs         a cluster of the test's own, to be broken
+//!   faults.rs      disks that are killed or full, a monitor that stops
 //!   verbs.rs       everything that is done with a volume, and what librbd made
 //!   sharing.rs     second writers, clients that are shut out, snapshots, sizes that change
 //!   refusals.rs    what is refused, and how that is said; most of it without any cluster
@@ -12,6 +14,8 @@
 mod support;
 
 mod cluster;
+mod faults;
+mod own;
 mod refusals;
 mod sharing;
 mod verbs;

@@ -1,18 +1,8 @@
 //! What is refused, and how that is said.
 
-use std::process::Command;
-
 use crate::cluster::{Image, Pool, given};
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, underseal};
-use crate::support::{Scratch, output, run};
-
-/// The exit status and what was said.
-fn fails(command: &mut Command) -> (i32, String) {
-    let output = output(command);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
-    (output.status.code().unwrap(), said)
-}
+use crate::support::{Scratch, fails, run};
 
 #[test]
 fn addresses_that_are_none_are_usage_errors() {

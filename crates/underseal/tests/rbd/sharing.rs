@@ -1,6 +1,9 @@
 //! Who else uses an image, and what changes under an open one.
 
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -9,22 +12,11 @@ use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
-use crate::support::{Scratch, Server, bytes, output, run, seed};
-
-/// The exit status and what was said.
-fn fails(command: &mut Command) -> (i32, String) {
-    let output = output(command);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
-    (output.status.code().unwrap(), said)
-}
+use crate::support::{Scratch, Server, bytes, fails, run, seed};
 
 #[test]
 fn a_second_writer_is_refused_and_told_who_the_first_is() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, server)) = Image::served(40, &[]) else { return };
     let (client, address) = image.locker().expect("the server has the lock");
     for verb in ["open", "write"] {
         let mut second = volume.command(verb);
@@ -49,9 +41,7 @@ fn a_second_writer_is_refused_and_told_who_the_first_is() {
 /// Ceph's own clients hand the lock over when they are asked for it, and fail to write from then on: so they are not asked.
 #[test]
 fn a_client_of_cephs_that_writes_keeps_the_lock() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((_scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let mut bench = image.rbd("bench");
     bench.args(["--io-type", "write", "--io-size", "4K", "--io-threads", "1", "--io-total", "1T"]);
     let mut bench = Writer(bench.arg(image.path()).stdout(Stdio::null()).spawn().unwrap());
@@ -82,29 +72,59 @@ impl Drop for Writer {
     }
 }
 
-/// For half a minute the cluster takes it for one that is slow to answer.
+/// For half a minute the cluster takes it for one that is slow to answer, unless it is known here.
 #[test]
-fn a_writer_that_died_is_waited_for() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let mut server = Server::start(&volume, &[]);
+fn a_writer_that_died_elsewhere_is_waited_for() {
+    let Some((_scratch, _image, volume, mut server)) = Image::served(40, &[]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
     server.signal(Signal::KILL);
     server.wait();
     assert_eq!(volume.read(0, 4096), [7; 4096]);
-    volume.write(4096, &[8; 4096]);
+    let elsewhere = Scratch::new();
+    let mut write = volume.command("write");
+    write.env("UNDERSEAL_RUNTIME_DIR", elsewhere.path("run"));
+    write.stdin(File::open(elsewhere.file("data", &[8; 4096])).unwrap());
+    let began = Instant::now();
+    run(write.args(["--offset", "4096"]));
+    assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(volume.read(4096, 4096), [8; 4096]);
+}
+
+/// What serves in its place need not wait, and it is shut out.
+#[test]
+fn a_writer_that_was_killed_here_is_followed_at_once() {
+    let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    let (_, address) = image.locker().expect("the server has the lock");
+    server.signal(Signal::KILL);
+    server.wait();
+    let began = Instant::now();
+    let next = Server::start(&volume, &[]);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}\n{}", next.log());
+    assert!(
+        next.log().contains(&format!(
+            "process {} of this machine had its lock, as the client at {address}",
+            server.id()
+        )),
+        "{}",
+        next.log()
+    );
+    assert_ne!(image.locker().expect("it has the lock").1, address);
+    let mut client = Client::connect(&next.socket()).unwrap();
+    assert_eq!(client.read(0, 4096).unwrap(), [7; 4096]);
+    client.write(0, &[9; 4096]).unwrap();
+    drop(client);
+    next.stop();
 }
 
 #[test]
 fn what_an_image_does_not_have_any_more_fails() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(64) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &["--allow-discards"]);
+    let Some((_scratch, image, _volume, server)) = Image::served(64, &["--allow-discards"]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(30 << 20, &[7; 4096]).unwrap();
     run(image.rbd("resize").args(["--no-progress", "--size", "32M", "--allow-shrink"]).arg(image.path()));
@@ -124,10 +144,7 @@ fn what_an_image_does_not_have_any_more_fails() {
 
 #[test]
 fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let mut server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
@@ -145,9 +162,7 @@ fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
 
 #[test]
 fn a_snapshot_is_read_and_never_written() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let old = bytes(seed("old"), 200_000);
     volume.write(8192, &old);
     run(image.rbd("snap").arg("create").arg("--no-progress").arg(format!("{}@then", image.path())));
@@ -169,9 +184,7 @@ fn a_snapshot_is_read_and_never_written() {
 
 #[test]
 fn a_clone_opens_with_its_parents_key() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((scratch, image, volume)) = Image::with_volume(40, &[]) else { return };
     let data = bytes(seed("parent"), 200_000);
     volume.write(0, &data);
     let snapshot = format!("{}@base", image.path());
@@ -191,10 +204,7 @@ fn a_clone_opens_with_its_parents_key() {
 
 #[test]
 fn an_image_that_grows_is_as_large_as_it_is() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
-    let server = Server::start(&volume, &[]);
+    let Some((_scratch, image, volume, server)) = Image::served(40, &[]) else { return };
     let name = image.path().replace("rbd/", "");
     run(image.rbd("resize").args(["--no-progress", "--size", "48M"]).arg(image.path()));
     run(underseal().args(["resize", &name]));
@@ -204,4 +214,45 @@ fn an_image_that_grows_is_as_large_as_it_is() {
     drop(client);
     server.stop();
     assert_eq!(volume.read(28 << 20, 4096), [5; 4096]);
+}
+
+#[test]
+fn requests_wait_while_a_snapshot_is_made() {
+    let Some((scratch, image, volume, server)) = Image::served(40, &[]) else { return };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut client = Client::connect(&server.socket()).unwrap();
+            let mut round = 0_u8;
+            while !stop.load(SeqCst) {
+                round = round.wrapping_add(1);
+                client.write(0, &[round; 4096]).unwrap();
+                client.write(8 << 20, &[round; 65_536]).unwrap();
+            }
+            round
+        });
+        for number in 1..=3 {
+            let mut create = image.rbd("snap");
+            run(create.args(["create", "--no-progress"]).arg(format!("{}@s{number}", image.path())));
+            wait_until("requests go on", PATIENCE, || {
+                server.log().matches("requests go on after a snapshot").count() == number
+            });
+            assert_eq!(server.log().matches("requests wait while a snapshot is made").count(), number);
+        }
+        stop.store(true, SeqCst);
+        assert!(writer.join().unwrap() > 0);
+    });
+    // The first of two writes is never older than the second.
+    let then = image.volume(&scratch, "@s2");
+    let (first, second) = (then.read(0, 1)[0], then.read(8 << 20, 1)[0]);
+    assert!(first.wrapping_sub(second) <= 1, "{first} {second}");
+    // Who has suspended it finds it suspended.
+    let name = image.path().replace("rbd/", "");
+    run(underseal().args(["suspend", &name]));
+    run(image.rbd("snap").args(["create", "--no-progress"]).arg(format!("{}@s4", image.path())));
+    assert!(run(underseal().args(["status", &name])).contains("suspended"));
+    run(underseal().args(["resume", &name]));
+    let log = server.stop();
+    assert!(!log.contains("WARN"), "{log}");
+    assert_same(&volume.read(0, 1), &image.volume(&scratch, "@s4").read(0, 1), "the last one");
 }

@@ -1,15 +1,14 @@
 //! Everything that is done with a volume.
 
 use crate::cluster::Image;
+use crate::support::fio::verifying;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, output, run, seed, tool};
 
 #[test]
 fn a_volume_is_made_written_served_and_read_again() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(96) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((_scratch, image, volume)) = Image::with_volume(96, &[]) else { return };
     let info = run(underseal().arg("info").arg(&volume.image));
     assert!(info.contains("luks2"), "{info}");
     let mark = bytes(seed("mark"), 300_000);
@@ -20,23 +19,9 @@ fn a_volume_is_made_written_served_and_read_again() {
     let name = image.path().replace("rbd/", "");
     let status = run(underseal().args(["status", &name]));
     assert!(status.contains("nbd+unix") && status.contains("seccomp, connections to any port"), "{status}");
-    run(tool("fio").args(["--name=verify", "--ioengine=nbd", "--thread", "--group_reporting"]).args([
-        format!("--uri={}", server.uri()),
-        "--numjobs=2".into(),
-        "--offset=4M".into(),
-        "--size=16M".into(),
-        "--offset_increment=16M".into(),
-        "--bsrange=4096-1M".into(),
-        "--blockalign=4096".into(),
-        "--rw=randrw".into(),
-        "--iodepth=16".into(),
-        "--fsync=32".into(),
-        "--verify=crc32c".into(),
-        "--verify_fatal=1".into(),
-        "--do_verify=1".into(),
-        "--aux-path=/tmp".into(),
-        "--verify_state_save=0".into(),
-    ]));
+    let mut fio = verifying(&server, 2, 16 << 20);
+    fio.args(["--offset=4M", "--rw=randrw", "--fsync=32"]);
+    run(fio.args(["--bsrange=4096-1M", "--blockalign=4096"]));
     run(tool("nbdcopy").arg(server.uri()).arg("null:"));
     let script = [
         "-f",
@@ -60,9 +45,7 @@ fn a_volume_is_made_written_served_and_read_again() {
 
 #[test]
 fn keyslots_header_and_sizes_are_changed_as_on_a_file() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(48) else { return };
-    let volume = image.formatted(&scratch, &["--type", "luks1"]);
+    let Some((scratch, _image, volume)) = Image::with_volume(48, &["--type", "luks1"]) else { return };
     let data = bytes(seed("keyslots"), 100_000);
     volume.write(4096, &data);
     let second = scratch.file("second", b"another one");
@@ -87,9 +70,7 @@ fn keyslots_header_and_sizes_are_changed_as_on_a_file() {
 
 #[test]
 fn a_volume_is_encrypted_anew_where_it_lies() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(40) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((_scratch, _image, volume)) = Image::with_volume(40, &[]) else { return };
     let data = bytes(seed("reencrypt"), 1 << 20);
     volume.write(0, &data);
     run(volume.command("reencrypt").args(["-q"]).args(CHEAP_PBKDF2));
@@ -140,9 +121,7 @@ fn an_image_with_our_header_is_the_same_bytes_for_ceph() {
 /// A new image holds nothing, and says so where it has a map of what is stored.
 #[test]
 fn holes_are_told_of() {
-    let scratch = Scratch::new();
-    let Some(image) = Image::new(64) else { return };
-    let volume = image.formatted(&scratch, &[]);
+    let Some((_scratch, _image, volume)) = Image::with_volume(64, &[]) else { return };
     volume.write(20 << 20, &[1; 4096]);
     let server = Server::start(&volume, &[]);
     let map = run(tool("nbdinfo").args(["--map", "--totals"]).arg(server.uri()));

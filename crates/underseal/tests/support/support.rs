@@ -4,6 +4,7 @@
 //!   tools.rs    running programs: one that is missing fails the test and names its package
 //!   scratch.rs  a folder per test; reproducible bytes out of a seed that is printed
 //!   volume.rs   `underseal format`, `read` and `write` on an image
+//!   fio.rs      fio, which writes and verifies
 //!   server.rs   `underseal open`, waited for, stopped, killed
 //!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
 //!   trees.rs    folders full of files
@@ -11,6 +12,7 @@
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 
+pub(crate) mod fio;
 pub(crate) mod mounts;
 pub(crate) mod nbd;
 pub(crate) mod scratch;
@@ -22,4 +24,4 @@ pub(crate) mod volume;
 
 pub(crate) use scratch::{Scratch, bytes, seed};
 pub(crate) use server::Server;
-pub(crate) use tools::{output, run, tool};
+pub(crate) use tools::{fails, output, run, tool};

@@ -14,11 +14,13 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ceph", "ceph-common"),
     ("clevis", "clevis clevis-luks"),
     ("cryptsetup", "cryptsetup-bin"),
+    ("curl", "curl"),
     ("debugfs", "e2fsprogs"),
     ("dmsetup", "dmsetup"),
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
+    ("ip", "iproute2"),
     ("keyctl", "keyutils"),
     ("losetup", "mount"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -35,6 +37,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-io", "qemu-utils"),
     ("qemu-nbd", "qemu-utils"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("rados", "ceph-common"),
     ("rbd", "ceph-common"),
     ("softhsm2-util", "softhsm2"),
     ("systemd-cryptenroll", "systemd"),
@@ -81,4 +84,12 @@ pub(crate) fn run(command: &mut Command) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
     out.into_owned()
+}
+
+/// Runs what must fail: its exit status, and what it said.
+pub(crate) fn fails(command: &mut Command) -> (i32, String) {
+    let output = output(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && !said.contains("panicked"), "{command:?}: {said}");
+    (output.status.code().expect("it ended by itself"), said)
 }

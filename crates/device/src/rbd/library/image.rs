@@ -3,14 +3,16 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::{Calls, EXCLUSIVE, Handle, Pool, Setting, THICK, answer, calls};
 use crate::rbd::quiet::Quiet;
+use crate::rbd::snapshots::Word;
 use crate::{Buffer, Io};
 
 /// An image that is open. All queues use the one: each would be another owner of its lock.
@@ -20,7 +22,17 @@ pub(in crate::rbd) struct Image {
     pub(super) watch: Option<u64>,
     /// How often the image's header has changed. A thread of librbd's counts, as long as it watches.
     pub(super) changes: Arc<AtomicU64>,
+    /// Where words about snapshots go, as long as they are heard.
+    pub(super) asked: Option<Box<Asker>>,
     pub(super) pool: Pool,
+}
+
+/// What is told of snapshots, and by whom that is heard.
+pub(super) struct Asker {
+    tell: mpsc::Sender<Word>,
+    watch: AtomicU64,
+    /// So many times librbd waits for the image to rest.
+    waits: AtomicU32,
 }
 
 // SAFETY: librbd takes calls on one image from any thread, and at the same time; nothing else is behind the pointers.
@@ -83,6 +95,16 @@ impl Image {
         Ok(found)
     }
 
+    /// The image's own name, which is never given to another one: digits and letters.
+    pub(in crate::rbd) fn id(&self) -> std::result::Result<String, Errno> {
+        let mut id = [0_u8; 256];
+        // SAFETY: it writes so many bytes at most, a zero the last of them.
+        answer(unsafe { (self.calls.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()) })?;
+        let id = CStr::from_bytes_until_nul(&id).ok().and_then(|id| id.to_str().ok());
+        let id = id.filter(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        id.map(str::to_owned).ok_or(Errno::IO)
+    }
+
     /// This client's number.
     pub(in crate::rbd) fn own(&self) -> u64 {
         // SAFETY: the cluster is connected.
@@ -93,11 +115,7 @@ impl Image {
     ///
     /// They are told that the image's header may have changed, which each answers, and which changes nothing.
     pub(in crate::rbd) fn present(&self, patience: Duration) -> std::result::Result<Vec<u64>, Errno> {
-        let mut id = [0_u8; 256];
-        // SAFETY: it writes so many bytes at most, a zero the last of them.
-        answer(unsafe { (self.calls.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()) })?;
-        let id = CStr::from_bytes_until_nul(&id).map_err(|_| Errno::IO)?;
-        let header = CString::new([b"rbd_header.", id.to_bytes()].concat()).map_err(|_| Errno::IO)?;
+        let header = CString::new(format!("rbd_header.{}", self.id()?)).map_err(|_| Errno::IO)?;
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let (mut reply, mut len) = (ptr::null_mut(), 0);
         let _quiet = Quiet::begin();
@@ -134,6 +152,31 @@ impl Image {
         let _quiet = Quiet::begin();
         // SAFETY: the image is open.
         answer(unsafe { (self.calls.rbd_lock_acquire)(self.handle, EXCLUSIVE) }).map(drop)
+    }
+
+    /// Takes the lock from who has it at this address, and shuts that client out: nothing that it has sent is done any more.
+    pub(in crate::rbd) fn break_lock(&self, address: &str) -> std::result::Result<(), Errno> {
+        let address = CString::new(address).map_err(|_| Errno::INVAL)?;
+        let _quiet = Quiet::begin();
+        // SAFETY: the image is open; the string is read only.
+        answer(unsafe { (self.calls.rbd_lock_break)(self.handle, EXCLUSIVE, address.as_ptr()) }).map(drop)
+    }
+
+    /// Where its owner is, as the cluster says now: what it [lists](Self::lockers) may be as of some while ago.
+    pub(in crate::rbd) fn owner(&self) -> Option<String> {
+        let (mut mode, mut owners, mut count) = (0, [ptr::null_mut(); 4], 4);
+        // SAFETY: the image is open; it writes so many owners at most, and how many there are.
+        answer(unsafe {
+            let to = owners.as_mut_ptr();
+            (self.calls.rbd_lock_get_owners)(self.handle, &raw mut mode, to, &raw mut count)
+        })
+        .ok()?;
+        let of = owners.first().filter(|owner| count > 0 && !owner.is_null());
+        // SAFETY: a string, until it is cleaned up below.
+        let owner = of.map(|owner| unsafe { CStr::from_ptr(*owner) }.to_string_lossy().into_owned());
+        // SAFETY: what was listed, once.
+        unsafe { (self.calls.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+        owner
     }
 
     /// Who has it: the names of clients and where they are.
@@ -183,6 +226,58 @@ impl Image {
     /// How often the image's header has changed since it is watched.
     pub(in crate::rbd) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
+    }
+
+    /// Has it said from now on when snapshots are made, which wait until the image [rests](Self::rests).
+    pub(in crate::rbd) fn watch_snapshots(
+        &mut self,
+        tell: mpsc::Sender<Word>,
+    ) -> std::result::Result<(), Errno> {
+        if self.asked.is_some() {
+            return Err(Errno::BUSY);
+        }
+        let asker = Box::new(Asker { tell, watch: AtomicU64::new(0), waits: AtomicU32::new(0) });
+        let (to, mut watch) = (ptr::from_ref(&*asker).cast_mut().cast(), 0);
+        let _quiet = Quiet::begin();
+        // SAFETY: `asker` stays where it is until `drop` has ended the watching; the number is written.
+        answer(unsafe { (self.calls.rbd_quiesce_watch)(self.handle, begins, ends, to, &raw mut watch) })?;
+        asker.watch.store(watch, Ordering::SeqCst);
+        self.asked = Some(asker);
+        Ok(())
+    }
+
+    /// Answers who wants to make a snapshot: the image rests, or cannot.
+    pub(in crate::rbd) fn rests(&self, rests: std::result::Result<(), Errno>) {
+        let Some(asker) = &self.asked else { return };
+        let one_less = |waits: u32| waits.checked_sub(1);
+        if asker.waits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            let result = rests.map_or_else(|e| -e.raw_os_error(), |()| 0);
+            let watch = asker.watch.load(Ordering::SeqCst);
+            // SAFETY: the image is open, and librbd waits for this.
+            unsafe { (self.calls.rbd_quiesce_complete)(self.handle, watch, result) };
+        }
+    }
+
+    /// Has nothing said of snapshots any more. Who wants to make one meanwhile is told that the image does not rest: else librbd would wait.
+    fn watch_no_snapshots(&self) {
+        let Some(asker) = &self.asked else { return };
+        let watch = asker.watch.load(Ordering::SeqCst);
+        let unwatch = || {
+            // SAFETY: the image is open, and this is done once.
+            unsafe { (self.calls.rbd_quiesce_unwatch)(self.handle, watch) };
+        };
+        thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, unwatch) {
+            Ok(unwatching) => {
+                while !unwatching.is_finished() {
+                    self.rests(Err(Errno::SHUTDOWN));
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Err(_) => {
+                self.rests(Err(Errno::SHUTDOWN));
+                unwatch();
+            }
+        });
     }
 
     /// The runs of a range that are stored, by whole objects.
@@ -244,6 +339,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        self.watch_no_snapshots();
         // SAFETY: the image is open, and nobody else has the handle. Both wait until no callback runs any more.
         unsafe {
             if let Some(watch) = self.watch {
@@ -338,6 +434,20 @@ unsafe extern "C" fn over<F: Flight>(completion: Handle, flight: *mut c_void) {
 unsafe extern "C" fn changed(noted: *mut c_void) {
     // SAFETY: the image's, which ends the watching before it goes.
     unsafe { &*noted.cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
+}
+
+/// On a thread of librbd's, which must not wait.
+unsafe extern "C" fn begins(asker: *mut c_void) {
+    // SAFETY: the image's, which ends the watching before it goes.
+    let asker = unsafe { &*asker.cast::<Asker>() };
+    asker.waits.fetch_add(1, Ordering::SeqCst);
+    let _ = asker.tell.send(Word::Begins);
+}
+
+/// As above.
+unsafe extern "C" fn ends(asker: *mut c_void) {
+    // SAFETY: as above.
+    let _ = unsafe { &*asker.cast::<Asker>() }.tell.send(Word::Ends);
 }
 
 /// On the thread that asks.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use indicatif::BinaryBytes;
 use underseal_export::control::status::{
-    Format, Going, KeyState, Mismatches, Mode, Opened, Reencryption, Sandbox,
+    Format, Going, KeyState, Mismatches, Mode, Opened, Reencryption, Sandbox, Waiting,
 };
 use underseal_export::control::{Rate, Status};
 
@@ -72,6 +72,10 @@ pub(super) fn status(of: &Status) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  {what:<11}{}", printable(&value));
     }
+    if let Some(Waiting { on, for_ns }) = &of.waiting {
+        let waiting = format!("{on}, for {}", duration(*for_ns));
+        let _ = writeln!(text, "  {:<11}{}", "waits for", printable(&waiting));
+    }
     if let Some(of) = &of.mismatches {
         let _ = writeln!(text, "  {:<11}{}", "tags", mismatches(of));
     }
@@ -110,9 +114,10 @@ pub(in crate::commands) fn state(of: &Status) -> String {
         (true, KeyState::Set) => "suspended",
         (_, KeyState::Wiped) => "suspended, key wiped",
     };
+    let state = if of.waiting.is_some() { format!("{state}, waiting") } else { state.into() };
     match of.reencryption.as_ref().filter(|of| of.state != Going::Done) {
         Some(of) => format!("{state}, {} {}%", verb(of.mode), percent(of)),
-        None => state.into(),
+        None => state,
     }
 }
 

@@ -119,7 +119,7 @@ impl Stoppers {
         let mapping = self.mapping.clone();
         // It may have to wait for somebody who is suspending it just now.
         aside("resume", move || {
-            if mapping.is_suspended() {
+            if mapping.is_stopped() {
                 log::info!("suspended requests go on, to be finished");
                 mapping.release();
             }
@@ -310,7 +310,7 @@ fn still_there(stoppers: &Stoppers) -> Result<()> {
 /// Everything that clients were told is written is on stable storage after this.
 fn flush(mapping: &Arc<Mapping>) -> Result<()> {
     // Suspending has flushed, and nothing was written since. A queue would wait for the volume to go on.
-    if mapping.read_only() || mapping.is_suspended() {
+    if mapping.read_only() || mapping.is_stopped() {
         return Ok(());
     }
     let failed = |e: Error| {

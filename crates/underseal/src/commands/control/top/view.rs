@@ -160,6 +160,7 @@ pub(super) mod tests {
             sandbox: None,
             can_reencrypt: false,
             reencryption: None,
+            waiting: None,
             queues: 1,
             in_flight: 3,
             requests: underseal_export::control::status::Requests {

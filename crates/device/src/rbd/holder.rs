@@ -1,0 +1,106 @@
+//! Which process of this machine has an image's lock, in a file of its user's: so that who takes the place of one that was killed can
+//! prove that it is gone, and need not wait until the cluster believes it.
+//!
+//! The proof: the lock's owner is the client that the file names, by its address, which has a number that no other client has; and the file,
+//! which that process keeps locked as long as it lives, can be locked. The kernel lets go of it when the process has ended, however that
+//! was, and a child that still had it would only be waited for. That this is the boot in which it was written keeps out folders that
+//! machines share.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The longest file that is one.
+const LONGEST: u64 = 1024;
+
+/// A file that names this process as the one that has the lock. It goes with the value.
+pub(super) struct Holder {
+    path: PathBuf,
+    /// Locked.
+    _file: File,
+}
+
+impl Holder {
+    /// Notes that this process has the lock of the image with this id, as the client at this address.
+    pub(super) fn note(folder: &Path, image: &str, address: &str) -> io::Result<Self> {
+        let path = path(folder, image);
+        let mut options = File::options();
+        let mut file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        file.try_lock()?;
+        file.set_len(0)?;
+        let process = std::process::id();
+        file.write_all(format!("{address} {} {process}\n", boot()?).as_bytes())?;
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The number of the process that was the client at this address and had the lock, if it is certain that it is gone.
+pub(super) fn gone(folder: &Path, image: &str, address: &str) -> Option<u32> {
+    let file = File::open(path(folder, image)).ok()?;
+    let mut text = String::new();
+    (&file).take(LONGEST).read_to_string(&mut text).ok()?;
+    let words: Vec<&str> = text.strip_suffix('\n')?.split(' ').collect();
+    let [its_address, its_boot, process] = words[..] else { return None };
+    let is_it = its_address == address && its_boot == boot().ok()?;
+    (is_it && file.try_lock().is_ok()).then(|| process.parse().ok())?
+}
+
+fn path(folder: &Path, image: &str) -> PathBuf {
+    folder.join(format!("{image}.rbd-lock"))
+}
+
+/// Which time it is that this machine was started.
+fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: &str = "127.0.0.1:0/9";
+
+    #[test]
+    fn who_has_it_is_not_gone_until_it_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = |address| gone(folder.path(), "id", address);
+        let note = |address| Holder::note(folder.path(), "id", address);
+        let holder = note(ADDRESS).unwrap();
+        assert_eq!(gone(ADDRESS), None);
+        assert!(note("127.0.0.1:0/8").is_err(), "it is this one's");
+        let text = fs::read(path(folder.path(), "id")).unwrap();
+        drop(holder);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        // As a process leaves it that was killed.
+        fs::write(path(folder.path(), "id"), text).unwrap();
+        assert_eq!(gone(ADDRESS), Some(std::process::id()));
+        assert_eq!(gone("127.0.0.1:0/8"), None);
+        assert_eq!(super::gone(folder.path(), "other", ADDRESS), None);
+        let _holder = note("127.0.0.1:0/10").unwrap();
+        assert_eq!([gone(ADDRESS), gone("127.0.0.1:0/10")], [None, None]);
+    }
+
+    #[test]
+    fn another_boot_and_what_is_no_such_file_prove_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let boot = boot().unwrap();
+        let gone_by = |text: &str| {
+            fs::write(path(folder.path(), "id"), text).unwrap();
+            gone(folder.path(), "id", ADDRESS)
+        };
+        for text in ["", "\n", "127.0.0.1:0/9\n", "127.0.0.1:0/9 another 5\n"] {
+            assert_eq!(gone_by(text), None, "{text:?}");
+        }
+        for rest in [" 5", " x\n", " 5 6\n"] {
+            assert_eq!(gone_by(&format!("{ADDRESS} {boot}{rest}")), None, "{rest:?}");
+        }
+        assert_eq!(gone_by(&format!("{ADDRESS} {boot} 5\n")), Some(5));
+    }
+}

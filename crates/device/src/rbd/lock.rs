@@ -1,0 +1,100 @@
+//! The one writer of an image: who it is, and how long a dead one is waited for.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::holder::{self, Holder};
+use super::library::Image;
+use crate::{Error, ErrorKind, Result};
+
+/// How soon to say that the lock is waited for.
+const MOMENT: Duration = Duration::from_secs(2);
+/// How long a client that has the image open may take to answer; one that has died never does, and is known for half a minute.
+const ANSWERS: Duration = Duration::from_secs(10);
+
+/// Takes the image for this program alone. Asking for the lock takes it from whoever has it and is not as strict as this program: an
+/// ordinary client of librbd hands it over, and then fails to write. So nobody who is there is asked.
+pub(super) fn lock(image: &Image, name: &str, holders: Option<&Path>) -> Result<Option<Holder>> {
+    if let Some(folder) = holders {
+        take_over(image, name, folder);
+    }
+    let lockers = || {
+        let lockers = image.lockers().into_iter();
+        lockers.map(|(client, at)| (format!("{client} at {at}"), client)).collect::<Vec<_>>()
+    };
+    let owners = || {
+        let owners = lockers().into_iter().map(|(owner, _)| owner).collect::<Vec<_>>().join(", ");
+        if owners.is_empty() { "another client".to_owned() } else { owners }
+    };
+    let own = image.own();
+    let present = image.present(ANSWERS).map_err(|e| {
+        Error::new(ErrorKind::Open, format!("{name}: who has it open cannot be known")).with_source(e)
+    })?;
+    let others = present.into_iter().filter(|&client| client != own);
+    let others: Vec<_> = others.map(|client| format!("client.{client}")).collect();
+    if let Some((owner, _)) = lockers().into_iter().find(|(_, client)| others.contains(client)) {
+        return Err(Error::new(ErrorKind::Locked, format!("{name} is in use by {owner}")));
+    }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        log::warn!(
+            "{name}: {others} has it open, too, and cannot write to it from now on (`rbd status` shows where)"
+        );
+    }
+    let taken = std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel::<()>();
+        let taking = scope.spawn(move || {
+            let _tell = tell;
+            image.lock()
+        });
+        if told.recv_timeout(MOMENT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            log::warn!(
+                "{name}: waiting for its lock, which {} has and does not answer: if it has died, for half a minute",
+                owners()
+            );
+        }
+        taking.join().unwrap_or(Err(Errno::IO))
+    });
+    taken.map_err(|e| match e {
+        Errno::ROFS | Errno::BUSY | Errno::AGAIN => {
+            Error::new(ErrorKind::Locked, format!("{name} is in use by {}", owners())).with_source(e)
+        }
+        _ => {
+            Error::new(ErrorKind::Open, format!("{name}: its exclusive lock cannot be taken")).with_source(e)
+        }
+    })?;
+    Ok(holders.and_then(|folder| noted(image, name, folder)))
+}
+
+/// Takes the lock from a process of this machine that was killed.
+fn take_over(image: &Image, name: &str, folder: &Path) {
+    let (Ok(id), Some(address)) = (image.id(), image.owner()) else { return };
+    let Some(process) = holder::gone(folder, &id, &address) else { return };
+    match image.break_lock(&address) {
+        Ok(()) => log::info!(
+            "{name}: process {process} of this machine had its lock, as the client at {address}, and has been killed: it is shut out, and the lock \
+             free"
+        ),
+        Err(e) => {
+            log::warn!("{name}: the lock of process {process}, which has been killed, is waited for: {e}")
+        }
+    }
+}
+
+/// Keeps in mind that this process has the lock.
+fn noted(image: &Image, name: &str, folder: &Path) -> Option<Holder> {
+    let noted = image.id().map_err(Into::into).and_then(|id| {
+        let address = image.owner().ok_or(std::io::ErrorKind::NotFound)?;
+        Holder::note(folder, &id, &address)
+    });
+    let told = |e: &std::io::Error| {
+        log::warn!(
+            "{name}: that this process has its lock cannot be noted in {}: if it is killed, the next one waits half a minute: {e}",
+            folder.display()
+        );
+    };
+    noted.inspect_err(told).ok()
+}

@@ -1,0 +1,126 @@
+//! Snapshots are made of an image that rests: librbd asks for that, and says when they are made.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::Pause;
+
+/// Who asks has died when it says nothing for so long.
+pub(super) const LONGEST: Duration = Duration::from_secs(120);
+
+/// What librbd says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// A snapshot is about to be made, as soon as the image rests.
+    Begins,
+    /// It was made, or was not.
+    Ends,
+}
+
+/// Does what is asked for until nobody can ask any more. `rests` is told whether the image rests.
+pub(super) fn attend(words: &Receiver<Word>, pause: &dyn Pause, longest: Duration, rests: impl Fn(bool)) {
+    // Several may be made at a time.
+    let mut paused = 0_u32;
+    loop {
+        let word = if paused > 0 {
+            words.recv_timeout(longest)
+        } else {
+            words.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        match word {
+            Ok(Word::Begins) => {
+                let begun = pause.begin();
+                paused += u32::from(begun);
+                rests(begun);
+            }
+            Ok(Word::Ends) => {
+                if paused == 1 {
+                    pause.end();
+                }
+                paused = paused.saturating_sub(1);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                log::warn!("a snapshot was begun and not ended for {longest:?}: requests go on");
+                pause.end();
+                paused = 0;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if paused > 0 {
+        pause.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Writes down what happens, and may refuse.
+    struct Diary {
+        events: Mutex<Vec<&'static str>>,
+        refuses: bool,
+    }
+
+    impl Diary {
+        fn add(&self, event: &'static str) {
+            self.events.lock().unwrap().push(event);
+        }
+    }
+
+    impl Pause for Diary {
+        fn begin(&self) -> bool {
+            self.add(if self.refuses { "refuses" } else { "begins" });
+            !self.refuses
+        }
+
+        fn end(&self) {
+            self.add("ends");
+        }
+    }
+
+    /// What happens after these words.
+    fn events(words: &[Word], refuses: bool) -> Vec<&'static str> {
+        let diary = Diary { events: Mutex::default(), refuses };
+        let (tell, told) = mpsc::channel();
+        words.iter().for_each(|word| tell.send(*word).unwrap());
+        drop(tell);
+        attend(&told, &diary, LONGEST, |rests| diary.add(if rests { "rests" } else { "does not rest" }));
+        diary.events.into_inner().unwrap()
+    }
+
+    #[test]
+    fn the_last_of_several_ends_the_rest() {
+        use Word::{Begins, Ends};
+        assert_eq!(events(&[Begins, Ends], false), ["begins", "rests", "ends"]);
+        let nested = events(&[Begins, Begins, Ends, Ends, Ends], false);
+        assert_eq!(nested, ["begins", "rests", "begins", "rests", "ends"]);
+        assert_eq!(events(&[Begins, Ends], true), ["refuses", "does not rest"]);
+        assert_eq!(events(&[Begins], false), ["begins", "rests", "ends"], "the image is closed meanwhile");
+        assert_eq!(events(&[Ends], false), [""; 0]);
+    }
+
+    #[test]
+    fn who_dies_amid_a_snapshot_is_not_waited_for_for_ever() {
+        let diary = Arc::new(Diary { events: Mutex::default(), refuses: false });
+        let (tell, told) = mpsc::channel();
+        let writer = diary.clone();
+        let thread = thread::spawn(move || attend(&told, &*writer, Duration::from_millis(20), |_| {}));
+        tell.send(Word::Begins).unwrap();
+        let began = Instant::now();
+        while diary.events.lock().unwrap().len() < 2 {
+            assert!(began.elapsed() < Duration::from_secs(60));
+            thread::yield_now();
+        }
+        tell.send(Word::Begins).unwrap();
+        tell.send(Word::Ends).unwrap();
+        drop(tell);
+        thread.join().unwrap();
+        assert_eq!(*diary.events.lock().unwrap(), ["begins", "ends", "begins", "ends"]);
+    }
+}

@@ -1,0 +1,132 @@
+//! What breaks below: nothing that was acknowledged and flushed is lost, and what waits says so.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use crate::cluster::Image;
+use crate::own::{Cluster, DISKS};
+use crate::support::fio::verifying;
+use crate::support::nbd::{Client, EIO};
+use crate::support::scratch::assert_same;
+use crate::support::tools::{PATIENCE, wait_until};
+use crate::support::volume::{Volume, underseal};
+use crate::support::{Scratch, Server, bytes, run, seed};
+
+/// One cluster for all, since it takes a while to start.
+#[test]
+fn faults_of_a_cluster_of_its_own() {
+    let Some(cluster) = Cluster::start() else { return };
+    daemons_die_amid_verified_writes(&cluster);
+    a_full_cluster_is_waited_for(&cluster);
+}
+
+/// A volume that is served: its image's name is its own.
+struct Served {
+    scratch: Scratch,
+    image: Image,
+    volume: Volume,
+}
+
+impl Served {
+    fn new(cluster: &Cluster) -> Self {
+        let (scratch, image) = (Scratch::new(), cluster.image(40));
+        let volume = image.formatted(&scratch, &[]);
+        Self { scratch, image, volume }
+    }
+
+    /// The same with a limit on waiting.
+    fn limited(&self, seconds: u32) -> Volume {
+        self.image.volume(&self.scratch, &format!(":rados_osd_op_timeout={seconds}"))
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let name = self.image.path().replace("rbd/", "");
+        serde_json::from_str(&run(underseal().args(["status", "--json", &name]))).unwrap()
+    }
+
+    /// Waits until it says that it waits for the image, for some seconds by then.
+    fn wait_until_it_waits(&self) {
+        let address = self.image.address("");
+        wait_until("it waits", PATIENCE, || {
+            let waiting = &self.status()["waiting"];
+            waiting["on"] == *address && waiting["for_ns"].as_u64() >= Some(3_000_000_000)
+        });
+    }
+
+    fn writes(&self) -> u64 {
+        self.status()["requests"]["write"]["requests"].as_u64().unwrap()
+    }
+
+    fn wait_for_writes(&self, more: u64) {
+        let enough = self.writes() + more;
+        wait_until("more is written", PATIENCE, || self.writes() >= enough);
+    }
+}
+
+fn load(server: &Server) -> Child {
+    let mut fio = verifying(server, 2, 12 << 20);
+    fio.args(["--bs=4k", "--rw=randwrite", "--rate_iops=100", "--fsync=16"]);
+    fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio is there: scripts/setup test")
+}
+
+fn daemons_die_amid_verified_writes(cluster: &Cluster) {
+    let served = Served::new(cluster);
+    let server = Server::start(&served.volume, &[]);
+    let fio = load(&server);
+    served.wait_for_writes(50);
+    cluster.signal("KILL", &DISKS[..1]);
+    served.wait_for_writes(100);
+    cluster.restart(&DISKS[..1]);
+    cluster.wait_for_disks(3);
+
+    cluster.signal("KILL", &DISKS);
+    served.wait_until_it_waits();
+    cluster.restart(&DISKS);
+    served.wait_for_writes(100);
+
+    // Who knows the disks needs no monitor.
+    cluster.signal("STOP", &["mon.a"]);
+    served.wait_for_writes(100);
+    cluster.signal("CONT", &["mon.a"]);
+    let output = fio.wait_with_output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && report.contains("err= 0"), "{report}");
+    assert_eq!(served.status()["waiting"], serde_json::Value::Null);
+    let log = server.stop();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+fn a_full_cluster_is_waited_for(cluster: &Cluster) {
+    let served = Served::new(cluster);
+    let data = bytes(seed("full"), 65_536);
+    let limited = Served::new(cluster);
+    let server = Server::start(&served.volume, &[]);
+    let impatient = Server::start(&limited.limited(2), &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let mut other = Client::connect(&impatient.socket()).unwrap();
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    other.write(0, &data).unwrap();
+    cluster.full_from(0.0001);
+    // Clients hear of it by and by.
+    wait_until("it fails", PATIENCE, || other.write(1 << 20, &data) == Err(EIO));
+    assert_same(&other.read(0, data.len()).unwrap(), &data, "what is there is read");
+    client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    wait_until("a write waits", PATIENCE, || {
+        client.send_write(7, 1 << 20, &data).unwrap();
+        client.reply().is_err()
+    });
+    client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    served.wait_until_it_waits();
+    cluster.full_from(0.95);
+    assert_eq!(client.reply().unwrap(), (7, 0));
+    client.flush().unwrap();
+    wait_until("it is written to again", PATIENCE, || other.write(2 << 20, &data).is_ok());
+    other.flush().unwrap();
+    drop((client, other));
+    server.stop();
+    let log = impatient.stop();
+    assert!(log.contains("ERROR"), "{log}");
+    assert_same(&served.volume.read(1 << 20, data.len()), &data, "what waited");
+    assert_same(&limited.volume.read(2 << 20, data.len()), &data, "what was written afterwards");
+}
