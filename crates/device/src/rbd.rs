@@ -186,9 +186,9 @@ fn connected(address: &Address) -> Result<Cluster> {
             .map_err(|e| failed("the library's cache cannot be turned off".into(), e))?;
     }
     // Whose lock is broken must not write any more.
-    cluster.set(c"rbd_blocklist_on_break_lock", c"true").map_err(|e| {
-        failed("the library cannot be told to shut out whose lock is broken".into(), e)
-    })?;
+    cluster
+        .set(c"rbd_blocklist_on_break_lock", c"true")
+        .map_err(|e| failed("the library cannot be told to shut out whose lock is broken".into(), e))?;
     // A write that is not copied, and fails before it is sent, never ends (Ceph 16.2.15): that is each one of a client that was shut out.
     let _ = cluster.set(c"rbd_disable_zero_copy_writes", c"true");
     cluster.connect().map_err(|e| {

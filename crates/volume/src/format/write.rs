@@ -18,7 +18,7 @@ const SECTOR: usize = 512;
 pub struct NewHeader {
     detached: bool,
     key: VolumeKey,
-    parts: Parts,
+    pub(super) parts: Parts,
 }
 
 /// What a format says of its new header.
