@@ -263,47 +263,27 @@ unsafe fn compress<V: Words>(state: &mut [V; 8], blocks: &Pointers) {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon")]
-unsafe fn neon(
-    states: &[[u32; 8]; 2],
-    heads: &Pointers,
-    head: usize,
-    sectors: &Pointers,
-    bytes: usize,
-    sums: &mut [[u8; 32]; MOST],
-) {
-    // SAFETY: passed on.
-    unsafe { hmac::<Four>(states, heads, head, sectors, bytes, sums) }
+/// [`hmac`], compiled for the features of a vector.
+macro_rules! entry_point {
+    ($name:ident, $words:ty, $arch:literal, $features:literal) => {
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        unsafe fn $name(
+            states: &[[u32; 8]; 2],
+            heads: &Pointers,
+            head: usize,
+            sectors: &Pointers,
+            bytes: usize,
+            sums: &mut [[u8; 32]; MOST],
+        ) {
+            // SAFETY: passed on.
+            unsafe { hmac::<$words>(states, heads, head, sectors, bytes, sums) }
+        }
+    };
 }
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2(
-    states: &[[u32; 8]; 2],
-    heads: &Pointers,
-    head: usize,
-    sectors: &Pointers,
-    bytes: usize,
-    sums: &mut [[u8; 32]; MOST],
-) {
-    // SAFETY: passed on.
-    unsafe { hmac::<Eight>(states, heads, head, sectors, bytes, sums) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn avx512(
-    states: &[[u32; 8]; 2],
-    heads: &Pointers,
-    head: usize,
-    sectors: &Pointers,
-    bytes: usize,
-    sums: &mut [[u8; 32]; MOST],
-) {
-    // SAFETY: passed on.
-    unsafe { hmac::<Sixteen>(states, heads, head, sectors, bytes, sums) }
-}
+entry_point!(neon, Four, "aarch64", "neon");
+entry_point!(avx2, Eight, "x86_64", "avx2");
+entry_point!(avx512, Sixteen, "x86_64", "avx512f,avx512bw");
 
 /// The HMAC of a head and a sector in each lane.
 ///
