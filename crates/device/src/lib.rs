@@ -13,6 +13,7 @@
 //!
 //!   Blocking       one request at a time, waited for: preparing a device, looking at what is on it
 //!   Arena -> Buffer      page-aligned request memory, reserved when the queue opens
+//!   Replies, Awaited     what other threads answer to a channel: a mailbox and a bell, and when to listen
 //!   Mailbox, Bell  what other threads leave for one that waits in its ring, and what wakes it
 //!   Signal         wakes the owner of an event descriptor, and never waits for it
 //! ```
