@@ -57,6 +57,18 @@ impl Backing {
         kill_process(Pid::from_child(self.child.as_ref().expect("it runs")), signal).unwrap();
     }
 
+    /// Stops it, and waits until none of its threads runs: one that has not heard of the signal yet would answer once more.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let threads = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());
+        wait_until("it stands still", PATIENCE, || {
+            std::fs::read_dir(&threads).unwrap().all(|thread| {
+                let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+            })
+        });
+    }
+
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();

@@ -140,7 +140,7 @@ fn a_server_that_does_not_answer_is_told_of() {
     client.write(0, &block).unwrap();
     assert!(!status(&[]).contains("wait"), "{}", status(&[]));
     assert_eq!(metric(), 0.0);
-    lower.signal(Signal::STOP);
+    lower.freeze();
     client.send_write(7, 4096, &block).unwrap();
     assert!(!status(&[]).contains("wait"), "it has only begun");
     wait_until("it says so", PATIENCE, || status(&[]).contains("waits for"));
