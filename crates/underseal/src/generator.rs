@@ -111,6 +111,10 @@ fn conf(entry: &Entry) -> String {
     if let Some(source) = quotable(&entry.at.file) {
         line("SourcePath", &source);
     }
+    // What starts after the target finds it served, as crypttab's volumes are there behind theirs.
+    if entry.is_auto() && !entry.may_fail() {
+        line("Before", "underseal.target");
+    }
     for path in entry.files() {
         if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {
             line("Requires", &unit);

@@ -195,7 +195,7 @@ fn generated_in(scratch: &Scratch) -> (String, String) {
 #[test]
 fn the_list_becomes_units() {
     let (units, told) = generated(
-        "disk /srv/disk.img /etc/keys/disk\nfar nbd://host/x none\nlog /a /k nbd=/srv/s,vhost-user=/v,log-file=/var/log/l,nbd=tcp:h:1\nlater /dev/vg0/my-data - noauto,metrics=localhost:1\n\
+        "disk /srv/disk.img /etc/keys/disk\nfar nbd://host/x none nofail\nlog /a /k nbd=/srv/s,vhost-user=/v,log-file=/var/log/l,nbd=tcp:h:1\nlater /dev/vg0/my-data - noauto,metrics=localhost:1\n\
          typo /a - nonsense\nmounted /b - fuse=/c\na+b /d\na:b /d\n",
     );
     let network = "Wants=network-online.target After=network-online.target PrivateNetwork=no IPAddressDeny= \
@@ -208,11 +208,11 @@ fn the_list_becomes_units() {
         "underseal.target.wants/underseal@disk.service -> /usr/lib/systemd/system/underseal@.service",
         "underseal.target.wants/underseal@far.service -> /usr/lib/systemd/system/underseal@.service",
         "underseal.target.wants/underseal@log.service -> /usr/lib/systemd/system/underseal@.service",
-        "underseal@disk.service.d/50-volume.conf: RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk",
+        "underseal@disk.service.d/50-volume.conf: Before=underseal.target RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk",
         &format!("underseal@far.service.d/50-volume.conf: {asking}"),
         &format!("underseal@later.service.d/50-volume.conf: Requires={device} After={device} {asking}"),
         &format!(
-            "underseal@log.service.d/50-volume.conf: RequiresMountsFor=/a RequiresMountsFor=/k RequiresMountsFor=/srv/s \
+            "underseal@log.service.d/50-volume.conf: Before=underseal.target RequiresMountsFor=/a RequiresMountsFor=/k RequiresMountsFor=/srv/s \
              RequiresMountsFor=/v RequiresMountsFor=/var/log/l {network}"
         ),
     ];
@@ -247,7 +247,7 @@ fn files_become_units_as_lines_do() {
     let expected = [
         "multi-user.target.wants/underseal.target -> /usr/lib/systemd/system/underseal.target",
         "underseal.target.wants/underseal@disk.service -> /usr/lib/systemd/system/underseal@.service",
-        "underseal@disk.service.d/50-volume.conf: RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk \
+        "underseal@disk.service.d/50-volume.conf: Before=underseal.target RequiresMountsFor=/srv/disk.img RequiresMountsFor=/etc/keys/disk \
          RequiresMountsFor=/srv/s Wants=network-online.target After=network-online.target PrivateNetwork=no IPAddressDeny= \
          RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
         "underseal@later.service.d/50-volume.conf: RequiresMountsFor=/srv/later.img RequiresMountsFor=/k",
