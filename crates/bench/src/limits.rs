@@ -31,10 +31,13 @@ pub(crate) fn aes_rounds(width: &str, rounds: usize) {
     unsafe {
         match (width, rounds) {
             ("zmm", 10) => x86::zmm::<10>(),
+            ("zmm", 12) => x86::zmm::<12>(),
             ("zmm", _) => x86::zmm::<14>(),
             ("ymm", 10) => x86::ymm::<10>(),
+            ("ymm", 12) => x86::ymm::<12>(),
             ("ymm", _) => x86::ymm::<14>(),
             (_, 10) => x86::xmm::<10>(),
+            (_, 12) => x86::xmm::<12>(),
             _ => x86::xmm::<14>(),
         }
     }
