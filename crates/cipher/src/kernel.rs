@@ -47,6 +47,8 @@ mod diffuser;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ecb;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod frame;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/gcm_key.rs")]
 mod gcm_key;

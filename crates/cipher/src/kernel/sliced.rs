@@ -29,7 +29,7 @@ use crate::{CpuPath, Locked, Result};
 /// More stack than the expansion of a key uses.
 const EXPANDING: usize = 8192;
 /// The most stack that a kernel uses, where round keys and blocks may be left; checked builds keep more there, and aarch64's.
-const SPILLED: usize = if cfg!(any(debug_assertions, target_arch = "aarch64")) { 4608 } else { 2560 };
+const SPILLED: usize = if cfg!(any(debug_assertions, target_arch = "aarch64")) { 4608 } else { 3072 };
 /// Blocks of the narrowest registers.
 const FEWEST: usize = 16;
 

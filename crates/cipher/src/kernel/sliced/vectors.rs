@@ -172,6 +172,7 @@ macro_rules! vector {
 
         #[target_feature(enable = $features)]
         pub(super) unsafe fn $entry<C: Cipher, const ENCRYPT: bool>(cipher: &C, blocks: &mut [[u8; 16]]) {
+            crate::kernel::frame::on_whole_lines();
             for group in blocks.chunks_exact_mut($name::BYTES) {
                 // SAFETY: the features are these; a group is 16 registers.
                 unsafe { cipher.blocks::<$name, ENCRYPT>(group.as_mut_ptr().cast()) }
