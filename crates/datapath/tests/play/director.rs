@@ -34,6 +34,8 @@ pub(crate) fn direct(
 ) -> (u64, u64) {
     let mut dice = Dice::of(setup.seed, 1);
     let (mut changes, mut cuts) = (0, 0);
+    // After its first error in writing, a layer is to be opened anew.
+    let is_final = setup.faults && setup.layer.is_some();
     change(setup, &shared.mapping(), &mut dice);
     while Instant::now() < until && !shared.stop.load(SeqCst) {
         thread::sleep(Duration::from_micros(dice.length(20_000)));
@@ -49,6 +51,11 @@ pub(crate) fn direct(
             60..75 => suspend(setup, shared, mapping, &mut dice),
             75..85 if setup.faults || setup.tags > 0 || setup.layer.is_some() => {
                 devices.controls.iter().for_each(|control| inject(setup, control, &mut dice));
+                if is_final {
+                    thread::sleep(Duration::from_micros(dice.length(30_000)));
+                    cut_power(setup, shared, devices, None, &mut dice);
+                    cuts += 1;
+                }
             }
             85..90 if setup.cache || setup.rewrites || setup.layer.is_some() => {
                 cut_power(setup, shared, devices, rewriter.as_mut(), &mut dice);
@@ -72,6 +79,9 @@ pub(crate) fn direct(
         assert_eq!(shared.mapping().volume().unwrap().segments().len(), 1);
         // As one finds it who comes later.
         cut_power(setup, shared, devices, Some(rewriter), &mut dice);
+    }
+    if is_final && !shared.stop.load(SeqCst) {
+        cut_power(setup, shared, devices, None, &mut dice);
     }
     (changes, cuts)
 }
@@ -177,7 +187,9 @@ fn cut_power(
         thread::sleep(Duration::from_micros(dice.length(500)));
     }
     shared.uncertain.store(true, SeqCst);
-    if setup.may_fail() {
+    // A layer that has failed is opened anew with or without the power going.
+    let is_closed_only = setup.faults && setup.layer.is_some() && dice.one_in(3);
+    if setup.may_fail() && !is_closed_only {
         rewriter.iter().for_each(|rewriter| rewriter.site.is_off.store(true, SeqCst));
         devices.go_off(dice.one_in(2));
     }

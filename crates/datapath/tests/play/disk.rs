@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::dice::mix;
+use super::round::Setup;
 
 /// The smallest block, in bytes.
 pub(crate) const UNIT: u64 = 512;
@@ -21,8 +22,10 @@ pub(crate) struct Disk {
     blocks: Vec<Block>,
     /// Counts what happens to all players' blocks.
     clock: Arc<AtomicU64>,
-    /// The power may be cut: what is acknowledged is not safe before a flush.
+    /// What is acknowledged is not safe before a flush.
     is_volatile: bool,
+    /// A write that fails may leave a block that cannot be read.
+    tears: bool,
 }
 
 #[derive(Clone)]
@@ -33,7 +36,7 @@ struct Block {
     in_flight: u32,
     /// When a write to it last began or ended.
     touched: u64,
-    /// A power cut may have torn it, and since when it was written again after that.
+    /// A power cut, or a write that failed, may have torn it, and since when it was written again after that.
     torn: bool,
     mended: u64,
 }
@@ -46,10 +49,11 @@ struct Change {
 }
 
 impl Disk {
-    pub(crate) fn new(bytes: u64, is_volatile: bool, clock: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(bytes: u64, setup: &Setup, clock: Arc<AtomicU64>) -> Self {
         let block =
             Block { base: vec![ANYTHING], since: vec![], in_flight: 0, touched: 0, torn: false, mended: 0 };
-        Self { blocks: vec![block; usize::try_from(bytes / UNIT).unwrap()], clock, is_volatile }
+        let blocks = vec![block; usize::try_from(bytes / UNIT).unwrap()];
+        Self { blocks, clock, is_volatile: setup.is_volatile(), tears: setup.may_tear() }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -76,9 +80,11 @@ impl Disk {
     pub(crate) fn end(&mut self, offset: u64, len: u64, id: u64, ok: bool, durable: bool) {
         let now = self.now();
         let safe = ok && (durable || !self.is_volatile);
+        let tears = !ok && self.tears;
         for block in self.range(offset, len) {
             block.in_flight -= 1;
             block.touched = now;
+            block.torn |= tears;
             // A power cut has forgotten the order of what was in flight.
             let Some(at) = block.since.iter().position(|change| change.id == id) else { continue };
             if ok {
@@ -155,7 +161,7 @@ impl Disk {
         checked
     }
 
-    /// Whether a read that began at `since` may have met a block that a power cut has torn.
+    /// Whether a read that began at `since` may have met a block that was torn.
     pub(crate) fn may_be_torn(&mut self, offset: u64, len: u64, since: u64) -> bool {
         self.range(offset, len).iter().any(|block| block.torn || block.mended > since)
     }

@@ -37,8 +37,9 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn new(mut dice: Dice) -> Self {
-        let mode = dice.pick(&[Mode::Journal, Mode::Journal, Mode::Bitmap, Mode::Direct]);
-        let makes_tags = mode == Mode::Bitmap || dice.one_in(4);
+        let mode = dice.pick(&[Mode::Journal, Mode::Journal, Mode::Bitmap, Mode::Direct, Mode::Inline]);
+        let is_inline = mode == Mode::Inline;
+        let makes_tags = mode == Mode::Bitmap || is_inline || dice.one_in(4);
         let hash = if mode == Mode::Bitmap { ["crc32c", "sha256"] } else { ["crc32c", "hmac(sha256)"] };
         Self {
             mode,
@@ -46,9 +47,24 @@ impl Layer {
             hash: dice.pick(&hash),
             journal_mac: mode == Mode::Journal && dice.one_in(3),
             settings: [dice.below(3) * (32 << 10), dice.below(2000), 1 + dice.below(4)],
-            meta: dice.one_in(3),
+            meta: !is_inline && dice.one_in(3),
             // Ciphers with tags have none.
-            discards: makes_tags && dice.one_in(2),
+            discards: makes_tags && !is_inline && dice.one_in(2),
+        }
+    }
+
+    /// What the device has to keep beside each block: longer than any tag, as the disk was formatted.
+    pub(crate) fn tuple(&self) -> Option<u32> {
+        (self.mode == Mode::Inline).then_some(40)
+    }
+
+    /// Whether a block that is being written when the power goes, or when the device fails, cannot be read until it is written again:
+    /// data and tag are of different times. In mode B tags are made anew after a cut, but not after a write that failed.
+    pub(crate) fn tears(&self, faults: bool, cuts: bool) -> bool {
+        match self.mode {
+            Mode::Direct | Mode::Inline => faults || cuts,
+            Mode::Bitmap => faults,
+            _ => false,
         }
     }
 

@@ -61,7 +61,7 @@ impl<'r> Player<'r> {
         let options = setup.queue_of(number);
         let queue = Queue::open(mapping.clone(), options).unwrap();
         Self {
-            disk: Disk::new(mapping.size(), setup.cache, shared.clock.clone()),
+            disk: Disk::new(mapping.size(), setup, shared.clock.clone()),
             dice: Dice::of(setup.seed, 100 + number),
             sent: Vec::new(),
             free: Vec::new(),
@@ -180,7 +180,7 @@ impl<'r> Player<'r> {
 
     fn check_everything(&mut self) {
         let size = self.mapping.size();
-        let is_torn = self.setup.is_torn_by_cuts();
+        let is_torn = self.setup.may_tear();
         // Where others' blocks may be torn, each of the own is read by itself.
         let most = if is_torn { u64::from(self.mapping.block()) } else { self.options.max_request as u64 };
         let mut at = 0;
@@ -237,7 +237,7 @@ impl<'r> Player<'r> {
             0..45 => self.write(offset, len, durable),
             45..55 => self.write_in_place(offset, len, durable),
             55..86 => {
-                let whole = self.dice.one_in(4) && !in_region && !self.setup.is_torn_by_cuts();
+                let whole = self.dice.one_in(4) && !in_region && !self.setup.may_tear();
                 // The shared part as a whole: other players' blocks are in between.
                 if whole {
                     self.read(0, self.setup.shared.min(self.options.max_request as u64))
@@ -412,7 +412,7 @@ impl<'r> Player<'r> {
         match (&sent, &result) {
             (Sent::Bad(kind), result) => assert_eq!(result.as_ref().unwrap_err().kind(), *kind),
             (Sent::Read { offset, len, begun }, Err(e))
-                if e.kind() == ErrorKind::Integrity && self.setup.cache && self.setup.is_torn_by_cuts() =>
+                if e.kind() == ErrorKind::Integrity && self.setup.may_tear() =>
             {
                 assert!(
                     self.disk.may_be_torn(*offset, *len, *begun),

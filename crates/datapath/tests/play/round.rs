@@ -110,10 +110,11 @@ impl Devices {
             _ => vec![],
         };
         let controls = devices.iter().chain(&metas).map(FaultDevice::control).collect();
+        let tuple = setup.layer.and_then(|layer| layer.tuple()).unwrap_or(setup.tags);
         let tagged = |device: FaultDevice| -> Arc<dyn Device> {
-            match setup.tags {
+            match tuple {
                 0 => Arc::new(device),
-                tags => Arc::new(TaggedDevice::new(Arc::new(device), setup.sector, tags)),
+                tuple => Arc::new(TaggedDevice::new(Arc::new(device), setup.sector, tuple)),
             }
         };
         let all: Vec<_> = devices.into_iter().map(tagged).collect();
@@ -217,14 +218,12 @@ impl Setup {
         let layered = !zoned && !tagged && sector <= 4096 && (sector == 4096 || device != Lower::Direct);
         let mut layers = Dice::of(seed, 40);
         let layer = (layered && layers.one_in(3)).then(|| Layer::new(layers.clone()));
-        // After its first error in writing, a layer is to be opened anew: that is what a power cut is for.
         let (faults, cache) = match layer {
-            Some(_) => (false, layers.below(4) > 0),
+            Some(_) => (layers.one_in(3), layers.below(4) > 0),
             None => (faults, cache),
         };
-        // In direct mode a block that is torn cannot be read, so nobody changes a part of it.
-        let is_direct = layer.is_some_and(|layer| layer.mode == underseal_integrity::Mode::Direct);
-        let block = if is_direct { sector } else { block };
+        // A block that is torn cannot be read, so nobody changes a part of it.
+        let block = if layer.is_some_and(|layer| layer.tears(faults, cache)) { sector } else { block };
         let shared = 128 * 1024 * u64::from(sector / 4096).max(1);
         // A sector that is torn is lost as a whole where the cipher spreads what it encrypts, as on any disk.
         let second = if faults || cache { CIPHERS[0] } else { dice.pick(&CIPHERS) };
@@ -278,9 +277,14 @@ impl Setup {
         self.faults || self.cache
     }
 
-    /// A block that is being written when the power goes cannot be read afterwards.
-    pub(crate) fn is_torn_by_cuts(&self) -> bool {
-        self.layer.is_some_and(|layer| layer.mode == underseal_integrity::Mode::Direct)
+    /// A block whose write was cut short or failed cannot be read until it is written again.
+    pub(crate) fn may_tear(&self) -> bool {
+        self.layer.is_some_and(|layer| layer.tears(self.faults, self.cache))
+    }
+
+    /// What was acknowledged may be lost before it is flushed: with the power, or with a layer's memory after its last error.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.cache || (self.faults && self.layer.is_some())
     }
 
     pub(crate) fn is_zoned(&self) -> bool {
@@ -435,8 +439,7 @@ impl Setup {
         assert_eq!((stats.in_flight, stats.queues, stats.backlog.requests), (0, 0, 0), "{self}");
         assert_eq!(stats.backlog.bytes, 0, "{self}");
         if let Some(layers) = &devices.layers {
-            let may_be_torn = self.cache && self.is_torn_by_cuts();
-            assert!(may_be_torn || layers.mismatches() == 0, "{self}: a tag did not fit");
+            assert!(self.may_tear() || layers.mismatches() == 0, "{self}: a tag did not fit");
             drop(shared.mapping.lock().unwrap().take());
             assert!(layers.close(), "{self}: what nobody uses is left clean");
         }

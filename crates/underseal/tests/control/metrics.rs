@@ -4,22 +4,12 @@ use std::net::{TcpListener, TcpStream};
 
 use crate::operator::{Operator, Ran};
 use crate::support::Server;
+use crate::support::metrics::{self, get};
 use crate::support::nbd::Client;
 use crate::support::tools::{PATIENCE, wait_until};
 
 pub(crate) fn address(server: &Server) -> String {
-    let log = server.log();
-    let line = log.lines().find(|line| line.contains("serving metrics on tcp:")).expect(&log);
-    line.rsplit("tcp:").next().unwrap().trim().into()
-}
-
-fn get(address: &str, request: &str) -> String {
-    let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    answer
+    metrics::address(&server.log())
 }
 
 /// Samples by name and labels; every line must be one of the format.

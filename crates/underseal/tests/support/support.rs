@@ -9,10 +9,12 @@
 //!   nbd.rs      a small client that sends exactly what it is told to, where a real one cannot
 //!   trees.rs    folders full of files
 //!   terminal.rs a pseudo-terminal to type passphrases on
+//!   metrics.rs  what a server tells those who scrape it
 //!   mounts.rs   nbdfuse, loop devices and mounts that are undone however a test ends
 //! ```
 
 pub(crate) mod fio;
+pub(crate) mod metrics;
 pub(crate) mod mounts;
 pub(crate) mod nbd;
 pub(crate) mod scratch;

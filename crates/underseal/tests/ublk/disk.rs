@@ -60,13 +60,22 @@ stop
 
 /// A sector that is not as it was written: an error, until it is written again.
 const DAMAGED: &str = "
-serve /run/image damaged
+serve /run/image damaged --metrics 127.0.0.1:9533
+ip link set lo up 2> /dev/null || true
 ! dd if=/dev/ublkb0 of=/dev/null bs=4k skip=$BAD count=1 iflag=direct 2> dd.err
 grep 'Invalid or incomplete multibyte' dd.err
 dd if=/dev/ublkb0 of=/dev/null bs=4k count=$BAD iflag=direct
 \"$OURS\" status damaged | grep \"$((BAD * 4096))\"
+bash -c 'exec 3<> /dev/tcp/127.0.0.1/9533; printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3' > metrics
+grep 'mismatches_total{volume=\"damaged\"} [1-9]' metrics
+status=0
+\"$OURS\" check damaged > found || status=$?
+[ $status = 1 ]
+[ $(wc -l < found) = 1 ]
+grep \"bytes $((BAD * 4096)) to\" found
 dd if=/dev/zero of=/dev/ublkb0 bs=4k seek=$BAD count=1 oflag=direct
 cmp -n 4k -i $((BAD * 4096)):0 /dev/ublkb0 /dev/zero
+\"$OURS\" check damaged | grep 'as it was written'
 stop
 ";
 

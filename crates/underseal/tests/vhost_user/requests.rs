@@ -35,7 +35,7 @@ fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again(
     let (volume, bad) = Volume::damaged(&operator.scratch, &data);
     let at = usize::try_from(bad).unwrap();
     let socket = operator.scratch.path("disk");
-    let server = operator.serve(&volume, &["--vhost-user", text(&socket)]);
+    let server = operator.serve(&volume, &["--vhost-user", text(&socket), "--metrics", "127.0.0.1:0"]);
     let mut disk = Disk::connect(&socket, 1);
     for (offset, len) in [(at, 4096), (at - 4096, 64 << 10)] {
         assert_eq!(disk.read(offset as u64, len), Err(EIO), "{len} bytes from {offset} on");
@@ -43,9 +43,9 @@ fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again(
     for near in [at - 4096, at + 4096] {
         assert_same(&disk.read(near as u64, 4096).unwrap(), &data[near..near + 4096], "beside it");
     }
-    let status = operator.status("image");
-    assert_eq!(status["mismatches"], serde_json::json!({ "count": 2, "first": [bad] }), "{status}");
+    assert_eq!(operator.is_told_of_mismatches("image", &server.log(), bad), 2);
     assert_eq!(disk.write(bad, &data[at..at + 4096]), 0);
+    assert!(operator.does("check image").contains("as it was written"));
     assert_same(&disk.read(0, 1 << 20).unwrap(), &data[..1 << 20], "before it");
     assert_same(&disk.read(bad, 4096).unwrap(), &data[at..at + 4096], "itself");
     drop(disk);
