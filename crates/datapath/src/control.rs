@@ -297,7 +297,8 @@ impl Control {
     pub(crate) fn mover_comes(&self, limit: Duration) -> Result<()> {
         let _changing = self.changing();
         self.nobody_moves()?;
-        if self.state().settings.suspended {
+        // A snapshot's moment it sits out when it wants its first range.
+        if self.state().stopped {
             return Err(busy("the volume is suspended"));
         }
         let version = self.change(|state| state.moving.is_there = true);

@@ -300,6 +300,12 @@ impl Shared {
         }
     }
 
+    fn hear_no_snapshots(&self) {
+        if let Some(image) = &mut *self.image.write().unwrap_or_else(PoisonError::into_inner) {
+            image.watch_no_snapshots();
+        }
+    }
+
     /// Does something with the image, as long as it is there.
     fn with_image<T>(
         &self,
@@ -367,8 +373,12 @@ impl Device for RbdDevice {
                 }
             });
         };
-        let thread = || std::thread::Builder::new().name("snapshots".into()).spawn(attends);
-        if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread().map(drop)) {
+        let thread = || {
+            // Who makes one is not to wait for nobody.
+            let spawned = std::thread::Builder::new().name("snapshots".into()).spawn(attends);
+            spawned.map(drop).inspect_err(|_| self.shared.hear_no_snapshots())
+        };
+        if let Err(e) = watched.map_err(std::io::Error::from).and_then(|()| thread()) {
             log::warn!(
                 "{}: snapshots of it do not wait for requests that are under way: {e}",
                 self.shared.name

@@ -1,14 +1,15 @@
 //! Requests pause while a snapshot is made below, so that it has all of each, and what was flushed.
 
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use underseal_device::Pause;
 
 use super::Mapping;
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
-/// How long requests in flight may take to end. Who makes the snapshot waits so long, and longer.
+/// How long requests in flight and the flush may take. Who makes the snapshot waits so long, and longer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A volume, as long as it is open.
@@ -21,17 +22,32 @@ impl Mapping {
         self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
     }
 
-    fn pause(&self) -> Result<()> {
-        self.control.pause(LIMIT)?;
-        let flushed = self.devices.iter().try_for_each(|device| super::flush(&**device));
+    /// Requests in flight end, and all is flushed, within so long; else the volume runs on.
+    fn pause(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        self.control.pause(limit)?;
+        let flushed = self.flush_within(limit.saturating_sub(begun.elapsed()));
         flushed.inspect_err(|_| self.control.go_on())
+    }
+
+    /// A flush that is under way cannot be called back: one that takes longer is left to a thread of its own.
+    fn flush_within(&self, limit: Duration) -> Result<()> {
+        let (tell, told) = mpsc::channel();
+        let devices = self.devices.clone();
+        let flush = move || {
+            let _ = tell.send(devices.iter().try_for_each(|device| super::flush(&**device)));
+        };
+        let busy = |why: String| Error::new(ErrorKind::Busy, why);
+        let thread = thread::Builder::new().name("flush".into()).spawn(flush);
+        thread.map_err(|e| busy(format!("no thread to flush with: {e}")))?;
+        told.recv_timeout(limit).unwrap_or_else(|_| Err(busy(format!("it was not flushed within {LIMIT:?}"))))
     }
 }
 
 impl Pause for Paused {
     fn begin(&self) -> bool {
         let Some(mapping) = self.0.upgrade() else { return false };
-        match mapping.pause() {
+        match mapping.pause(LIMIT) {
             Ok(()) => log::info!("requests wait while a snapshot is made"),
             Err(e) => {
                 log::warn!("a snapshot is not made of this volume, which does not come to rest: {e}");
@@ -46,5 +62,58 @@ impl Pause for Paused {
             mapping.control.go_on();
             log::info!("requests go on after a snapshot");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use underseal_cipher::{Key, SectorSize, build};
+    use underseal_device::{Channel, Device, Geometry, RamDevice};
+    use underseal_volume::{Segment, Volume};
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    /// Nobody gets a way to it, and so no flush, while its gate is held.
+    struct Gated {
+        below: RamDevice,
+        gate: Arc<Mutex<()>>,
+    }
+
+    impl Device for Gated {
+        fn geometry(&self) -> Geometry {
+            self.below.geometry()
+        }
+
+        fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+            self.below.channel(depth)
+        }
+
+        fn name(&self) -> &str {
+            self.below.name()
+        }
+    }
+
+    #[test]
+    fn a_flush_that_does_not_end_holds_nobody_back() {
+        let gate = Arc::<Mutex<()>>::default();
+        let device = Gated { below: RamDevice::new(SIZE), gate: gate.clone() };
+        let cipher =
+            build(&"cipher_null-ecb".parse().unwrap(), &Key::new(&[]).unwrap(), SectorSize::S4096).unwrap();
+        let volume = Volume::new(vec![Segment::stored(0, SIZE, 0, 0, cipher)]).unwrap();
+        let mapping = Mapping::new(volume, Arc::new(device)).unwrap();
+        let closed = gate.lock().unwrap();
+        let refused = mapping.pause(Duration::from_millis(50)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        assert!(!mapping.is_suspended(), "requests go on");
+        drop(closed);
+        mapping.pause(LIMIT).unwrap();
+        assert!(mapping.is_suspended());
+        mapping.control.go_on();
+        assert!(!mapping.is_suspended());
     }
 }

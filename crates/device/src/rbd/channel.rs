@@ -92,6 +92,9 @@ fn failed(shared: &Shared, kind: Kind, offset: u64, errno: Errno) -> crate::Erro
         shared.losses.fail(errno);
         return unflushed(errno);
     }
+    if errno == Errno::ROFS && !shared.geometry.read_only {
+        return kind.failed(offset, "the image, or its exclusive lock, is gone", errno);
+    }
     kind.failed(offset, "Ceph", errno)
 }
 

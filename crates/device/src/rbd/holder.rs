@@ -6,13 +6,19 @@
 //! was, and a child that still had it would only be waited for. That this is the boot in which it was written keeps out folders that
 //! machines share.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The longest file that is one.
 const LONGEST: u64 = 1024;
+
+/// How long somebody else's file is waited for, and how often that is looked at.
+const MOMENT: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A file that names this process as the one that has the lock. It goes with the value.
 pub(super) struct Holder {
@@ -25,9 +31,18 @@ impl Holder {
     /// Notes that this process has the lock of the image with this id, as the client at this address.
     pub(super) fn note(folder: &Path, image: &str, address: &str) -> io::Result<Self> {
         let path = path(folder, image);
-        let mut options = File::options();
-        let mut file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        file.try_lock()?;
+        let begun = Instant::now();
+        let mut file = loop {
+            let mut options = File::options();
+            let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &path) => break file,
+                // Who had the image before has let go of it, and is about to take its file away.
+                Ok(()) | Err(TryLockError::WouldBlock) if begun.elapsed() < MOMENT => thread::sleep(LOOK),
+                Ok(()) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(e) => return Err(e.into()),
+            }
+        };
         file.set_len(0)?;
         let process = std::process::id();
         file.write_all(format!("{address} {} {process}\n", boot()?).as_bytes())?;
@@ -50,6 +65,12 @@ pub(super) fn gone(folder: &Path, image: &str, address: &str) -> Option<u32> {
     let [its_address, its_boot, process] = words[..] else { return None };
     let is_it = its_address == address && its_boot == boot().ok()?;
     (is_it && file.try_lock().is_ok()).then(|| process.parse().ok())?
+}
+
+/// Whether a file is the one that is there now.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }
 
 fn path(folder: &Path, image: &str) -> PathBuf {
@@ -85,6 +106,20 @@ mod tests {
         assert_eq!(super::gone(folder.path(), "other", ADDRESS), None);
         let _holder = note("127.0.0.1:0/10").unwrap();
         assert_eq!([gone(ADDRESS), gone("127.0.0.1:0/10")], [None, None]);
+    }
+
+    #[test]
+    fn who_follows_has_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..20 {
+            let before = Holder::note(folder.path(), "id", ADDRESS).unwrap();
+            let leaves = thread::spawn(move || drop(before));
+            let after = Holder::note(folder.path(), "id", "127.0.0.1:0/10").unwrap();
+            leaves.join().unwrap();
+            let text = fs::read_to_string(path(folder.path(), "id")).unwrap();
+            assert!(text.starts_with("127.0.0.1:0/10 "), "{text}");
+            drop(after);
+        }
     }
 
     #[test]

@@ -19,8 +19,9 @@ pub(super) enum Word {
 
 /// Does what is asked for until nobody can ask any more. `rests` is told whether the image rests.
 pub(super) fn attend(words: &Receiver<Word>, pause: &dyn Pause, longest: Duration, rests: impl Fn(bool)) {
-    // Several may be made at a time.
+    // Several may be made at a time, and each is a reason to rest.
     let mut paused = 0_u32;
+    let end_all = |paused: &mut u32| (0..std::mem::take(paused)).for_each(|_| pause.end());
     loop {
         let word = if paused > 0 {
             words.recv_timeout(longest)
@@ -34,22 +35,19 @@ pub(super) fn attend(words: &Receiver<Word>, pause: &dyn Pause, longest: Duratio
                 rests(begun);
             }
             Ok(Word::Ends) => {
-                if paused == 1 {
+                if paused > 0 {
+                    paused -= 1;
                     pause.end();
                 }
-                paused = paused.saturating_sub(1);
             }
             Err(RecvTimeoutError::Timeout) => {
                 log::warn!("a snapshot was begun and not ended for {longest:?}: requests go on");
-                pause.end();
-                paused = 0;
+                end_all(&mut paused);
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    if paused > 0 {
-        pause.end();
-    }
+    end_all(&mut paused);
 }
 
 #[cfg(test)]
@@ -95,11 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_ends_the_rest() {
+    fn each_that_began_ends() {
         use Word::{Begins, Ends};
         assert_eq!(events(&[Begins, Ends], false), ["begins", "rests", "ends"]);
         let nested = events(&[Begins, Begins, Ends, Ends, Ends], false);
-        assert_eq!(nested, ["begins", "rests", "begins", "rests", "ends"]);
+        assert_eq!(nested, ["begins", "rests", "begins", "rests", "ends", "ends"]);
+        let closed = events(&[Begins, Begins, Ends, Begins], false);
+        assert_eq!(closed.iter().filter(|event| **event == "ends").count(), 3, "{closed:?}");
         assert_eq!(events(&[Begins, Ends], true), ["refuses", "does not rest"]);
         assert_eq!(events(&[Begins], false), ["begins", "rests", "ends"], "the image is closed meanwhile");
         assert_eq!(events(&[Ends], false), [""; 0]);

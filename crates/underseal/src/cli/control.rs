@@ -1,6 +1,7 @@
 //! The commands that talk to an open volume.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use underseal_export::control::Name;
@@ -166,6 +167,22 @@ pub(crate) struct KeyArgs {
 pub(crate) struct CloseArgs {
     #[command(flatten)]
     pub(crate) volume: NameArg,
+    #[command(flatten)]
+    pub(crate) limit: CloseLimitArgs,
+}
+
+/// How long closing is waited for.
+#[derive(Debug, Args)]
+pub(crate) struct CloseLimitArgs {
+    /// Wait so long at most: as long as it takes by default. A volume that is not closed by then goes on being closed
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u32>,
+}
+
+impl CloseLimitArgs {
+    pub(crate) fn within(&self) -> Option<Duration> {
+        self.timeout.map(|seconds| Duration::from_secs(seconds.into()))
+    }
 }
 
 /// Shows all open volumes and their latency, live.

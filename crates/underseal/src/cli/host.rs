@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use underseal_export::control::Name;
 
+use super::control::CloseLimitArgs;
 use crate::volumes;
 
 /// Opens the volumes of /etc/underseal/volumes and /etc/underseal/volumes.d.
@@ -39,6 +40,8 @@ pub(crate) struct UpArgs {
 pub(crate) struct DownArgs {
     #[command(flatten)]
     pub(crate) which: WhichArgs,
+    #[command(flatten)]
+    pub(crate) limit: CloseLimitArgs,
 }
 
 /// Lists the volumes of /etc/underseal/volumes and volumes.d, and which of them are open.

@@ -1,5 +1,6 @@
 //! Talking to open volumes: `list`, `status`, `policy`, `suspend`, `resume`, `resize`, `message`, `close`, `top`.
 
+mod close;
 mod message;
 mod resume;
 mod show;
@@ -31,7 +32,7 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
         Control::Resume(args) => resume::run(&args),
         Control::Resize(args) => resize(&args, quiet),
         Control::Message(args) => message::run(&args),
-        Control::Close(args) => end(&args.volume.name),
+        Control::Close(args) => close::end(&args.volume.name, args.limit.within()),
         Control::Top(args) => top::run(&args),
     }
 }
@@ -87,8 +88,8 @@ fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
 ///
 /// # Errors
 /// Why it could not end well.
-pub(crate) fn close_open(name: &Name) -> Result<()> {
-    match end(name) {
+pub(crate) fn close_open(name: &Name, limit: Option<Duration>) -> Result<()> {
+    match close::end(name, limit) {
         // It was gone before it could be asked.
         Err(_) if status_of_open(name).is_ok_and(|status| status.is_none()) => Ok(()),
         ended => ended,
@@ -113,16 +114,6 @@ pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Statu
         Err(e) => Err(e.into()),
         Ok(client) => status_of(name, client, limit).map(Some),
     }
-}
-
-fn end(name: &Name) -> Result<()> {
-    let mut client = connect(name)?;
-    let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
-    finished(name, answer)?;
-    // As long as requests in flight and the last flush take.
-    let ended = client.next(Duration::MAX).map_err(|e| failed(name, e))?;
-    client.wait_for_end().map_err(|e| failed(name, e))?;
-    finished(name, ended)
 }
 
 /// The open volume that is called so, or lies there.

@@ -184,7 +184,7 @@ pub(super) fn close(_: &Args, words: &Words<'_>) -> Result<()> {
             return Err(busy());
         }
     }
-    end(&place.name)?;
+    end(&place.name, None)?;
     place.clear();
     Ok(())
 }

@@ -55,6 +55,11 @@ impl Image {
         Self { conf: of.conf.clone(), name: format!("{}{more}", of.name) }
     }
 
+    /// Its own name in the pool.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// As Ceph's tools name it.
     pub(crate) fn path(&self) -> String {
         format!("rbd/{}", self.name)
@@ -70,6 +75,13 @@ impl Image {
         let mut rbd = tool("rbd");
         rbd.arg("--conf").arg(&self.conf).arg(command);
         rbd
+    }
+
+    /// Ceph's tool for what images are made of.
+    pub(crate) fn rados(&self) -> Command {
+        let mut rados = tool("rados");
+        rados.arg("--conf").arg(&self.conf);
+        rados
     }
 
     /// Ceph's tool for the cluster.

@@ -1,23 +1,37 @@
 //! What breaks below: nothing that was acknowledged and flushed is lost, and what waits says so.
 
-use std::process::{Child, Stdio};
 use std::time::Duration;
+use std::{panic, thread};
+
+use underseal_testing::skip;
 
 use crate::cluster::Image;
-use crate::own::{Cluster, DISKS};
-use crate::support::fio::verifying;
+use crate::own::{Cluster, DISKS, Network};
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, underseal};
-use crate::support::{Scratch, Server, bytes, run, seed};
+use crate::support::{Scratch, Server, bytes, fails, run, seed};
+use crate::writer::Writer;
 
 /// One cluster for all, since it takes a while to start.
 #[test]
 fn faults_of_a_cluster_of_its_own() {
-    let Some(cluster) = Cluster::start() else { return };
-    daemons_die_amid_verified_writes(&cluster);
-    a_full_cluster_is_waited_for(&cluster);
+    let faults = || {
+        let network = Network::apart();
+        let Some(cluster) = Cluster::start() else { return };
+        daemons_die_amid_verified_writes(&cluster);
+        match network {
+            Ok(network) => a_network_that_is_cut_is_waited_for(&cluster, &network),
+            Err(reason) => skip("a cluster that is cut off", &reason),
+        }
+        a_volume_that_cannot_be_closed_says_why(&cluster);
+        a_full_cluster_is_waited_for(&cluster);
+    };
+    // A network is a thread's.
+    if let Err(panic) = thread::spawn(faults).join() {
+        panic::resume_unwind(panic);
+    }
 }
 
 /// A volume that is served: its image's name is its own.
@@ -39,9 +53,12 @@ impl Served {
         self.image.volume(&self.scratch, &format!(":rados_osd_op_timeout={seconds}"))
     }
 
+    fn name(&self) -> String {
+        self.image.path().replace("rbd/", "")
+    }
+
     fn status(&self) -> serde_json::Value {
-        let name = self.image.path().replace("rbd/", "");
-        serde_json::from_str(&run(underseal().args(["status", "--json", &name]))).unwrap()
+        serde_json::from_str(&run(underseal().args(["status", "--json", &self.name()]))).unwrap()
     }
 
     /// Waits until it says that it waits for the image, for some seconds by then.
@@ -63,16 +80,10 @@ impl Served {
     }
 }
 
-fn load(server: &Server) -> Child {
-    let mut fio = verifying(server, 2, 12 << 20);
-    fio.args(["--bs=4k", "--rw=randwrite", "--rate_iops=100", "--fsync=16"]);
-    fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio is there: scripts/setup test")
-}
-
 fn daemons_die_amid_verified_writes(cluster: &Cluster) {
     let served = Served::new(cluster);
     let server = Server::start(&served.volume, &[]);
-    let fio = load(&server);
+    let writer = Writer::start(server.socket());
     served.wait_for_writes(50);
     cluster.signal("KILL", &DISKS[..1]);
     served.wait_for_writes(100);
@@ -88,12 +99,67 @@ fn daemons_die_amid_verified_writes(cluster: &Cluster) {
     cluster.signal("STOP", &["mon.a"]);
     served.wait_for_writes(100);
     cluster.signal("CONT", &["mon.a"]);
-    let output = fio.wait_with_output().unwrap();
-    let report = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && report.contains("err= 0"), "{report}");
+    let written = writer.stop();
     assert_eq!(served.status()["waiting"], serde_json::Value::Null);
     let log = server.stop();
     assert!(!log.contains("ERROR"), "{log}");
+    written.is_there(&served.volume);
+}
+
+fn a_network_that_is_cut_is_waited_for(cluster: &Cluster, network: &Network) {
+    let (served, limited) = (Served::new(cluster), Served::new(cluster));
+    let server = Server::start(&served.volume, &[]);
+    let impatient = Server::start(&limited.limited(2), &[]);
+    let writer = Writer::start(server.socket());
+    let mut other = Client::connect(&impatient.socket()).unwrap();
+    let data = bytes(seed("cut"), 65_536);
+    other.write(0, &data).unwrap();
+    other.flush().unwrap();
+    served.wait_for_writes(50);
+    network.cut();
+    wait_until("it fails", PATIENCE, || other.write(1 << 20, &data) == Err(EIO));
+    let (status, said) = fails(underseal().arg("info").arg(served.image.address(":client_mount_timeout=1")));
+    assert!(status == 1 && said.contains("no monitor of the cluster answers"), "{status}: {said}");
+    served.wait_until_it_waits();
+    network.mend();
+    served.wait_for_writes(100);
+    wait_until("it is written to again", PATIENCE, || other.write(2 << 20, &data).is_ok());
+    other.flush().unwrap();
+    drop(other);
+    let written = writer.stop();
+    let log = server.stop();
+    assert!(!log.contains("ERROR"), "{log}");
+    let log = impatient.stop();
+    assert!(log.contains("ERROR"), "{log}");
+    written.is_there(&served.volume);
+    assert_same(&limited.volume.read(0, data.len()), &data, "what was flushed before");
+    assert_same(&limited.volume.read(2 << 20, data.len()), &data, "what was written afterwards");
+}
+
+/// Who closes it hears what that waits for, and need not wait as long.
+fn a_volume_that_cannot_be_closed_says_why(cluster: &Cluster) {
+    let served = Served::new(cluster);
+    let mut server = Server::start(&served.volume, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let data = bytes(seed("close"), 65_536);
+    client.write(0, &data).unwrap();
+    client.flush().unwrap();
+    cluster.signal("STOP", &DISKS);
+    client.send_write(7, 1 << 20, &data).unwrap();
+    served.wait_until_it_waits();
+    let address = served.image.address("");
+    let (status, said) = fails(underseal().args(["close", "--timeout", "5", &served.name()]));
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("waiting until it is closed") && said.contains("not closed within"), "{said}");
+    assert!(said.matches(&format!("waits for {address}")).count() == 2, "{said}");
+    cluster.signal("CONT", &DISKS);
+    // The client is answered, or its connection has been ended by then.
+    let answered = client.reply().is_ok();
+    server.wait();
+    assert_same(&served.volume.read(0, data.len()), &data, "what was flushed");
+    if answered {
+        assert_same(&served.volume.read(1 << 20, data.len()), &data, "what was answered");
+    }
 }
 
 fn a_full_cluster_is_waited_for(cluster: &Cluster) {

@@ -4,9 +4,35 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
 use crate::cluster::{Image, given};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run, tool};
+
+/// A network of this thread's and of what it starts: a loopback and nothing else.
+pub(crate) struct Network(());
+
+impl Network {
+    /// Why this thread cannot have one, if it cannot.
+    pub(crate) fn apart() -> Result<Self, String> {
+        // SAFETY: another network changes nothing that this process has, and descriptors stay as they are.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+            .map_err(|e| format!("a network namespace needs root ({e})"))?;
+        let this = Self(());
+        this.mend();
+        Ok(this)
+    }
+
+    /// Nothing reaches anybody any more, and nobody is told.
+    pub(crate) fn cut(&self) {
+        run(tool("ip").args(["link", "set", "lo", "down"]));
+    }
+
+    pub(crate) fn mend(&self) {
+        run(tool("ip").args(["link", "set", "lo", "up"]));
+    }
+}
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/ceph-cluster");
 pub(crate) const DISKS: [&str; 3] = ["osd.0", "osd.1", "osd.2"];

@@ -142,6 +142,37 @@ fn what_an_image_does_not_have_any_more_fails() {
     server.stop();
 }
 
+/// Ceph removes no image that is in use; by force, all that is said to be stored has to be there.
+#[test]
+fn an_image_that_is_removed_is_not_written_to_any_more() {
+    let Some((_scratch, image, _volume, mut server)) = Image::served(40, &[]) else { return };
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    client.flush().unwrap();
+    for command in [&["rm", "--no-progress"][..], &["trash", "mv"]] {
+        let mut remove = image.rbd(command[0]);
+        let (status, said) = fails(remove.args(&command[1..]).arg(image.path()));
+        assert_eq!(status, 16, "in use: {said}");
+        client.write(4096, &[8; 4096]).unwrap();
+        client.flush().unwrap();
+    }
+    let info = run(image.rbd("info").args(["--format", "json"]).arg(image.path()));
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let header = format!("rbd_header.{}", info["id"].as_str().unwrap());
+    run(image.rados().args(["--pool", "rbd", "rm", &header]));
+    wait_until("it is noticed", PATIENCE, || client.write(4096, &[9; 4096]).is_err());
+    assert!(client.flush().is_err(), "a flush");
+    assert!(client.write(8192, &[9; 4096]).is_err(), "another write");
+    drop(client);
+    server.signal(Signal::TERM);
+    let status = server.wait();
+    let log = server.log();
+    assert_eq!(status.code(), Some(8), "{log}");
+    assert!(log.contains("the image, or its exclusive lock, is gone"), "{log}");
+    // What is left of it.
+    run(image.rados().args(["--pool", "rbd", "rm", &format!("rbd_id.{}", image.name())]));
+}
+
 #[test]
 fn a_client_that_is_shut_out_ends_and_tries_nothing_again() {
     let Some((_scratch, image, volume, mut server)) = Image::served(40, &[]) else { return };

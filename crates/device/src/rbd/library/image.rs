@@ -259,25 +259,27 @@ impl Image {
     }
 
     /// Has nothing said of snapshots any more. Who wants to make one meanwhile is told that the image does not rest: else librbd would wait.
-    fn watch_no_snapshots(&self) {
-        let Some(asker) = &self.asked else { return };
+    pub(in crate::rbd) fn watch_no_snapshots(&mut self) {
+        let this = &*self;
+        let Some(asker) = &this.asked else { return };
         let watch = asker.watch.load(Ordering::SeqCst);
         let unwatch = || {
             // SAFETY: the image is open, and this is done once.
-            unsafe { (self.calls.rbd_quiesce_unwatch)(self.handle, watch) };
+            unsafe { (this.calls.rbd_quiesce_unwatch)(this.handle, watch) };
         };
         thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, unwatch) {
             Ok(unwatching) => {
                 while !unwatching.is_finished() {
-                    self.rests(Err(Errno::SHUTDOWN));
+                    this.rests(Err(Errno::SHUTDOWN));
                     thread::sleep(Duration::from_millis(1));
                 }
             }
             Err(_) => {
-                self.rests(Err(Errno::SHUTDOWN));
+                this.rests(Err(Errno::SHUTDOWN));
                 unwatch();
             }
         });
+        self.asked = None;
     }
 
     /// The runs of a range that are stored, by whole objects.

@@ -1,5 +1,7 @@
 //! `underseal down`.
 
+use std::time::Duration;
+
 use super::together::side_by_side;
 use super::{AT_LAST, end, lock, status};
 use crate::cli::DownArgs;
@@ -18,7 +20,7 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
     let Chosen { volumes, wrong } = table.choose(&args.which.names)?;
     let named = !args.which.names.is_empty();
     let ended = side_by_side(&volumes, AT_A_TIME, |entry| {
-        let ended = bring_down(entry);
+        let ended = bring_down(entry, args.limit.within());
         if let (Ok(true), false) = (&ended, quiet) {
             let _ = print(&format!("{} is down\n", entry.name));
         }
@@ -28,12 +30,12 @@ pub(in crate::commands) fn run(args: &DownArgs, quiet: bool) -> Result<()> {
 }
 
 /// Closes a volume; false where it was not open.
-fn bring_down(entry: &Entry) -> Result<bool> {
+fn bring_down(entry: &Entry, limit: Option<Duration>) -> Result<bool> {
     // Not while it is being opened.
     let _lock = lock(&entry.name)?;
     if status(entry, AT_LAST)?.is_none() {
         return Ok(false);
     }
-    close_open(&entry.name)?;
+    close_open(&entry.name, limit)?;
     Ok(true)
 }

@@ -1,0 +1,67 @@
+//! `underseal close`, and what else ends a volume's server.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use underseal_export::ErrorKind;
+use underseal_export::control::status::Waiting;
+use underseal_export::control::{Name, Request};
+
+use super::show::duration;
+use super::{PATIENCE, connect, failed, finished, status_within};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::printable;
+
+/// So long it is waited for without a word, and so long between two of them.
+const TOLD: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_secs(60);
+/// So long its server may take to say how it is.
+const ANSWERS: Duration = Duration::from_secs(10);
+
+/// Ends a volume's server, and waits until it has ended: as long as requests in flight and the last flush take, or as `limit` says.
+///
+/// # Errors
+/// Why it could not end well; `Failed` when it has not ended by then, which it goes on with.
+pub(super) fn end(name: &Name, limit: Option<Duration>) -> Result<()> {
+    let mut client = connect(name)?;
+    let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
+    finished(name, answer)?;
+    let begun = Instant::now();
+    let mut silent = TOLD;
+    let ended = loop {
+        let left = limit.map_or(silent, |limit| limit.saturating_sub(begun.elapsed()).min(silent));
+        match client.next(left) {
+            Err(e) if e.kind() == ErrorKind::Timeout => {}
+            ended => break ended.map_err(|e| failed(name, e))?,
+        }
+        let (why, process) = awaited(name);
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            let what = format!("{name}: not closed within {} s: {why}", begun.elapsed().as_secs());
+            let process = process.map_or("its server's process".into(), |process| process.to_string());
+            let remedy = format!(
+                "it goes on; two signals (`kill {process}`) end it without waiting, and what is not flushed is lost then"
+            );
+            return Err(Error::new(Exit::Failed, what).with_remedy(remedy));
+        }
+        let _ = writeln!(io::stderr().lock(), "{name}: waiting until it is closed: {why}");
+        silent = AGAIN;
+    };
+    client.wait_for_end().map_err(|e| failed(name, e))?;
+    finished(name, ended)
+}
+
+/// What it waits for, and the process that does.
+fn awaited(name: &Name) -> (String, Option<u32>) {
+    let Ok(Some(status)) = status_within(name, ANSWERS) else {
+        return ("its server does not say what it waits for".into(), None);
+    };
+    let why = match status.waiting {
+        Some(Waiting { on, for_ns }) => {
+            format!("a request waits for {}, for {}", printable(&on), duration(for_ns))
+        }
+        None if status.in_flight > 0 => format!("{} requests are in flight", status.in_flight),
+        None => "its server is putting all in order".into(),
+    };
+    (why, Some(status.pid))
+}
