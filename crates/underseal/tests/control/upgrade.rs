@@ -118,7 +118,7 @@ fn clients_stay_while_new_processes_take_over() {
         ends.store(true, Ordering::Relaxed);
         clients.into_iter().map(|client| client.join().unwrap()).max().unwrap()
     });
-    println!("a write and the read of it took {longest:?} at most, through 5 processes");
+    eprintln!("a write and the read of it took {longest:?} at most, through 5 processes");
     assert!(longest < PAUSE, "{longest:?}");
     let mut different = pids.clone();
     different.dedup();
@@ -249,7 +249,7 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
             // Meanwhile clients wait; and then nobody can take it any more.
             let begun = Instant::now();
             client.write(4096, &[2; 4096]).unwrap();
-            println!("a process that hung kept a write waiting for {:?}", begun.elapsed());
+            eprintln!("a process that hung kept a write waiting for {:?}", begun.elapsed());
             line.take().unwrap_err();
         }
         drop((line, heard, connections));
@@ -309,7 +309,7 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
         assert_same(&client.read(round * 4096, 4096).unwrap(), &block, "what was flushed before");
         client.write(round * 4096, &block).unwrap();
     }
-    println!(
+    eprintln!(
         "of 25, {taken} had taken over before the kill, and {lost} were killed when they had just done so"
     );
     operator.does("close image");
@@ -380,4 +380,42 @@ fn a_supervisor_is_told_whose_word_counts_now() {
     hears("WATCHDOG=1");
     operator.does("close image");
     hears("STOPPING=1");
+}
+
+#[test]
+fn an_operator_finds_everything_afterwards() {
+    let operator = Operator::new();
+    let (volume, server) = operator.open(&["--nbd", "tcp:127.0.0.1:0", "--metrics", "localhost:0"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &[5; 4096]).unwrap();
+    let before = operator.status("image");
+    operator.does("upgrade image");
+    let after = operator.status("image");
+    for same in ["addresses", "image", "size", "policy", "opened", "sandbox", "can_reencrypt"] {
+        assert_eq!(before[same], after[same], "{same}");
+    }
+    assert_eq!(after["requests"]["write"]["requests"], 0, "counters begin anew");
+    // The key is there to be wiped, the header's digest to tell the right one, and the volume goes over again.
+    operator.does("suspend image --wipe");
+    operator.is_refused("upgrade image", 1, "suspended");
+    let wrong = operator.scratch.file("wrong", b"wrong");
+    operator.is_refused(&format!("resume image --passphrase-file {}", wrong.display()), 3, "passphrase");
+    operator.does(&format!("resume image --passphrase-file {}", volume.passphrase.display()));
+    assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
+    operator.does("resize image --size 16M");
+    operator.does("upgrade image");
+    assert_eq!(operator.status("image")["size"], 16 << 20);
+    assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
+    assert_eq!(Client::connect(&server.socket()).unwrap().size, 16 << 20);
+    operator.does("close image");
+    // A volume without a header, which only reads.
+    let plain = Volume::at(&operator.scratch, "plain").with(["--type", "plain", "--read-only"]);
+    operator.scratch.sparse("plain", 1 << 20);
+    let server = operator.serve(&plain, &[]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    let noise = client.read(0, 4096).unwrap();
+    operator.does("upgrade plain");
+    assert_eq!(client.read(0, 4096).unwrap(), noise);
+    assert_eq!(client.write(0, &[0; 4096]).unwrap_err(), 1);
+    operator.does("close plain");
 }

@@ -108,7 +108,7 @@ impl Holder {
             .listeners
             .upgrade()
             .ok_or_else(|| Error::new(ErrorKind::Listen, "the server is about to end"))?;
-        listeners.iter().map(|listener| Ok(listener.carried()?)).collect()
+        listeners.iter().map(Listener::carried).collect()
     }
 
     /// Sockets that were another process's are this one's from now on.
