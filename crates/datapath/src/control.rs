@@ -346,6 +346,11 @@ impl Control {
         self.changed.notify_all();
     }
 
+    /// Makes every queue's thread come round.
+    pub(crate) fn rouse(&self) {
+        self.state().queues.iter().for_each(|post| post.rouse());
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let state = self.state();
         let mut sum = state.past.clone();

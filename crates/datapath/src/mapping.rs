@@ -219,6 +219,11 @@ impl Mapping {
         flushed
     }
 
+    /// Wakes every thread that sleeps in a queue, so that its door looks for orders. One that was about to sleep may do so.
+    pub fn rouse(&self) {
+        self.control.rouse();
+    }
+
     /// Lets the requests go on.
     ///
     /// # Errors

@@ -72,9 +72,16 @@ impl FileDevice {
     /// it, or the kernel a block device that is to be written to; `NoLock` when its filesystem has no locks; `Alignment` when
     /// it has no direct I/O.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        let name = path.display().to_string();
+        Self::over(open(path, options)?, &path.display().to_string(), options)
+    }
+
+    /// The same of a file that another process has opened with these options, and may still have: its lock is that of both.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn over(file: File, name: &str, options: OpenOptions) -> Result<Self> {
+        let name = name.to_owned();
         let cannot = |e| Error::new(ErrorKind::Open, format!("cannot open {name}")).with_source(e);
-        let file = open(path, options)?;
         let kind = file.metadata().map_err(cannot)?.file_type();
         if !options.unlocked {
             crate::lock::lock(&file, &name, !options.read_only)?;

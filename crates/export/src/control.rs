@@ -8,6 +8,8 @@
 //!        +------ a Reply, a line of JSON <------- Controlled  a Mapping, and what stops its server
 //! ```
 //!
+//! A volume goes to another process over its control socket, too: `giver` is the side that gives, `line` what both say.
+//!
 //! The server's side has threads of its own and bounds for everything that a client can cost: a client that is slow or
 //! says nonsense never delays the volume. Keys follow their request as bytes, never as text, and are received into
 //! locked memory.
@@ -15,8 +17,11 @@
 mod check;
 mod client;
 mod directory;
+mod giver;
 mod keys;
+mod line;
 mod name;
+mod offer;
 pub mod protocol;
 mod reencryption;
 mod server;
@@ -25,7 +30,10 @@ mod volume;
 
 pub use client::Client;
 pub use directory::Directory;
+pub use giver::Giver;
+pub use line::{Heard, Line};
 pub use name::Name;
+pub use offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Supervised};
 pub use protocol::{Checked, Rate, Reencrypt, Refusal, RefusalKind, Reply, Request};
 pub use reencryption::Reencrypter;
 pub use server::ControlServer;

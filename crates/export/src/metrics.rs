@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::control::Controlled;
-use crate::net::{Attend, Attendant, Deadlined, Listener, Socket};
+use crate::net::{Attend, Attendant, Deadlined, Gate, Listener, Socket};
 
 pub use text::text;
 
 /// Serves a volume's metrics until it is dropped.
 #[derive(Debug)]
 pub struct Metrics {
-    _attendant: Attendant,
+    attendant: Attendant,
 }
 
 struct Scraped(Arc<Controlled>);
@@ -38,7 +38,22 @@ impl Metrics {
     /// # Errors
     /// `Listen` when there is no thread to be had.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
-        Ok(Self { _attendant: Attendant::start("metrics", listeners, CLIENTS, Arc::new(Scraped(volume)))? })
+        Self::start_at(listeners, volume, true)
+    }
+
+    /// As [`Metrics::start`], or once its [gate](Metrics::gate) is opened.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at(listeners: Vec<Listener>, volume: Arc<Controlled>, open: bool) -> Result<Self> {
+        Ok(Self {
+            attendant: Attendant::start("metrics", listeners, open, CLIENTS, Arc::new(Scraped(volume)))?,
+        })
+    }
+
+    /// What keeps scrapers waiting.
+    pub fn gate(&self) -> Gate {
+        self.attendant.gate()
     }
 }
 

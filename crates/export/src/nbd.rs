@@ -22,7 +22,10 @@ mod transport;
 
 pub use exports::{ExportInfo, Exports};
 pub use handshake::{Admission, Handshake, Negotiated, Refusal, Step, TlsUse};
-pub use server::{Connection, ConnectionHandler, Server, ServerConfig, StopSignal, Stopper};
+pub use server::{
+    Adopted, Begun, Bytes, Carried, Connection, ConnectionHandler, Holder, Passage, Server, ServerConfig,
+    StopSignal, Stopper,
+};
 pub use tls::{TlsConfig, TlsFiles, TlsMode};
 pub use transmission::{MAX_PAYLOAD, VolumeHandler};
 pub use transport::{TlsStream, Transport};

@@ -22,9 +22,10 @@ mod peer;
 mod socket;
 
 pub use activation::activated;
+pub use attendant::Gate;
 pub(crate) use attendant::{Attend, Attendant};
 pub use endpoint::Endpoint;
-pub use listen::{Found, Listener, SocketAccess, listen};
+pub use listen::{CarriedListener, Found, Listener, ListenerPlace, SocketAccess, listen};
 pub(crate) use logging::{Printable, RateLimit};
 pub use peer::Peer;
 pub use socket::Socket;

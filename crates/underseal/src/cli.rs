@@ -19,11 +19,12 @@ mod volume;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(crate) use control::{
     Control, KeyArgs, ListArgs, MessageArgs, PolicyArgs, ResizeArgs, ResumeArgs, StatusArgs, SuspendArgs,
-    TopArgs,
+    TopArgs, UpgradeArgs,
 };
 pub(crate) use ecryptfs::{
     Ecryptfs, EcryptfsArgs, HeaderPlace, MountArgs, MountPrivateArgs, NewPassphraseArgs, ServeMountArgs,
@@ -101,6 +102,15 @@ pub(crate) enum Command {
     Control(Control),
     Completions(CompletionsArgs),
     Man(ManArgs),
+}
+
+impl Cli {
+    /// Notes the words that it was parsed from, the program's name left out, for one that goes on with what they ask for.
+    pub(crate) fn started_with(&mut self, words: Vec<OsString>) {
+        if let Command::Open(args) = &mut self.command {
+            args.serve.origin = Some(words);
+        }
+    }
 }
 
 /// How much is told.

@@ -66,6 +66,14 @@ pub(crate) fn fork() -> Result<Child> {
 }
 
 impl Child {
+    /// Does not end with its parent any more.
+    ///
+    /// # Errors
+    /// `Failed` when the system refuses.
+    pub(crate) fn survives(&self) -> Result<()> {
+        rustix::process::set_parent_process_death_signal(None).map_err(failed)
+    }
+
     /// Leaves the terminal and lets the parent end well. Nothing can be said on stdout or stderr afterwards.
     ///
     /// # Errors
@@ -77,13 +85,13 @@ impl Child {
         rustix::stdio::dup2_stdin(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stdout(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&self.null).map_err(failed)?;
+        self.survives()?;
         // A passphrase may have come through one of the others, and somebody may wait for the end of another.
         for fd in self.inherited {
             // SAFETY: it was open before anything here was, and nobody here has it: passphrases are read from borrowed
             // descriptors. So its number was never given to one of ours.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
-        rustix::process::set_parent_process_death_signal(None).map_err(failed)?;
         DETACHED.store(true, Ordering::Relaxed);
         // A parent that is gone needs no answer.
         let _ = rustix::io::write(&self.parent, b"!");

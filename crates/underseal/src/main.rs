@@ -56,7 +56,8 @@ fn main() -> ExitCode {
     if generator::is_called() {
         return generator::run();
     }
-    let cli = cli::Cli::parse();
+    let mut cli = cli::Cli::parse();
+    cli.started_with(std::env::args_os().skip(1).collect());
     start(protected, cli.verbosity.level());
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,

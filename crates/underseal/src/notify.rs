@@ -2,6 +2,7 @@
 //! NOTIFY_SOCKET names. Without one nobody is told.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use underseal_export::control::Supervised;
+
 /// So long a supervisor is waited for that has many to listen to.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -18,6 +21,7 @@ static SUPERVISOR: OnceLock<Supervisor> = OnceLock::new();
 
 /// Whoever wants to know.
 struct Supervisor {
+    path: OsString,
     socket: UnixDatagram,
     /// How often it wants to hear something, if it does.
     watchdog: Option<Duration>,
@@ -32,6 +36,36 @@ pub(crate) fn start() {
     }
 }
 
+/// Connects to the supervisor of the process whose place this one takes.
+pub(crate) fn take_over(supervised: &Supervised) {
+    let micros = supervised.watchdog_us;
+    let watchdog = (micros > 0).then(|| Duration::from_micros(micros));
+    match Supervisor::at(OsStr::new(&supervised.socket), watchdog) {
+        Ok(supervisor) => drop(SUPERVISOR.set(supervisor)),
+        Err(e) => log::warn!("{}: the supervisor cannot be told anything: {e}", supervised.socket),
+    }
+}
+
+/// Who supervises this process, for one that takes its place.
+pub(crate) fn supervised() -> Option<Supervised> {
+    let supervisor = SUPERVISOR.get()?;
+    let micros = supervisor.watchdog.map_or(0, |limit| u64::try_from(limit.as_micros()).unwrap_or(u64::MAX));
+    let socket = supervisor.path.to_str()?.to_owned();
+    Some(Supervised { socket, watchdog_us: micros, groups: groups() })
+}
+
+/// The control groups of this process, in the kernel's words.
+pub(crate) fn groups() -> String {
+    std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
+}
+
+/// Says that another process is in the place of this one, which ends.
+pub(crate) fn handed_over(pid: i32) {
+    if let Some(supervisor) = SUPERVISOR.get() {
+        supervisor.tell(&format!("MAINPID={pid}"));
+    }
+}
+
 /// Says that all is open, and where; from then on says again and again that the process is alive, after `look`, which returns where
 /// nothing is stuck.
 pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
@@ -40,10 +74,16 @@ pub(crate) fn ready(at: &str, look: impl Fn() + Send + 'static) {
     let status = at.replace(char::is_control, " ");
     supervisor.tell(&format!("READY=1\nMAINPID={id}\nSTATUS=serving {status}"));
     let Some(limit) = supervisor.watchdog else { return };
+    let mut first = true;
     let keep = move || {
         loop {
             look();
             supervisor.tell("WATCHDOG=1");
+            // A supervisor may not have known yet whose word it was.
+            if std::mem::take(&mut first) {
+                thread::sleep((limit / 8).min(Duration::from_secs(1)));
+                continue;
+            }
             // As sd_watchdog_enabled(3) has it: half the time that is left.
             thread::sleep(limit / 2);
         }
@@ -66,18 +106,22 @@ impl Supervisor {
         let Some(path) = env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
             return Ok(None);
         };
+        let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+        let is_ours = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 0);
+        Self::at(&path, watchdog.map(Duration::from_micros)).map(Some)
+    }
+
+    fn at(path: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
         let address = match path.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
-            _ => SocketAddr::from_pathname(&path)?,
+            _ => SocketAddr::from_pathname(path)?,
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
         // One that is busy is waited for: who is told nothing ends the volume. One that does not listen must not hold it up.
         socket.set_write_timeout(Some(PATIENCE))?;
-        let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
-        let is_ours = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
-        let watchdog = number("WATCHDOG_USEC").filter(|micros| is_ours && *micros > 0);
-        Ok(Some(Self { socket, watchdog: watchdog.map(Duration::from_micros) }))
+        Ok(Self { path: path.to_owned(), socket, watchdog })
     }
 
     fn tell(&self, text: &str) {

@@ -1,8 +1,8 @@
 //! A file that tells the process's number to whoever wants to stop it.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -29,6 +29,38 @@ impl PidFile {
         writeln!(new, "{}", std::process::id()).map_err(failed)?;
         new.persist(&path).map_err(|e| failed(e.error))?;
         Ok(Self(path))
+    }
+}
+
+/// Another process's file, which this one's number is written to when it takes the other's place.
+#[derive(Debug)]
+pub(crate) struct Another {
+    path: PathBuf,
+    file: File,
+}
+
+impl Another {
+    /// Opens it, as long as files can be opened.
+    ///
+    /// # Errors
+    /// `Failed` when it cannot be written.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let failed = |e| Error::io(path, "cannot write the process's number", e);
+        // A link that somebody has put there is none of ours.
+        let file = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path).map_err(failed)?;
+        Ok(Self { path: std::path::absolute(path).map_err(failed)?, file })
+    }
+
+    /// Writes this process's number over the other's, in one call.
+    ///
+    /// # Errors
+    /// `Failed` when it cannot be written.
+    pub(crate) fn take(self) -> Result<PidFile> {
+        let text = format!("{}\n", std::process::id());
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        let written = written.and_then(|()| self.file.set_len(text.len() as u64));
+        written.map_err(|e| Error::io(&self.path, "cannot write the process's number", e))?;
+        Ok(PidFile(self.path))
     }
 }
 

@@ -1,12 +1,13 @@
 //! From an image and a secret to a mapping that takes requests.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_cipher::{Key, SectorSize};
 use underseal_datapath::Mapping;
-use underseal_device::Device;
+use underseal_device::{Device, FileDevice};
 use underseal_export::control::Known;
 use underseal_export::control::status::{self, Format};
 use underseal_integrity::IntegrityDevice;
@@ -45,6 +46,8 @@ pub(crate) struct Opened {
     pub(crate) lock: Option<ReencryptionLock>,
     /// What lies between it and its devices: to be closed at the end.
     pub(crate) layers: Vec<Arc<IntegrityDevice>>,
+    /// Its image, where that is a file or block device and all that it lies on.
+    pub(crate) image: Option<Arc<FileDevice>>,
 }
 
 /// What is kept of a volume for its reencryption.
@@ -76,12 +79,14 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let new = if access.read_only { Place::only_read } else { Place::new };
     let place = new(lower.again(&args.image, options)?, kept);
+    let image = if let Lower::File(image) = &lower { Some(image.clone()) } else { None };
     let device = lower.into_device();
     let Unlocked { volume, format, known, stood, layer } = match args.kind {
         VolumeType::Plain => {
             marker::refuse(&args.image)?;
-            let volume = plain_volume(args, access, size, &secret)?;
-            Unlocked { volume, format: Format::Plain, known: Known::default(), stood: None, layer: None }
+            let (volume, key) = plain_volume(args, access, size, &secret)?;
+            let known = Known { key: Some(Arc::new(key)), ..Known::default() };
+            Unlocked { volume, format: Format::Plain, known, stood: None, layer: None }
         }
         _ => luks_volume(args, access, &device, &place, &secret)?,
     };
@@ -107,7 +112,45 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
-    Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect() })
+    Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect(), image })
+}
+
+/// A volume that another process has opened with these options and key, over its open image.
+///
+/// # Errors
+/// When this version would read or write other bytes; those of the header, where it has one.
+pub(crate) fn go_on(
+    args: &VolumeArgs,
+    image: Arc<FileDevice>,
+    volume: Volume,
+    opened: status::Opened,
+    (key, size): (Key, Option<u64>),
+) -> Result<Opened> {
+    let read_only = image.geometry().read_only;
+    let lower = Lower::File(image.clone());
+    let options = args.lower.options(read_only);
+    let apart = args.header.as_ref().map(|path| Where::open(path, read_only)).transpose()?;
+    let kept = Kept::Header { apart, allow_null: args.allow_null };
+    let place = if read_only { Place::only_read } else { Place::new };
+    let place = place(lower.again(&args.image, options)?, kept);
+    let check = match opened.format {
+        Format::Luks1 | Format::Luks2 => {
+            let (on, _) = place.bytes()?;
+            let name = args.header.as_ref().unwrap_or(&args.image);
+            let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
+            let unlock = UnlockOptions { allow_null: args.allow_null, ..UnlockOptions::default() };
+            let key = header.volume_key(Key::new(key.as_bytes())?, &unlock).map_err(|e| e.in_file(name))?;
+            Some(header.key_check(&key).map_err(|e| e.in_file(name))?)
+        }
+        _ => None,
+    };
+    let is_direct = options.direct && is_block_device(&args.image);
+    let can_reencrypt = opened.format == Format::Luks2 && !read_only && !is_direct;
+    let inside = can_reencrypt.then_some(Inside { place, stood: None });
+    let known = Known { check, size, key: Some(Arc::new(key)) };
+    let lower = vec![Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string())];
+    let mapping = Mapping::new(volume, image.clone() as Arc<dyn Device>)?;
+    Ok(Opened { mapping, lower, opened, known, inside, lock: None, layers: Vec::new(), image: Some(image) })
 }
 
 fn is_block_device(path: &Path) -> bool {
@@ -183,7 +226,9 @@ fn luks_volume(
     let volume = header.activate(&key, provided, &options);
     let volume = volume.map_err(|e| Error::from(e).within(args.image.display()))?;
     let check = header.key_check(&key).map_err(|e| e.in_file(name))?;
-    let known = Known { check: Some(check), size: header.data_size() };
+    // For who takes the volume over. Without memory for it nobody does.
+    let kept = Key::new(key.key().as_bytes()).ok().map(Arc::new);
+    let known = Known { check: Some(check), size: header.data_size(), key: kept };
     // Only now: an image that was cut short, or whose key nobody knows, is left as it is.
     mend(&mut header, on, name, access);
     let format = if found == VolumeType::Luks1 { Format::Luks1 } else { Format::Luks2 };
@@ -192,7 +237,12 @@ fn luks_volume(
     Ok(Unlocked { volume, format, known, stood, layer })
 }
 
-fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secret<'_>) -> Result<Volume> {
+fn plain_volume(
+    args: &VolumeArgs,
+    access: Access,
+    data_size: u64,
+    secret: &Secret<'_>,
+) -> Result<(Volume, Key)> {
     let of = &args.plain;
     if args.trust.header_digest.is_some() {
         return Err(Error::usage("a plain volume has no header").with_remedy("without --header-digest"));
@@ -210,7 +260,8 @@ fn plain_volume(args: &VolumeArgs, access: Access, data_size: u64, secret: &Secr
         ..plain_options(of)?
     };
     let key = plain_key(secret, &of.hash, of.key_size / 8)?;
-    plain::activate(&key, data_size, &options).map_err(|e| Error::from(e).within(args.image.display()))
+    let volume = plain::activate(&key, data_size, &options);
+    Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, key))
 }
 
 /// How a plain volume lies, by its options.

@@ -45,6 +45,7 @@
 mod af;
 mod area;
 mod backup;
+mod carried;
 mod check;
 mod convert;
 mod dispatch;
@@ -76,6 +77,7 @@ mod unlock;
 mod volume;
 
 pub use backup::{Backup, Found, RestoreOptions};
+pub use carried::Carried;
 pub use check::{Check, Finding};
 pub use dispatch::DispatchFlags;
 pub use error::{Error, ErrorKind};

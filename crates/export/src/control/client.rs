@@ -12,6 +12,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 use underseal_cipher::Key;
 
+use super::line::Line;
 use super::protocol::{MAX_REPLY, Reply, Request};
 use crate::net::{Deadlined, Socket};
 use crate::{Error, ErrorKind, Result};
@@ -101,6 +102,17 @@ impl Client {
         Reply::parse(&line).map_err(|e| {
             Error::new(ErrorKind::Protocol, "the answer is none of this protocol").with_source(e)
         })
+    }
+
+    /// What is said after the reply to [`Request::HandOver`].
+    ///
+    /// # Errors
+    /// `Protocol` when the server has said more than that.
+    pub fn into_line(self) -> Result<Line> {
+        match self.ahead.is_empty() {
+            true => Ok(Line::new(self.socket)),
+            false => Err(Error::new(ErrorKind::Protocol, "the server says what nobody asked for")),
+        }
     }
 
     /// Waits until the server's process has ended.

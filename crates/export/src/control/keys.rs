@@ -17,13 +17,22 @@ const FORGETTING: Duration = Duration::from_secs(10);
 pub(super) struct Keys {
     mapping: Arc<Mapping>,
     check: Option<KeyCheck>,
+    /// For who takes the volume over; none once it is wiped.
+    key: Option<Arc<Key>>,
+    /// Whether it is kept at all.
+    keeps: bool,
     /// What the wiped key was in: nobody changes the volume until it has one again.
     wiped: Option<Keyless>,
 }
 
 impl Keys {
-    pub(super) fn new(mapping: Arc<Mapping>, check: Option<KeyCheck>) -> Self {
-        Self { mapping, check, wiped: None }
+    pub(super) fn new(mapping: Arc<Mapping>, check: Option<KeyCheck>, key: Option<Arc<Key>>) -> Self {
+        Self { mapping, check, keeps: key.is_some(), key, wiped: None }
+    }
+
+    /// The key, where it is kept. A reencryption does not change it here: whoever uses it tries it first.
+    pub(super) fn key(&self) -> Option<Arc<Key>> {
+        self.key.clone()
     }
 
     /// A volume that could never get a key again would be lost to its clients.
@@ -41,6 +50,8 @@ impl Keys {
             keyed.map(|stored| Arc::downgrade(&stored.cipher)).collect();
         drop(volume);
         self.mapping.wipe_key().map_err(|e| refused(&e))?;
+        // Nobody has a copy: who hands the volume over keeps all others out.
+        self.key = None;
         // Each thread that serves the volume drops the key as it learns of it.
         let deadline = Instant::now() + FORGETTING;
         while ciphers.iter().any(|cipher| cipher.strong_count() > 0) {
@@ -81,7 +92,10 @@ impl Keys {
                 _ => Refusal::new(RefusalKind::Failed, e.to_string(), ""),
             })?;
         }
-        self.mapping.replace_volume(volume).map_err(|e| refused(&e))
+        self.mapping.replace_volume(volume).map_err(|e| refused(&e))?;
+        // Without a copy it cannot be handed over, and is served all the same.
+        self.key = self.keeps.then(|| Key::new(key.as_bytes()).ok()).flatten().map(Arc::new);
+        Ok(())
     }
 }
 

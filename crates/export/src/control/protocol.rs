@@ -12,6 +12,7 @@
 //!   {"version":1,"request":{"reencrypt":"pause"}}                    \n    also "go-on", "stop"
 //!   {"version":1,"request":{"reencrypt":{"rate":"full"}}}            \n    also "give-way", {"limit":1048576}
 //!   {"version":1,"request":{"check":{"from":0}}}                     \n    reads on from there, for a second or so
+//!   {"version":1,"request":{"hand-over":{"protocol":1}}}             \n    "done", and then what `line` and `giver` say
 //!   {"version":1,"request":"close"}                                  \n    a second reply comes at the end
 //!
 //!   {"version":1,"reply":"done"}                                     \n
@@ -82,6 +83,11 @@ pub enum Request {
     Check {
         /// Where to begin, in bytes.
         from: u64,
+    },
+    /// Give the volume and its clients to the process that asks.
+    HandOver {
+        /// The version of what is said then.
+        protocol: u32,
     },
     /// Stop serving, as SIGTERM does.
     Close,
@@ -366,6 +372,7 @@ mod tests {
             Request::Message("key wipe".into()),
             Request::Reencrypt(Reencrypt::Pause),
             Request::Reencrypt(Reencrypt::Rate(Rate::Limit(NonZeroU64::MIN))),
+            Request::HandOver { protocol: 7 },
             Request::Close,
         ] {
             assert_eq!(read(&request.line()).unwrap().unwrap().0, request);

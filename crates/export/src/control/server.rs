@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Controlled;
 use super::protocol::{Checked, Reencrypt, Refusal, RefusalKind, Reply, Request};
 use crate::Result;
-use crate::net::{Attend, Attendant, Deadlined, Listener, Peer, Printable, RateLimit, Socket};
+use crate::net::{Attend, Attendant, Deadlined, Gate, Listener, Peer, Printable, RateLimit, Socket};
 
 /// Serves a volume's control socket until it is dropped or the volume [ends](ControlServer::end).
 pub struct ControlServer {
@@ -39,12 +39,25 @@ impl ControlServer {
     /// # Errors
     /// `Listen` when there is no thread to be had.
     pub fn start(listeners: Vec<Listener>, volume: Arc<Controlled>) -> Result<Self> {
+        Self::start_at(listeners, volume, true)
+    }
+
+    /// As [`ControlServer::start`], or once its [gate](ControlServer::gate) is opened.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at(listeners: Vec<Listener>, volume: Arc<Controlled>, open: bool) -> Result<Self> {
         let (closers, long) = (Mutex::default(), AtomicUsize::new(0));
         let (complaints, losses) = (RateLimit::default(), RateLimit::default());
         let shared = Shared { volume, closers, long, complaints, losses };
         let shared = Arc::new(shared);
-        let attendant = Attendant::start("control", listeners, CLIENTS, shared.clone())?;
+        let attendant = Attendant::start("control", listeners, open, CLIENTS, shared.clone())?;
         Ok(Self { attendant, shared })
+    }
+
+    /// What keeps its clients waiting.
+    pub fn gate(&self) -> Gate {
+        self.attendant.gate()
     }
 
     /// The volume is closed: removes the socket, and tells how it went to whoever asked for it. Their connections stay
@@ -73,6 +86,14 @@ impl Attend for Shared {
             }
             Ok(heard) => heard,
         };
+        if let Request::HandOver { protocol } = request {
+            let (refusal, listens) = self.volume.hand_over(protocol, &client);
+            let reply = self.refuse(&peer, "the hand-over", refusal);
+            if listens {
+                answer(&client, &peer, &reply);
+            }
+            return;
+        }
         // Whoever asks for the end is among those who are told of it, however soon it comes.
         let closers = (request == Request::Close).then(|| self.lock_closers());
         let reply = match self.place_for(&request) {
@@ -210,6 +231,7 @@ fn may_take_long(request: &Request) -> bool {
         | Request::SetKey { .. }
         | Request::Resize { .. }
         | Request::Check { .. }
+        | Request::HandOver { .. }
         | Request::Reencrypt(Reencrypt::Start { .. } | Reencrypt::Stop) => true,
         // Others wait for the volume to go on.
         Request::Resume => false,
@@ -237,6 +259,7 @@ fn told(request: &Request) -> String {
             Reencrypt::Rate(rate) => format!("reencrypt: rate {rate:?}"),
         },
         Request::Check { .. } => "check".into(),
+        Request::HandOver { .. } => "hand-over".into(),
         Request::Close => "close".into(),
     }
 }

@@ -9,11 +9,13 @@ use underseal_datapath::{self as datapath, Mapping, Policy};
 use underseal_volume::KeyCheck;
 
 use super::Name;
+use super::giver::{self, Giver};
 use super::keys::Keys;
 use super::protocol::{Reencrypt, Refusal, RefusalKind, Reply, Request};
 use super::reencryption::Reencrypter;
 use super::status::{KeyState, Mismatches, Opened, Sandbox, Status, nanos};
 use crate::TellSize;
+use crate::net::Socket;
 
 /// What a lower device has had for so long is told of.
 const LONG: Duration = Duration::from_secs(3);
@@ -40,6 +42,8 @@ pub struct Known {
     pub check: Option<KeyCheck>,
     /// The size in bytes that a header says.
     pub size: Option<u64>,
+    /// The key itself, for who takes the volume over.
+    pub key: Option<Arc<Key>>,
 }
 
 /// An open volume, for its control socket and its metrics.
@@ -52,6 +56,7 @@ pub struct Controlled {
     keys: Mutex<Keys>,
     tell_size: Vec<TellSize>,
     reencrypter: Option<Arc<dyn Reencrypter>>,
+    giver: std::result::Result<Arc<Giver>, String>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -67,16 +72,24 @@ impl Controlled {
         tell_size: Vec<TellSize>,
         stop: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let Known { check, size } = known;
-        let keys = Mutex::new(Keys::new(mapping.clone(), check));
+        let Known { check, size, key } = known;
+        let keys = Mutex::new(Keys::new(mapping.clone(), check, key));
         let (since, stop) = (Instant::now(), Box::new(stop));
-        Self { described, size, mapping, since, keys, tell_size, reencrypter: None, stop }
+        let giver = Err("its server hands it to nobody".to_owned());
+        Self { described, size, mapping, since, keys, tell_size, reencrypter: None, giver, stop }
     }
 
     /// The same, which can be reencrypted.
     #[must_use]
     pub fn with_reencrypter(mut self, reencrypter: Option<Arc<dyn Reencrypter>>) -> Self {
         self.reencrypter = reencrypter;
+        self
+    }
+
+    /// The same, which can be handed over; or why it cannot.
+    #[must_use]
+    pub fn with_giver(mut self, giver: std::result::Result<Arc<Giver>, String>) -> Self {
+        self.giver = giver;
         self
     }
 
@@ -95,6 +108,7 @@ impl Controlled {
             (Request::Message(words), _) => self.message(words),
             (Request::SetKey { resume, .. }, Some(key)) => self.set_key(key, *resume),
             (Request::Reencrypt(what), key) => self.reencrypt(what, key),
+            (Request::HandOver { .. }, _) => Err(unrecognised("nobody is there to be given the volume")),
             (Request::SetKey { .. }, None) => Err(unrecognised("there is no key")),
             (Request::Close, _) => {
                 (self.stop)();
@@ -159,7 +173,7 @@ impl Controlled {
         let mut keys = self.keys();
         if wipe {
             // What could not be undone is not begun.
-            keys.can_be_wiped()?;
+            self.can_be_wiped(&keys)?;
         }
         let was_suspended = self.mapping.is_stopped();
         self.mapping.suspend(limit).map_err(|e| self.refused(&e))?;
@@ -180,8 +194,16 @@ impl Controlled {
             return Err(unrecognised("`key wipe`, or `key set` with the key on stdin"));
         }
         let mut keys = self.keys();
-        keys.can_be_wiped()?;
+        self.can_be_wiped(&keys)?;
         keys.wipe(|e| self.refused(e))
+    }
+
+    fn can_be_wiped(&self, keys: &Keys) -> Answer {
+        if self.giver.as_ref().is_ok_and(|giver| giver.is_at_it()) {
+            let message = "it is handed over just now: another process has the key, too";
+            return Err(Refusal::new(RefusalKind::Busy, message, "again, in a moment"));
+        }
+        keys.can_be_wiped()
     }
 
     fn set_key(&self, key: &Key, resume: bool) -> Answer {
@@ -243,6 +265,27 @@ impl Controlled {
             (Reencrypt::Stop, _) => reencrypter.stop(),
             (Reencrypt::Rate(rate), _) => reencrypter.set_rate(*rate),
         }
+    }
+
+    /// Gives the volume to who asks for it: this returns only when that one has not got it. Whether that one is to be told why.
+    pub(super) fn hand_over(&self, protocol: u32, client: &Socket) -> (Refusal, bool) {
+        let state = giver::State {
+            described: &self.described,
+            size: self.size,
+            mapping: &self.mapping,
+            keys: &self.keys,
+            reencrypter: self.reencrypter.as_deref(),
+        };
+        let giver = match &self.giver {
+            Ok(giver) => giver,
+            Err(why) => return (Refusal::new(RefusalKind::Unsupported, why, giver::INSTEAD), true),
+        };
+        let given = giver.give(&state, protocol, client);
+        if giver.ends() {
+            // It was told to while it could not.
+            (self.stop)();
+        }
+        given
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {

@@ -4,6 +4,7 @@
 //!   run()            poll(stop event, listeners) --> accept --> a thread: handshake --> ConnectionHandler::serve
 //!     clients.rs     who is connected, in which phase; limits, eviction, shutdown
 //!     connection.rs  one client's thread, and what its handler is given
+//!     hold.rs        connections that come to rest, for another process
 //! ```
 //!
 //! Two limits keep clients from each other's throats. At most `max_handshakes` negotiate at a time; when that is
@@ -13,6 +14,7 @@
 
 mod clients;
 mod connection;
+mod hold;
 
 use std::{
     fmt,
@@ -25,6 +27,7 @@ use std::{
 };
 
 use self::clients::{Clients, Room};
+use self::hold::Hold;
 use super::{Exports, TlsMode};
 use crate::event::{event, raise};
 use crate::net::accept::{RECOVER, until_stopped};
@@ -32,6 +35,7 @@ use crate::net::{Listener, RateLimit};
 use crate::{Error, ErrorKind, Result};
 
 pub use self::connection::{Connection, ConnectionHandler, StopSignal};
+pub use self::hold::{Adopted, Begun, Bytes, Carried, Holder, Passage};
 
 /// What a server offers and how much it bears.
 #[derive(Debug, Clone)]
@@ -73,7 +77,7 @@ impl ServerConfig {
 /// A server, ready to [run](Server::run).
 pub struct Server {
     shared: Arc<Shared>,
-    listeners: Vec<Listener>,
+    listeners: Arc<Vec<Listener>>,
 }
 
 /// Stops a server, from any thread or, since it only stores a flag and writes to an eventfd, from a signal handler.
@@ -86,6 +90,7 @@ struct Shared {
     handler: Arc<dyn ConnectionHandler>,
     clients: Clients,
     stop: Arc<Stop>,
+    hold: Hold,
     complaints: Complaints,
 }
 
@@ -140,9 +145,10 @@ impl Server {
             config,
             handler,
             stop: Arc::new(Stop { stopping: AtomicBool::new(false), event }),
+            hold: Hold::default(),
             complaints: Complaints::default(),
         };
-        Ok(Self { shared: Arc::new(shared), listeners })
+        Ok(Self { shared: Arc::new(shared), listeners: Arc::new(listeners) })
     }
 
     /// What stops this server.
@@ -158,11 +164,11 @@ impl Server {
     /// after their sockets were shut down. Their threads go on; what they own is not free.
     /// [`ErrorKind::Io`]: waiting for clients failed; the server has stopped all the same.
     pub fn run(self) -> Result<()> {
-        for listener in &self.listeners {
+        for listener in &*self.listeners {
             log::info!("serving NBD on {listener}");
         }
-        let accepted =
-            until_stopped(&self.shared.stop.event, &self.listeners, |listener| self.shared.welcome(listener));
+        let welcome = |listener: &Listener| self.shared.hold.unless_held(|| self.shared.welcome(listener));
+        let accepted = until_stopped(&self.shared.stop.event, &self.listeners, welcome);
         // Closes them and removes Unix sockets: who connects from here on is refused, not kept waiting.
         drop(self.listeners);
         self.shared.stop.stopping.store(true, Ordering::SeqCst);

@@ -10,6 +10,7 @@
 
 mod answer;
 mod busy_poll;
+mod hold;
 mod inbox;
 mod outbox;
 mod take;
@@ -23,12 +24,13 @@ use underseal_datapath::{Completion, Mapping, Queue, QueueOptions};
 use underseal_device::{POLLIN, POLLOUT};
 
 use self::busy_poll::BusyPoll;
+use self::hold::Rest;
 use self::inbox::Inbox;
 use self::outbox::Outbox;
 use self::take::{Payload, Taken};
 use self::wire::Wire;
 use super::protocol::Request;
-use super::{Connection, ConnectionHandler, Negotiated, StopSignal};
+use super::{Begun, Connection, ConnectionHandler, Negotiated, Passage, StopSignal};
 use crate::complaints::Complaints;
 use crate::door::{self, Door, Took, Wake};
 use crate::net::Peer;
@@ -76,24 +78,28 @@ impl ConnectionHandler for VolumeHandler {
         self.mappings.get(export).map(|mapping| mapping.size())
     }
 
+    fn rouse(&self) {
+        self.mappings.iter().for_each(|mapping| mapping.rouse());
+    }
+
     fn serve(&self, connection: Connection) -> Result<()> {
-        let Connection { transport, negotiated, peer, stop, .. } = connection;
+        let Connection { transport, negotiated, peer, stop, begun } = connection;
         let mapping = self.mappings.get(negotiated.export).ok_or_else(|| {
             Error::new(ErrorKind::Protocol, format!("export {} has no volume", negotiated.export))
         })?;
         let options = QueueOptions { depth: DEPTH, max_request: MAX_PAYLOAD as usize };
         let queue = Queue::open(mapping.clone(), options)
             .map_err(|e| Error::new(ErrorKind::Io, "no queue for the connection").with_source(e))?;
-        Transmission::new(
-            mapping.clone(),
-            queue,
-            Wire::new(transport),
-            negotiated,
-            peer,
-            stop,
-            BusyPoll::new(self.busy_poll),
-        )?
-        .run()
+        let (wire, passage) = match begun {
+            Some(Begun { ahead, owed, passage }) => (Wire::carried(transport, ahead, owed), Some(passage)),
+            None => (Wire::new(transport), None),
+        };
+        let busy_poll = BusyPoll::new(self.busy_poll);
+        let served = Transmission::new(mapping.clone(), queue, wire, negotiated, peer, stop, busy_poll)?;
+        match passage.is_none_or(Passage::wait) {
+            true => served.run(),
+            false => Ok(()),
+        }
     }
 }
 
@@ -117,6 +123,7 @@ struct Transmission {
     taken: usize,
     /// No more requests will be taken.
     closing: bool,
+    rest: Rest,
     watching: [bool; 2],
     busy_poll: BusyPoll,
     complaints: Complaints,
@@ -147,6 +154,7 @@ impl Transmission {
             readable: true,
             taken: 0,
             closing: false,
+            rest: Rest::No,
             watching: [false; 2],
             busy_poll,
             complaints: Complaints::new("this connection"),
@@ -189,6 +197,7 @@ impl Door for Transmission {
 
     fn begin_turn(&mut self) -> Result<()> {
         self.closing |= self.stop.is_stopping();
+        self.look_for_rest();
         self.taken = 0;
         Ok(())
     }
@@ -196,6 +205,9 @@ impl Door for Transmission {
     /// A turn has no more bytes than the inbox, so they need not be counted.
     fn take(&mut self) -> Result<Took> {
         while !self.closing {
+            if self.rests() {
+                return Ok(Took::Nothing);
+            }
             if self.outbox.is_full() {
                 return Ok(Took::NoRoom);
             }
@@ -240,11 +252,19 @@ impl Door for Transmission {
     }
 
     fn hand_over(&mut self) -> Result<bool> {
+        // Another process may send these, and nobody may do it twice.
+        if self.rest == Rest::LaidDown {
+            return Ok(false);
+        }
         Ok(self.outbox.send(&mut self.wire, &mut self.queue)?)
     }
 
     fn listen(&mut self, wake: Wake) -> Result<bool> {
-        let requests = wake.requests && !self.closing;
+        if self.lies_down() {
+            // Whoever lets all go on may have looked before there was anything to take up.
+            return Ok(!self.stop.is_held());
+        }
+        let requests = wake.requests && !self.closing && !self.rests();
         if requests && !wake.room && self.look()? {
             return Ok(true);
         }

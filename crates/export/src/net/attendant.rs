@@ -9,12 +9,13 @@
 //! It shares nothing with the threads that serve the volume.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::accept::{RECOVER, until_stopped};
-use super::{Listener, Socket};
+use super::{CarriedListener, Listener, Socket};
 use crate::event::{event, raise};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,17 +32,78 @@ pub(crate) trait Attend: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Attendant {
     stop: Arc<OwnedFd>,
+    gate: Gate,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Lets clients in, or keeps them waiting outside.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    /// Nobody is let in; locked while somebody is.
+    closed: Arc<Mutex<bool>>,
+    serving: Arc<AtomicUsize>,
+    listeners: Weak<Vec<Listener>>,
+}
+
+/// How long listeners are left alone while the gate is closed.
+const CLOSED: Duration = Duration::from_millis(10);
+
+impl Gate {
+    /// Lets nobody in from now on, and waits until no more than so many are being served. Whether it has come to that in time.
+    pub fn close(&self, but: usize, limit: Duration) -> bool {
+        *self.closed() = true;
+        let end = Instant::now() + limit;
+        while self.serving.load(Ordering::Acquire) > but {
+            if Instant::now() >= end {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Lets clients in again.
+    pub fn open(&self) {
+        *self.closed() = false;
+    }
+
+    /// The listening sockets, for another process.
+    ///
+    /// # Errors
+    /// `Io` when there is no descriptor left; `Listen` when nobody is let in any more.
+    pub fn listeners(&self) -> Result<Vec<CarriedListener>> {
+        let listeners =
+            self.listeners.upgrade().ok_or_else(|| Error::new(ErrorKind::Listen, "it is about to end"))?;
+        listeners.iter().map(Listener::carried).collect()
+    }
+
+    /// Sockets that were another process's are this one's from now on.
+    ///
+    /// # Errors
+    /// As [`Listener::is_ours`].
+    pub fn are_ours(&self) -> Result<()> {
+        self.listeners.upgrade().map_or(Ok(()), |listeners| listeners.iter().try_for_each(Listener::is_ours))
+    }
+
+    fn closed(&self) -> MutexGuard<'_, bool> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Attendant {
-    /// Accepts on the listeners from now on. `name` is what threads are called, at most 15 letters.
+    /// What keeps its clients waiting.
+    pub(crate) fn gate(&self) -> Gate {
+        self.gate.clone()
+    }
+
+    /// Accepts on the listeners from now on, or once its gate is opened. `name` is what threads are called, at most 15 letters.
     ///
     /// # Errors
     /// `Listen` when there is no descriptor or thread to be had.
     pub(crate) fn start(
         name: &str,
         listeners: Vec<Listener>,
+        open: bool,
         limit: usize,
         attend: Arc<impl Attend>,
     ) -> Result<Self> {
@@ -49,9 +111,13 @@ impl Attendant {
             |e: std::io::Error| Error::new(ErrorKind::Listen, format!("{name}: cannot start")).with_source(e);
         let stop = Arc::new(event().map_err(failed)?);
         let (stopped, thread_name) = (stop.clone(), name.to_owned());
-        let body = move || accept(&thread_name, &stopped, &listeners, limit, &attend);
+        let listeners = Arc::new(listeners);
+        let (closed, serving) = (Arc::new(Mutex::new(!open)), Arc::default());
+        let gate = Gate { closed, serving, listeners: Arc::downgrade(&listeners) };
+        let at = gate.clone();
+        let body = move || accept(&thread_name, &stopped, (&listeners, &at), limit, &attend);
         let thread = thread::Builder::new().name(name.into()).spawn(body).map_err(failed)?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, gate, thread: Some(thread) })
     }
 }
 
@@ -65,9 +131,19 @@ impl Drop for Attendant {
     }
 }
 
-fn accept(name: &str, stop: &OwnedFd, listeners: &[Listener], limit: usize, attend: &Arc<impl Attend>) {
-    let serving = Arc::new(AtomicUsize::new(0));
+fn accept(
+    name: &str,
+    stop: &OwnedFd,
+    (listeners, gate): (&[Listener], &Gate),
+    limit: usize,
+    attend: &Arc<impl Attend>,
+) {
+    let serving = &gate.serving;
     let welcome = |listener: &Listener| {
+        let closed = gate.closed();
+        if *closed {
+            return Some(CLOSED);
+        }
         let client = match listener.accept() {
             Ok(client) => client?,
             Err(e) => {
@@ -79,7 +155,7 @@ fn accept(name: &str, stop: &OwnedFd, listeners: &[Listener], limit: usize, atte
             attend.turn_away(client);
             return None;
         }
-        let (place, attend) = (Place::take(&serving), attend.clone());
+        let (place, attend) = (Place::take(serving), attend.clone());
         let body = move || {
             attend.serve(client);
             drop(place);

@@ -1,5 +1,6 @@
 //! Sockets that clients connect to.
 
+mod carried;
 mod unix;
 
 use std::{
@@ -15,6 +16,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
+pub use self::carried::{CarriedListener, ListenerPlace};
 pub use self::unix::SocketAccess;
 use self::unix::UnixPath;
 use super::{Endpoint, Socket};
@@ -25,7 +27,7 @@ use crate::{Error, ErrorKind, Result};
 pub struct Listener {
     fd: OwnedFd,
     address: Address,
-    _path: Option<UnixPath>,
+    path: Option<UnixPath>,
 }
 
 /// What a listener is bound to.
@@ -91,7 +93,7 @@ impl Found {
         match endpoint {
             Endpoint::Unix(path) => {
                 let (fd, path) = unix::bind(path, self.access)?;
-                Ok(vec![Listener { fd, address: Address::Unix(endpoint.to_string()), _path: Some(path) }])
+                Ok(vec![Listener { fd, address: Address::Unix(endpoint.to_string()), path: Some(path) }])
             }
             Endpoint::Tcp { .. } => self.listen_tcp(),
         }
@@ -134,7 +136,7 @@ impl Listener {
             return Err(no("is no listening stream socket (in a systemd unit: ListenStream=, Accept=no)"));
         }
         match sockopt::socket_domain(&fd) {
-            Ok(AddressFamily::UNIX) => Self { fd, address: Address::Unix(name.into()), _path: None }.ready(),
+            Ok(AddressFamily::UNIX) => Self { fd, address: Address::Unix(name.into()), path: None }.ready(),
             Ok(AddressFamily::INET | AddressFamily::INET6) => Self::tcp(fd),
             _ => return Err(no("is neither a Unix nor a TCP socket")),
         }
@@ -169,7 +171,7 @@ impl Listener {
 
     fn tcp(fd: OwnedFd) -> std::io::Result<Self> {
         let address = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
-        Self { fd, address: Address::Tcp(address), _path: None }.ready()
+        Self { fd, address: Address::Tcp(address), path: None }.ready()
     }
 
     /// Not blocking, for a client that poll announced may be gone by the time it is accepted.

@@ -101,7 +101,7 @@ impl VhostUserServer {
             changed: Condvar::new(),
         });
         let attendant =
-            Attendant::start("vhost-user", listeners, CALLERS, Arc::new(Doorkeeper(shared.clone())))?;
+            Attendant::start("vhost-user", listeners, true, CALLERS, Arc::new(Doorkeeper(shared.clone())))?;
         log::info!("{}: serving a device with {} rings", shared.name, shared.queues);
         Ok(Self { shared, drain_timeout: config.drain_timeout, _attendant: attendant })
     }

@@ -121,6 +121,9 @@ pub(crate) struct ServeArgs {
     /// background to syslog
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     pub(crate) log_file: Option<PathBuf>,
+    /// How the server was started, for one that takes the volume over: known where `open` was asked for.
+    #[arg(skip)]
+    pub(crate) origin: Option<Vec<std::ffi::OsString>>,
     /// Keep all privileges while serving: capabilities, files, system calls. For a machine where the sandbox is in the way of
     /// something; `status` tells what is in force
     #[arg(long, help_heading = PROCESS)]
@@ -151,6 +154,9 @@ pub(crate) struct ControlArgs {
     /// What `underseal list` and the commands beside it call the volume; by default the image's file name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<Name>,
+    /// Keep no copy of the volume's key for `underseal upgrade`, and hand the volume to no other process
+    #[arg(long)]
+    pub(crate) no_hand_over: bool,
     /// Serve metrics for Prometheus there, at /metrics
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<MetricsAddress>,

@@ -33,6 +33,7 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
         Control::Resize(args) => resize(&args, quiet),
         Control::Message(args) => message::run(&args),
         Control::Close(args) => close::end(&args.volume.name, args.limit.within()),
+        Control::Upgrade(args) => super::open::take_over(&args, quiet),
         Control::Top(args) => top::run(&args),
     }
 }
@@ -195,7 +196,7 @@ pub(super) fn finished(name: &Name, reply: Reply) -> Result<()> {
     }
 }
 
-fn connect(name: &Name) -> Result<Client> {
+pub(super) fn connect(name: &Name) -> Result<Client> {
     Client::connect(&Directory::of_user().socket(name)).map_err(|e| match e.kind() {
         underseal_export::ErrorKind::NotOpen => Error::usage(format!("no volume {name} is open"))
             .with_remedy("`underseal list` shows the open ones; of another user, as that user"),
@@ -205,7 +206,7 @@ fn connect(name: &Name) -> Result<Client> {
     })
 }
 
-fn failed(name: &Name, e: underseal_export::Error) -> Error {
+pub(super) fn failed(name: &Name, e: underseal_export::Error) -> Error {
     Error::from(e).within(name)
 }
 

@@ -1,9 +1,11 @@
 //! `underseal open`.
 
 mod control;
+mod giver;
 mod listen;
 mod sandbox;
 mod serve;
+mod taker;
 mod ublk;
 mod uri;
 mod vhost_user;
@@ -21,6 +23,8 @@ use underseal_export::nbd::{
     ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
 use underseal_export::net::Listener;
+
+pub(super) use self::taker::take_over;
 
 use self::listen::Sockets;
 use self::serve::{Last, Stoppers, Watch, Way, until_stopped};
@@ -52,6 +56,8 @@ pub(super) fn serve(
     quiet: bool,
     open: impl FnOnce() -> Result<Opened>,
 ) -> Result<()> {
+    // The folder that paths begin in, before it is left.
+    let origin = giver::origin(args);
     let called = control::name(&args.control, name);
     let mut sockets = Sockets::plan(args, &called)?;
     let mount_point = args.fuse.as_deref().map(|path| mount_point(path, name)).transpose()?;
@@ -65,7 +71,7 @@ pub(super) fn serve(
     sandbox::prepare(args, mount_point.as_ref())?;
     notify::start();
     let tls = tls(args)?;
-    let Opened { mapping, lower, opened, known, inside, lock, layers } = open()?;
+    let Opened { mapping, lower, opened, mut known, inside, lock, layers, image } = open()?;
     let locks = inside.is_some() || lock.is_some();
     let mapping = Arc::new(for_kernels(args, mapping)?);
     let (reencrypter, goes_on) = reencrypter(&mapping, inside, reencrypt)?;
@@ -96,10 +102,19 @@ pub(super) fn serve(
     let served_at = addresses.join(" ");
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
-    let described = control::Opening { image: name, opened, known, addresses, reencrypter: told };
+    let holder = nbd.as_ref().map(Server::holder);
+    let given = giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), nbd: holder };
+    let giver = giver::of(args, given, origin);
+    if giver.is_err() {
+        // Nobody needs it.
+        known.key = None;
+    }
+    let (gives, giver_of) = (giver.as_ref().ok().cloned(), giver);
+    let described =
+        control::Opening { image: name, opened, known, addresses, reencrypter: told, giver: giver_of };
     let ways = [nbd.map(Way::from), fuse.map(Way::from), ublk.map(Way::from), vhost_user.map(Way::from)];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
-    let stoppers = Stoppers::of(&ways, &mapping);
+    let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     watch.serves(&stoppers);
     let lost = stoppers.clone();
     mapping.when_lost(Arc::new(move || lost.lose()));
@@ -111,6 +126,7 @@ pub(super) fn serve(
     let in_force = Arc::new(OnceLock::new());
     let tell_size = ways.iter().filter_map(Way::tells_size).collect();
     let sides = control::start(&args.control, metrics, described, &in_force, &mapping, tell_size, stop)?;
+    giver::gates(gives.as_deref(), &sides);
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // All is open, and nobody has been told yet.
     if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, locks)? {

@@ -13,6 +13,7 @@
 //!   metrics.rs  what Prometheus scrapes
 //!   dashboard.rs  Grafana's dashboard over those metrics, asked of Prometheus
 //!   top.rs      the live view, on a pipe and on a terminal
+//!   upgrade.rs  another process takes it over, or fails to
 //! ```
 
 #[path = "../support/support.rs"]
@@ -32,3 +33,4 @@ mod sandbox;
 mod status;
 mod suspend;
 mod top;
+mod upgrade;

@@ -118,6 +118,49 @@ impl Clients {
         Some(id)
     }
 
+    /// One that was served elsewhere until now. `None` if the server is stopping.
+    pub(super) fn adopt(&self, socket: Socket, peer: Peer) -> Option<Id> {
+        let id = self.arrive(socket, peer)?;
+        let mut table = self.lock();
+        if let Some(client) = table.clients.get_mut(&id) {
+            client.phase = Phase::Serving;
+            table.serving += 1;
+        }
+        Some(id)
+    }
+
+    /// Those that are served.
+    pub(super) fn serving(&self) -> Vec<(Id, Peer)> {
+        let table = self.lock();
+        let serving = table.clients.iter().filter(|(_, client)| client.phase == Phase::Serving);
+        serving.map(|(id, client)| (*id, client.peer.clone())).collect()
+    }
+
+    /// The sockets of those that are served.
+    pub(super) fn sockets(&self) -> BTreeMap<Id, Socket> {
+        let table = self.lock();
+        let serving = table.clients.iter().filter(|(_, client)| client.phase == Phase::Serving);
+        serving.map(|(id, client)| (*id, client.socket.share())).collect()
+    }
+
+    /// Waits for handshakes to end while nobody comes; closes those that take longer.
+    pub(super) fn end_handshakes(&self, limit: Duration) {
+        const LOOK: Duration = Duration::from_millis(2);
+        let end = Instant::now() + limit;
+        while self.lock().clients.values().any(|client| client.phase <= Phase::Negotiating) {
+            if Instant::now() >= end {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        let mut table = self.lock();
+        for client in table.clients.values_mut().filter(|client| client.phase <= Phase::Negotiating) {
+            client.phase = Phase::Evicted;
+            log::info!("{}: closed in the middle of its handshake", client.peer);
+            close(client);
+        }
+    }
+
     pub(super) fn heard(&self, id: Id) {
         if let Some(client) = self.lock().clients.get_mut(&id)
             && client.phase == Phase::Silent

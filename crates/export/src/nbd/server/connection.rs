@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::hold::{Begun, Bytes};
 use super::{Shared, clients::Id};
 use crate::event::raise;
 use crate::nbd::{Admission, Handshake, Negotiated, Refusal, Step, TlsStream, Transport};
@@ -26,6 +27,8 @@ pub struct Connection {
     pub peer: Peer,
     /// When to end.
     pub stop: StopSignal,
+    /// It was served by another process until now.
+    pub begun: Option<Begun>,
 }
 
 /// Serves the transmission phase.
@@ -42,6 +45,9 @@ pub trait ConnectionHandler: Send + Sync + 'static {
         let _ = export;
         None
     }
+
+    /// Makes the threads that serve look around, whatever they wait for.
+    fn rouse(&self) {}
 }
 
 /// Tells a handler that the server is stopping: answer what is in flight, flush, and return.
@@ -53,6 +59,21 @@ pub trait ConnectionHandler: Send + Sync + 'static {
 pub struct StopSignal(Admitted);
 
 impl StopSignal {
+    /// Whether the connection is to come to rest: answer what was taken, take no more, and [lay down](Self::lay_down) the rest.
+    pub fn is_held(&self) -> bool {
+        self.0.shared.hold.is_held()
+    }
+
+    /// The connection rests: what was received and not taken, and what the client has not taken yet.
+    pub fn lay_down(&self, negotiated: Negotiated, ahead: Bytes, owed: Bytes) {
+        self.0.shared.hold.lay_down(self.0.id, negotiated, ahead, owed);
+    }
+
+    /// It goes on here.
+    pub fn take_up(&self) {
+        self.0.shared.hold.take_up(self.0.id);
+    }
+
     /// Whether the server is stopping.
     pub fn is_stopping(&self) -> bool {
         self.0.stopping()
@@ -87,11 +108,35 @@ pub(super) fn start(shared: &Arc<Shared>, socket: Socket) -> io::Result<()> {
         .map(drop)
 }
 
+/// Gives a client that another process has served until now a thread.
+pub(super) fn adopt(
+    shared: &Arc<Shared>,
+    socket: Socket,
+    negotiated: Negotiated,
+    begun: Begun,
+) -> io::Result<()> {
+    let peer = Peer::of(&socket);
+    let id = shared.clients.adopt(socket.share(), peer.clone());
+    let id = id.ok_or_else(|| io::Error::other("the server is stopping"))?;
+    let place = Place(Admitted { shared: Arc::clone(shared), id });
+    let body = move || {
+        let complaints = &place.0.shared.complaints;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let served = serve(&place.0, Transport::Plain(socket), negotiated, &peer, Some(begun));
+            served.unwrap_or_else(|error| complain(&complaints.served, &peer, &error));
+        }));
+        if outcome.is_err() {
+            log::error!("{peer}: its thread panicked; the connection is closed, the others go on");
+        }
+    };
+    thread::Builder::new().name(format!("nbd-{id}")).spawn(body).map(drop)
+}
+
 fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
     let complaints = &place.0.shared.complaints;
     let outcome = catch_unwind(AssertUnwindSafe(|| match negotiate(&place.0, socket, deadline) {
         Ok(Some((transport, negotiated))) => {
-            if let Err(error) = serve(&place.0, transport, negotiated, &peer) {
+            if let Err(error) = serve(&place.0, transport, negotiated, &peer, None) {
                 complain(&complaints.served, &peer, &error);
             }
         }
@@ -103,12 +148,18 @@ fn live(place: &Place, socket: Socket, peer: Peer, deadline: Instant) {
     }
 }
 
-fn serve(admitted: &Admitted, transport: Transport, negotiated: Negotiated, peer: &Peer) -> Result<()> {
+fn serve(
+    admitted: &Admitted,
+    transport: Transport,
+    negotiated: Negotiated,
+    peer: &Peer,
+    begun: Option<Begun>,
+) -> Result<()> {
     let export = &admitted.shared.config.exports[negotiated.export].name;
     let tls = if negotiated.tls { " over TLS" } else { "" };
     log::info!("{peer}: serving export {export:?}{tls}");
     let stop = StopSignal(admitted.clone());
-    admitted.shared.handler.serve(Connection { transport, negotiated, peer: peer.clone(), stop })?;
+    admitted.shared.handler.serve(Connection { transport, negotiated, peer: peer.clone(), stop, begun })?;
     log::info!("{peer}: done");
     Ok(())
 }
@@ -152,6 +203,7 @@ struct Place(Admitted);
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.shared.clients.depart(self.0.id);
+        self.0.shared.hold.take_up(self.0.id);
     }
 }
 

@@ -43,6 +43,11 @@ impl Inbox {
         self.start == self.end
     }
 
+    /// All that has arrived and is not taken.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
     /// The next header, if it has arrived.
     pub(super) fn header(&self) -> Option<&[u8; REQUEST_LEN]> {
         self.bytes[self.start..self.end].first_chunk()

@@ -52,6 +52,20 @@ impl Outbox {
         self.bytes
     }
 
+    /// What the client has not taken yet, in order.
+    pub(super) fn rest(&self) -> impl Iterator<Item = &[u8]> {
+        let parts = self.replies.iter().flat_map(|reply| {
+            let body = reply.body.as_deref().map_or(&[][..], |body| &body[..reply.body_len]);
+            [&reply.head[..reply.head_len], body]
+        });
+        let mut skip = self.sent;
+        parts.map(move |part| {
+            let gone = skip.min(part.len());
+            skip -= gone;
+            &part[gone..]
+        })
+    }
+
     /// Adds a reply that was ready at `ready`: `encode` writes its head and says how long that is; its body is the first `body_len` bytes of
     /// `body`.
     pub(super) fn push(

@@ -11,10 +11,10 @@ use crate::{Error, ErrorKind, Result};
 
 /// The rest of a large write, or of one that is refused but whose payload still has to come in.
 pub(super) struct Payload {
-    request: Request,
-    filled: usize,
+    pub(super) request: Request,
+    pub(super) filled: usize,
     /// Where it goes; without memory it is thrown away and `refused` is the answer.
-    into: std::result::Result<Buffer, Errno>,
+    pub(super) into: std::result::Result<Buffer, Errno>,
 }
 
 /// What became of the next request in the inbox.

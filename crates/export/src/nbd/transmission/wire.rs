@@ -5,21 +5,66 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use crate::nbd::Transport;
+use crate::nbd::{Bytes, Transport};
 use crate::net::Socket;
 
 /// Receives and sends what it can at once; `WouldBlock` says that it can do nothing.
 pub(super) struct Wire {
     transport: Transport,
+    /// What another process had received of this connection, and how much of that is taken: it comes before what the socket has.
+    ahead: (Bytes, usize),
+    /// What that one owed the client, and how much of that is sent.
+    owed: (Bytes, usize),
 }
 
 impl Wire {
     pub(super) fn new(transport: Transport) -> Self {
-        Self { transport }
+        Self { transport, ahead: Default::default(), owed: Default::default() }
+    }
+
+    /// The wire of a connection that another process has served until now.
+    pub(super) fn carried(transport: Transport, ahead: Bytes, owed: Bytes) -> Self {
+        Self { transport, ahead: (ahead, 0), owed: (owed, 0) }
+    }
+
+    /// What is left of what another process had received.
+    pub(super) fn ahead(&self) -> &[u8] {
+        &self.ahead.0[self.ahead.1..]
+    }
+
+    /// What is left of what that one owed the client.
+    pub(super) fn owed(&self) -> &[u8] {
+        &self.owed.0[self.owed.1..]
+    }
+
+    /// Takes what came ahead, as much as there is room for.
+    fn take_ahead(&mut self, buffer: &mut [u8]) -> usize {
+        let n = self.ahead().len().min(buffer.len());
+        buffer[..n].copy_from_slice(&self.ahead()[..n]);
+        self.ahead.1 += n;
+        if self.ahead().is_empty() {
+            self.ahead = Default::default();
+        }
+        n
+    }
+
+    /// Sends what another process owed.
+    fn pay(&mut self) -> io::Result<()> {
+        while !self.owed().is_empty() {
+            let n = send(self.transport.socket(), &[IoSlice::new(self.owed())])?;
+            self.owed.1 += n;
+        }
+        if self.owed.1 > 0 {
+            self.owed = Default::default();
+        }
+        Ok(())
     }
 
     /// Fills as much of `buffer` as has arrived; 0 is the end of the stream.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.ahead().is_empty() {
+            return Ok(self.take_ahead(buffer));
+        }
         let stream = match &mut self.transport {
             Transport::Plain(socket) => return receive(socket, buffer),
             Transport::Tls(stream) => stream,
@@ -40,6 +85,7 @@ impl Wire {
 
     /// Sends as many of the bytes, in order, as the socket takes.
     pub(super) fn send(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.pay()?;
         let stream = match &mut self.transport {
             Transport::Plain(socket) => return send(socket, bytes),
             Transport::Tls(stream) => stream,
@@ -55,7 +101,11 @@ impl Wire {
     /// Sends what an earlier call took but the socket did not. True when nothing is left.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.transport {
-            Transport::Plain(_) => Ok(true),
+            Transport::Plain(_) => match self.pay() {
+                Ok(()) => Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                Err(e) => Err(e),
+            },
             Transport::Tls(stream) => match push_tls(stream) {
                 Ok(()) => Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -66,7 +116,7 @@ impl Wire {
 
     /// True when bytes may be waiting that the socket no longer has.
     pub(super) fn may_hold_more(&self) -> bool {
-        matches!(self.transport, Transport::Tls(_))
+        matches!(self.transport, Transport::Tls(_)) || !self.ahead().is_empty()
     }
 
     /// Says goodbye: no more bytes will come from this side.

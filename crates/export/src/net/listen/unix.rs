@@ -8,6 +8,7 @@ use std::{
         unix::fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -33,6 +34,8 @@ pub(super) struct UnixPath {
     path: PathBuf,
     device: u64,
     inode: u64,
+    /// It is another process's, as yet.
+    left_alone: AtomicBool,
 }
 
 /// Who may connect to a Unix socket: whoever may write to its file.
@@ -84,7 +87,7 @@ pub(super) fn bind(path: &Path, access: SocketAccess) -> Result<(OwnedFd, UnixPa
         done => done.map_err(os("cannot listen"))?,
     }
     let file = fs::symlink_metadata(path).map_err(|error| failed("the socket vanished", error))?;
-    let entry = UnixPath { path: path.clone(), device: file.dev(), inode: file.ino() };
+    let entry = UnixPath::of(path.clone(), file.dev(), file.ino());
     if access != SocketAccess::default() {
         // Nobody can connect before it listens.
         entry.let_in(access).map_err(|error| failed("its mode or group cannot be set", error))?;
@@ -168,6 +171,28 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
 }
 
 impl UnixPath {
+    pub(super) fn of(path: impl Into<PathBuf>, device: u64, inode: u64) -> Self {
+        Self { path: path.into(), device, inode, left_alone: AtomicBool::new(false) }
+    }
+
+    /// What it is known by: its path, device and number.
+    pub(super) fn named(&self) -> Result<(String, u64, u64)> {
+        let text = self.path.to_str().ok_or_else(|| {
+            Error::new(ErrorKind::Listen, format!("unix:{}: the path is no text", self.path.display()))
+        })?;
+        Ok((text.to_owned(), self.device, self.inode))
+    }
+
+    /// The same, not removed when it is dropped.
+    pub(super) fn left_alone(self) -> Self {
+        self.left_alone.store(true, Ordering::SeqCst);
+        self
+    }
+
+    pub(super) fn is_ours(&self) {
+        self.left_alone.store(false, Ordering::SeqCst);
+    }
+
     /// Sets the file's group and mode: the file's that was made here, whatever is at its path by now.
     fn let_in(&self, access: SocketAccess) -> std::io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -187,6 +212,9 @@ impl UnixPath {
 
 impl Drop for UnixPath {
     fn drop(&mut self) {
+        if self.left_alone.load(Ordering::SeqCst) {
+            return;
+        }
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
         if ours && let Err(error) = fs::remove_file(&self.path) {

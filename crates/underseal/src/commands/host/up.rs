@@ -74,7 +74,12 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
         words.push(format!("--passphrase-command={AGENTS} --timeout=0 {question}").into());
         words.push("--tokens-first".into());
     }
-    match Cli::try_parse_from(words).map(|cli| cli.command) {
+    let started_with = words[1..].to_vec();
+    let parsed = Cli::try_parse_from(words).map(|mut cli| {
+        cli.started_with(started_with);
+        cli.command
+    });
+    match parsed {
         Ok(Which::Open(args)) => Ok(args),
         Ok(_) => Err(entry.complain("no volume to open")),
         Err(e) => Err(entry.complain_of_option(&e)),

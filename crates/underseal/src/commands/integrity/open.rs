@@ -58,6 +58,7 @@ fn opened(args: &IntegrityOpenArgs) -> Result<Opened> {
         inside: None,
         lock: None,
         layers: vec![layer],
+        image: None,
     })
 }
 

@@ -6,9 +6,11 @@ use std::sync::{Arc, OnceLock};
 use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
 use underseal_export::TellSize;
 use underseal_export::control::status::{Opened, Sandbox};
-use underseal_export::control::{ControlServer, Controlled, Described, Directory, Known, Name, Reencrypter};
+use underseal_export::control::{
+    ControlServer, Controlled, Described, Directory, Giver, Known, Name, Reencrypter,
+};
 use underseal_export::metrics::Metrics;
-use underseal_export::net::{Endpoint, Found, Listener};
+use underseal_export::net::{Endpoint, Found, Gate, Listener};
 
 use crate::cli::ControlArgs;
 use crate::error::{Error, Result};
@@ -17,10 +19,15 @@ use crate::lower::{Remote, address, is_remote};
 /// What serves the operator, until the volume ends.
 pub(super) struct Sides {
     control: Option<ControlServer>,
-    _metrics: Option<Metrics>,
+    metrics: Option<Metrics>,
 }
 
 impl Sides {
+    /// What keeps the control socket's clients, and scrapers, waiting.
+    pub(super) fn gates(&self) -> Option<(Gate, Option<Gate>)> {
+        Some((self.control.as_ref()?.gate(), self.metrics.as_ref().map(Metrics::gate)))
+    }
+
     /// Tells whoever asked for the volume's end how it went.
     pub(super) fn end(self, how: &Result<()>) {
         if let Some(control) = self.control {
@@ -79,6 +86,8 @@ pub(super) struct Opening<'a> {
     pub(super) known: Known,
     pub(super) addresses: Vec<String>,
     pub(super) reencrypter: Option<Arc<dyn Reencrypter>>,
+    /// What hands it over, or why nothing does.
+    pub(super) giver: std::result::Result<Arc<Giver>, String>,
 }
 
 /// Starts the control socket and the metrics. What was not asked for by name, the volume can do without; and metrics
@@ -95,7 +104,7 @@ pub(super) fn start(
     tell_size: Vec<TellSize>,
     stop: impl Fn() + Send + Sync + 'static,
 ) -> Result<Sides> {
-    let Opening { image, opened, known, addresses, reencrypter } = opening;
+    let Opening { image, opened, known, addresses, reencrypter, giver } = opening;
     let directory = Directory::of_user();
     let (listeners, name) = match &args.name {
         Some(name) => (Some(directory.listen(name)?), name.clone()),
@@ -107,7 +116,7 @@ pub(super) fn start(
     };
     let described = Described { name, image, opened, addresses, sandbox: sandbox.clone() };
     let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
-    let volume = Arc::new(volume.with_reencrypter(reencrypter));
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(giver));
     let control = listeners.map(|listeners| ControlServer::start(listeners, volume.clone())).transpose()?;
     let metrics = metrics.and_then(|found| {
         let started = found.listen().and_then(|listeners| {
@@ -116,7 +125,27 @@ pub(super) fn start(
         });
         started.map_err(|e| log::error!("no metrics: {}", Error::from(e).what())).ok()
     });
-    Ok(Sides { control, _metrics: metrics })
+    Ok(Sides { control, metrics })
+}
+
+/// As [`start`], on sockets that another process was listening on, once their gates are opened.
+///
+/// # Errors
+/// When there are no threads for them.
+pub(super) fn go_on(
+    (control, metrics): (Vec<Listener>, Vec<Listener>),
+    described: Described,
+    opening: Opening<'_>,
+    mapping: &Arc<Mapping>,
+    tell_size: Vec<TellSize>,
+    stop: impl Fn() + Send + Sync + 'static,
+) -> Result<Sides> {
+    let Opening { known, reencrypter, giver, .. } = opening;
+    let volume = Controlled::new(described, known, mapping.clone(), tell_size, stop);
+    let volume = Arc::new(volume.with_reencrypter(reencrypter).with_giver(giver));
+    let control = Some(ControlServer::start_at(control, volume.clone(), false)?);
+    let metrics = if metrics.is_empty() { None } else { Some(Metrics::start_at(metrics, volume, false)?) };
+    Ok(Sides { control, metrics })
 }
 
 /// What the volume is called, as long as no other is called so.

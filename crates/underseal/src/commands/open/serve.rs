@@ -8,6 +8,7 @@ use std::time::Duration;
 use signal_hook::consts::SIGHUP;
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
 use underseal_export::TellSize;
+use underseal_export::control::Giver;
 use underseal_export::fuse::FuseServer;
 use underseal_export::nbd::Server;
 use underseal_export::ublk::UblkServer;
@@ -97,12 +98,20 @@ pub(super) struct Stoppers {
     mapping: Arc<Mapping>,
     /// A device has said that nothing can be read or written any more.
     lost: Arc<AtomicBool>,
+    /// What may be giving the volume to another process.
+    giver: Option<Arc<Giver>>,
 }
 
 impl Stoppers {
-    pub(super) fn of(ways: &[Way], mapping: &Arc<Mapping>) -> Self {
+    pub(super) fn of(ways: &[Way], mapping: &Arc<Mapping>, giver: Option<Arc<Giver>>) -> Self {
         let ways = ways.iter().map(|way| way.stopper.clone()).collect();
-        Self { ways, mapping: mapping.clone(), lost: Arc::default() }
+        Self { ways, mapping: mapping.clone(), lost: Arc::default(), giver }
+    }
+
+    /// And an NBD server, whose way is not made yet.
+    pub(super) fn with(mut self, server: underseal_export::nbd::Stopper) -> Self {
+        self.ways.push(Stopper { stop: Arc::new(move || server.stop()), abandon: None });
+        self
     }
 
     /// Makes them end since a device is lost.
@@ -114,6 +123,9 @@ impl Stoppers {
     /// Makes them end, and returns at once. A suspended volume goes on, so that what its clients sent is finished, or
     /// fails where its key is wiped.
     pub(super) fn stop(&self) {
+        if self.giver.as_ref().is_some_and(|giver| giver.puts_off_the_end()) {
+            return log::info!("it is handed over just now: this process ends in either case");
+        }
         notify::stopping();
         self.ways.iter().for_each(|way| (way.stop)());
         let mapping = self.mapping.clone();

@@ -188,6 +188,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         layers: Vec::new(),
         inside: Some(Inside { place, stood: Some((stood, keys)) }),
         lock: None,
+        image: None,
     })
 }
 

@@ -1,0 +1,394 @@
+//! A volume is given to another process, with its clients: the side that gives.
+//!
+//! ```text
+//!   who takes over                                who gives
+//!   hand-over, a request        ------>
+//!                               <------  done     nothing is in the way
+//!   Asking::Begin               ------>
+//!                               <------  Offer    what it is, its key; the image's and the sockets' descriptors
+//!   prepares all that it can                      serves
+//!   Asking::Ready               ------>
+//!                                                 flushes; then nobody comes in, connections come to rest, the
+//!                                                 volume is suspended and flushed: from here on clients wait
+//!                               <------  Rests, and each connection
+//!   opens its queues
+//!   taken                       ------>           ends, and leaves all as it is
+//!   serves
+//! ```
+//!
+//! Whatever goes wrong before "taken", this side goes on as if nothing had been; so it does when that does not come in time. The
+//! locks on the image are of its open file, which both have: nobody else gets in between.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use underseal_cipher::Key;
+use underseal_datapath::{Mapping, Policy};
+use underseal_device::{Blocking, FileDevice};
+use underseal_volume::Volume;
+
+use super::keys::Keys;
+use super::line::Line;
+use super::offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Supervised};
+use super::protocol::{Refusal, RefusalKind, Reply};
+use super::reencryption::Reencrypter;
+use super::volume::{Answer, Described};
+use crate::nbd;
+use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
+
+/// What to do where nothing can be handed over.
+pub(super) const INSTEAD: &str = "`underseal close` it, and open it again with the new version";
+
+/// What who takes over has to say what is next.
+const NEXT: Duration = Duration::from_secs(10);
+/// What it has to prepare itself. Clients are served meanwhile.
+const PREPARES: Duration = Duration::from_secs(60);
+/// How long clients wait at most: until all rests, and until the other process has taken over.
+const RESTS: Duration = Duration::from_secs(5);
+/// What control clients and scrapers have to end.
+const LEAVES: Duration = Duration::from_secs(1);
+
+/// What a server gives, and how it ends then.
+pub struct Giver {
+    /// Its image.
+    pub image: Arc<FileDevice>,
+    /// How it was started.
+    pub origin: Origin,
+    /// Its NBD server.
+    pub nbd: Option<nbd::Holder>,
+    /// Who supervises it.
+    pub supervised: Option<Supervised>,
+    /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
+    pub end: Box<dyn Fn(i32) + Send + Sync>,
+    gates: OnceLock<Gates>,
+    handing: Mutex<(Handing, Option<Socket>)>,
+}
+
+struct Gates {
+    control: Gate,
+    metrics: Option<Gate>,
+}
+
+/// How far a hand-over is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Handing {
+    /// There is none.
+    #[default]
+    No,
+    /// The other process prepares itself.
+    Prepares,
+    /// Clients wait.
+    Rests,
+    /// They wait, and the server was told to end: it does when they go on.
+    Ends,
+    /// The server ends, and nothing is handed over any more.
+    Ended,
+}
+
+/// The volume as it is.
+pub(super) struct State<'v> {
+    pub(super) described: &'v Described,
+    pub(super) size: Option<u64>,
+    pub(super) mapping: &'v Arc<Mapping>,
+    pub(super) keys: &'v Mutex<Keys>,
+    pub(super) reencrypter: Option<&'v dyn Reencrypter>,
+}
+
+/// What was offered, to be compared with what there is when all rests.
+struct Offered {
+    offer: Offer,
+    sockets: Vec<CarriedListener>,
+    volume: Arc<Volume>,
+    policy: Policy,
+    key: Arc<Key>,
+}
+
+impl Giver {
+    /// A server that gives what it serves.
+    pub fn new(
+        image: Arc<FileDevice>,
+        origin: Origin,
+        nbd: Option<nbd::Holder>,
+        supervised: Option<Supervised>,
+        end: impl Fn(i32) + Send + Sync + 'static,
+    ) -> Self {
+        let (gates, handing) = (OnceLock::new(), Mutex::default());
+        Self { image, origin, nbd, supervised, end: Box::new(end), gates, handing }
+    }
+
+    /// From here on clients of the control socket, and scrapers, can be kept waiting.
+    pub fn with_gates(&self, control: Gate, metrics: Option<Gate>) {
+        let _ = self.gates.set(Gates { control, metrics });
+    }
+
+    /// The server is told to end. Whether that has to wait, until it is decided who has the volume: which it is at once.
+    pub fn puts_off_the_end(&self) -> bool {
+        let mut handing = self.handing();
+        handing.0 = match handing.0 {
+            Handing::No | Handing::Prepares | Handing::Ended => Handing::Ended,
+            Handing::Rests | Handing::Ends => Handing::Ends,
+        };
+        if let (Handing::Ends, Some(socket)) = &*handing {
+            // Whoever has not taken it by now does not get it.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+        }
+        handing.0 == Handing::Ends
+    }
+
+    /// Whether the server was told to end while it could not; once.
+    pub(super) fn ends(&self) -> bool {
+        let mut handing = self.handing();
+        let ends = handing.0 == Handing::Ends;
+        if ends {
+            handing.0 = Handing::Ended;
+        }
+        ends
+    }
+
+    /// Whether somebody has the key, or is about to get it.
+    pub(super) fn is_at_it(&self) -> bool {
+        matches!(self.handing().0, Handing::Prepares | Handing::Rests | Handing::Ends)
+    }
+
+    /// Gives the volume. It returns when that failed: why, and whether the other still listens for a reply.
+    pub(super) fn give(&self, of: &State<'_>, protocol: u32, client: &Socket) -> (Refusal, bool) {
+        if protocol != PROTOCOL {
+            let message = format!("this server hands over in version {PROTOCOL}, not in version {protocol}");
+            return (Refusal::new(RefusalKind::Request, message, INSTEAD), true);
+        }
+        let pid = match Peer::of(client) {
+            Peer::Unix { pid, uid } if uid == rustix::process::geteuid().as_raw() => pid,
+            peer => {
+                let message = format!(
+                    "{peer} is not the user who opened it: another one would serve it with other rights"
+                );
+                return (Refusal::new(RefusalKind::Forbidden, message, "as that user"), true);
+            }
+        };
+        match &mut self.handing().0 {
+            at @ Handing::No => *at = Handing::Prepares,
+            _ => return (busy("it is handed over just now, or closed"), true),
+        }
+        let offered = self.offered(of).and_then(|offered| {
+            let mut to = Deadlined { socket: client, deadline: Instant::now() + NEXT };
+            let told = std::io::Write::write_all(&mut to, &Reply::Done.line());
+            told.map(|()| offered).map_err(|e| failed(&e))
+        });
+        let (refusal, listens) = match offered {
+            Err(refusal) => (refusal, true),
+            Ok(offered) => {
+                let line = Line::new(client.share());
+                let refusal =
+                    self.give_to(of, &offered, (&line, client), pid).unwrap_or_else(|refusal| refusal);
+                // Who is gone is not told.
+                let _ = line.send(&Given::Refused(refusal.clone()), &[], &[], Instant::now() + LEAVES);
+                (refusal, false)
+            }
+        };
+        let mut handing = self.handing();
+        handing.1 = None;
+        if let Handing::Prepares | Handing::Rests = handing.0 {
+            handing.0 = Handing::No;
+        }
+        (refusal, listens)
+    }
+
+    /// What there is to give, if nothing is in the way of it.
+    fn offered(&self, of: &State<'_>) -> Answer<Offered> {
+        let no = |why: String, remedy: &str| Refusal::new(RefusalKind::Unsupported, why, remedy);
+        let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
+        of.may_be_given()?;
+        if self.nbd.as_ref().is_some_and(nbd::Holder::over_tls) {
+            return Err(no("a TLS session cannot be handed over".into(), INSTEAD));
+        }
+        if of.mapping.is_zoned() {
+            return Err(no("a device with zones cannot be handed over".into(), INSTEAD));
+        }
+        let volume = of.mapping.volume().ok_or_else(|| busy("its key is wiped"))?;
+        let key = of.keys.lock().unwrap_or_else(PoisonError::into_inner).key();
+        let key = key.ok_or_else(|| no("its key is not kept".into(), INSTEAD))?;
+        let carried = volume.carried().map_err(|e| no(format!("it cannot be handed over: {e}"), INSTEAD))?;
+        // What is kept is tried, too: nothing else may be read and written than up to now.
+        carried
+            .volume(&key)
+            .map_err(|e| no(format!("it has another key than when it was opened: {e}"), INSTEAD))?;
+        let described = of.described;
+        let listening = |listeners: crate::Result<Vec<CarriedListener>>| listeners.map_err(|e| failed(&e));
+        let control = listening(gates.control.listeners())?;
+        let metrics = gates.metrics.as_ref().map_or(Ok(vec![]), |gate| listening(gate.listeners()))?;
+        let nbd = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| listening(nbd.listeners()))?;
+        let places = |sockets: &[CarriedListener]| sockets.iter().map(|one| one.place.clone()).collect();
+        let policy = of.mapping.policy();
+        let offer = Offer {
+            name: described.name.to_string(),
+            image: described.image.display().to_string(),
+            opened: described.opened.clone(),
+            addresses: described.addresses.clone(),
+            size: of.size,
+            read_only: of.mapping.read_only(),
+            policy: policy.to_string(),
+            volume: carried,
+            origin: self.origin.clone(),
+            supervised: self.supervised.clone(),
+            control: places(&control),
+            metrics: places(&metrics),
+            nbd: places(&nbd),
+        };
+        let sockets = control.into_iter().chain(metrics).chain(nbd).collect();
+        Ok(Offered { offer, sockets, volume, policy, key })
+    }
+
+    /// Offers it, and gives it when the other process is ready. It returns when that one has not taken it.
+    fn give_to(
+        &self,
+        of: &State<'_>,
+        offered: &Offered,
+        (line, client): (&Line, &Socket),
+        pid: i32,
+    ) -> Answer<Refusal> {
+        let told = |e: crate::Error| failed(&e);
+        let hears = |wanted: Asking, limit: Duration| match line.receive::<Asking>(Instant::now() + limit) {
+            Ok(heard) if heard.message == wanted => Ok(()),
+            Ok(_) => Err(Refusal::new(RefusalKind::Request, "the other process says nonsense", "")),
+            Err(e) => Err(failed(&e.within("the other process"))),
+        };
+        hears(Asking::Begin, NEXT)?;
+        let mut fds = vec![self.image.file().as_fd()];
+        fds.extend(offered.sockets.iter().map(|one| one.fd.as_fd()));
+        let offer = Given::Offer(Box::new(offered.offer.clone()));
+        line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
+        hears(Asking::Ready, PREPARES)?;
+        let begun = Instant::now();
+        // While clients are served: little is left to be flushed when they wait.
+        if !of.mapping.read_only() {
+            let flushed = Blocking::new(&*self.image).and_then(|mut way| way.flush());
+            flushed.map_err(|e| failed(&e))?;
+        }
+        let flushed_in = begun.elapsed();
+        let Ok(_keys) = of.keys.try_lock() else {
+            return Err(busy("something of it is changed just now"));
+        };
+        let mut rest = Resting::begin(self, of, client)?;
+        let until = Instant::now() + RESTS;
+        let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
+        if !gates.control.close(1, LEAVES) {
+            return Err(busy("somebody else is at its control socket"));
+        }
+        if let Some(metrics) = &gates.metrics {
+            // Who has not got all of a scrape asks again.
+            metrics.close(0, LEAVES);
+        }
+        let waits_since = Instant::now();
+        let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until)).map_err(told)?;
+        rest.suspend(until)?;
+        of.may_be_given_suspended(offered)?;
+        line.send(&Given::Rests(connections.len()), &[], &[], until).map_err(told)?;
+        for one in &connections {
+            let fds: [BorrowedFd<'_>; 1] = [one.socket.as_fd()];
+            let message = Given::Connection(CarriedConnection::of(&one.negotiated, one.ahead.len()));
+            line.send(&message, &fds, &[&one.ahead, &one.owed], until).map_err(told)?;
+        }
+        if line.is_taken(until) {
+            log::info!(
+                "handed over with {} connections; clients have waited {:?} here, the flush before took {flushed_in:?}",
+                connections.len(),
+                waits_since.elapsed()
+            );
+            (self.end)(pid);
+        }
+        let waited = waits_since.elapsed();
+        drop(connections);
+        drop(rest);
+        Ok(Refusal::new(
+            RefusalKind::Failed,
+            format!(
+                "the other process has not taken it; clients have waited {waited:?}, and are served here as before"
+            ),
+            "",
+        ))
+    }
+
+    fn handing(&self) -> MutexGuard<'_, (Handing, Option<Socket>)> {
+        self.handing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State<'_> {
+    /// Whether nothing of it is in the middle of something.
+    fn may_be_given(&self) -> Answer {
+        if self.mapping.is_stopped() {
+            let remedy = format!("underseal resume {}", self.described.name);
+            return Err(Refusal::new(RefusalKind::Busy, "it is suspended", remedy));
+        }
+        self.is_not_reencrypted()
+    }
+
+    fn is_not_reencrypted(&self) -> Answer {
+        if self.reencrypter.is_some_and(|reencrypter| reencrypter.status().is_some()) {
+            let message = "it is being reencrypted, or has been since it was opened";
+            return Err(Refusal::new(RefusalKind::Unsupported, message, INSTEAD));
+        }
+        Ok(())
+    }
+
+    /// Whether it is what was offered, now that nobody changes it any more.
+    fn may_be_given_suspended(&self, offered: &Offered) -> Answer {
+        self.is_not_reencrypted()?;
+        let same = self.mapping.volume().is_some_and(|now| Arc::ptr_eq(&now, &offered.volume));
+        if !same || self.mapping.policy() != offered.policy {
+            return Err(busy("it was changed meanwhile"));
+        }
+        Ok(())
+    }
+}
+
+/// Clients wait, until this is dropped: then they go on.
+struct Resting<'g> {
+    giver: &'g Giver,
+    mapping: &'g Mapping,
+    suspended: bool,
+}
+
+impl<'g> Resting<'g> {
+    fn begin(giver: &'g Giver, of: &State<'g>, client: &Socket) -> Answer<Self> {
+        of.may_be_given()?;
+        match &mut *giver.handing() {
+            (at @ Handing::Prepares, socket) => (*at, *socket) = (Handing::Rests, Some(client.share())),
+            _ => return Err(busy("it is closed just now")),
+        }
+        Ok(Self { giver, mapping: of.mapping, suspended: false })
+    }
+
+    fn suspend(&mut self, until: Instant) -> Answer {
+        let left = until.saturating_duration_since(Instant::now());
+        self.mapping.suspend(left).map_err(|e| failed(&e))?;
+        self.suspended = true;
+        Ok(())
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        if self.suspended
+            && let Err(e) = self.mapping.resume()
+        {
+            log::error!("a volume that was not handed over does not go on: {e}");
+        }
+        if let Some(nbd) = &self.giver.nbd {
+            nbd.go_on();
+        }
+        if let Some(Gates { control, metrics }) = self.giver.gates.get() {
+            control.open();
+            metrics.iter().for_each(Gate::open);
+        }
+    }
+}
+
+fn busy(message: &str) -> Refusal {
+    Refusal::new(RefusalKind::Busy, message, "again, in a moment")
+}
+
+fn failed(error: &(dyn std::error::Error + 'static)) -> Refusal {
+    Refusal::new(RefusalKind::Failed, underseal_error::with_causes(error).to_string(), "")
+}

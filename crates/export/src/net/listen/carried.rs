@@ -1,0 +1,114 @@
+//! A listening socket as one process gives it to another, which goes on listening: clients that connect meanwhile wait.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
+
+use super::unix::UnixPath;
+use super::{Address, BACKLOG, Listener};
+use crate::{Error, ErrorKind, Result};
+
+/// A listening socket, and where it is.
+#[derive(Debug)]
+pub struct CarriedListener {
+    /// A descriptor of it.
+    pub fd: OwnedFd,
+    /// Where it is.
+    pub place: ListenerPlace,
+}
+
+/// Where a listening socket is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ListenerPlace {
+    /// What it is called.
+    name: String,
+    /// The file of a Unix socket that is removed at the end: its path, device and number.
+    path: Option<(String, u64, u64)>,
+}
+
+impl Listener {
+    /// For another process.
+    ///
+    /// # Errors
+    /// `Io` when there is no descriptor left; `Listen` where the path is no text.
+    pub fn carried(&self) -> Result<CarriedListener> {
+        let fd = self.fd.try_clone()?;
+        let path = self.path.as_ref().map(UnixPath::named).transpose()?;
+        let name = match &self.address {
+            Address::Unix(name) => name.clone(),
+            Address::Tcp(address) => address.to_string(),
+        };
+        Ok(CarriedListener { fd, place: ListenerPlace { name, path } })
+    }
+
+    /// What another process was listening on. That one removes its file as long as this one has not said that
+    /// it [does](Listener::is_ours).
+    ///
+    /// # Errors
+    /// `Listen`: it is no listening socket.
+    pub fn from_carried(carried: CarriedListener) -> Result<Self> {
+        let CarriedListener { fd, place: ListenerPlace { name, path } } = carried;
+        let path = path.map(|(path, device, inode)| UnixPath::of(path, device, inode));
+        let mut listener = Self::adopt(fd, &name)?;
+        // Nobody's yet: dropping it leaves the file alone.
+        listener.path = path.map(UnixPath::left_alone);
+        Ok(listener)
+    }
+
+    /// It is this process's from now on: its file is removed at the end, and clients that connect are told of this process.
+    ///
+    /// # Errors
+    /// `Listen` when the kernel refuses.
+    pub fn is_ours(&self) -> Result<()> {
+        if let Some(path) = &self.path {
+            path.is_ours();
+        }
+        let is_unix = matches!(self.address, Address::Unix(_));
+        if is_unix && sockopt::socket_acceptconn(self.as_fd()) == Ok(true) {
+            rustix::net::listen(&self.fd, BACKLOG).map_err(|e| {
+                Error::new(ErrorKind::Listen, format!("{self}: cannot listen")).with_source(e)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::net::{Endpoint, listen};
+
+    #[test]
+    fn what_is_carried_listens_on_and_is_removed_by_its_owner_alone() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("s");
+        let first = listen(&Endpoint::Unix(path.clone())).unwrap().remove(0);
+        let given_up = Listener::from_carried(first.carried().unwrap()).unwrap();
+        drop(given_up);
+        assert!(path.exists(), "it was nobody's yet");
+        let carried = first.carried().unwrap();
+        let text = serde_json::to_string(&carried.place).unwrap();
+        assert_eq!(serde_json::from_str::<ListenerPlace>(&text).unwrap(), carried.place);
+        let second = Listener::from_carried(carried).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        // As a process that ends without removing anything.
+        std::mem::forget(first);
+        second.is_ours().unwrap();
+        assert!(second.accept().unwrap().is_some(), "who connected meanwhile waits");
+        drop(waiting);
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_does_not_listen_is_refused() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let place = ListenerPlace { name: "s".into(), path: None };
+        let error = Listener::from_carried(CarriedListener { fd: one.into(), place }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Listen);
+    }
+}

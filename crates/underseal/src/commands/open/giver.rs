@@ -1,0 +1,69 @@
+//! What a server keeps, so that another process can take its volume over.
+
+use std::sync::Arc;
+
+use underseal_device::FileDevice;
+use underseal_export::control::{Giver, Origin};
+use underseal_export::nbd::Holder;
+
+use super::control::Sides;
+use crate::cli::ServeArgs;
+use crate::notify;
+
+/// What is served.
+pub(super) struct Serving {
+    /// Its image, where it can be given.
+    pub(super) image: Option<Arc<FileDevice>>,
+    /// A reencryption of it is kept from going on.
+    pub(super) lock: bool,
+    /// Something lies between it and its image.
+    pub(super) layers: bool,
+    pub(super) nbd: Option<Holder>,
+}
+
+/// How this process was started; why nobody could start it so again.
+pub(super) fn origin(args: &ServeArgs) -> Result<Origin, String> {
+    let words = args.origin.as_ref().ok_or("only what `underseal open` serves can be handed over yet")?;
+    let arguments = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<_>>();
+    let arguments = arguments.ok_or("an argument of it is no text, and cannot be handed over")?;
+    let folder = std::env::current_dir().ok().and_then(|path| path.to_str().map(str::to_owned));
+    let folder = folder.ok_or("the folder that it was started in is gone, or its name is no text")?;
+    Ok(Origin { arguments, folder })
+}
+
+/// What gives the volume to who asks; why nothing does.
+pub(super) fn of(
+    args: &ServeArgs,
+    serving: Serving,
+    origin: Result<Origin, String>,
+) -> Result<Arc<Giver>, String> {
+    let Serving { image, lock, layers, nbd } = serving;
+    let origin = origin?;
+    let in_the_way = [
+        (args.control.no_hand_over, "it was opened with --no-hand-over"),
+        (args.fuse.is_some(), "its mount (--fuse) cannot be handed over yet"),
+        (args.ublk, "its block device (--ublk) cannot be handed over yet"),
+        (args.vhost_user.path.is_some(), "its virtual machine (--vhost-user) cannot be handed over yet"),
+        (layers, "the integrity layer below it cannot be handed over yet"),
+        (lock, "it is in the middle of a reencryption"),
+    ];
+    if let Some((_, why)) = in_the_way.into_iter().find(|(is, _)| *is) {
+        return Err(why.to_owned());
+    }
+    let image = image.ok_or(
+        "what it lies on is no file or block device of this machine: that cannot be handed over yet",
+    )?;
+    let end = |pid| {
+        notify::handed_over(pid);
+        // Nothing is put in order here: sockets, files and locks are the other process's.
+        std::process::exit(0)
+    };
+    Ok(Arc::new(Giver::new(image, origin, nbd, notify::supervised(), end)))
+}
+
+/// From here on it can be handed over.
+pub(super) fn gates(giver: Option<&Giver>, sides: &Sides) {
+    if let (Some(giver), Some((control, metrics))) = (giver, sides.gates()) {
+        giver.with_gates(control, metrics);
+    }
+}

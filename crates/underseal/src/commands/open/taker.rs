@@ -1,0 +1,298 @@
+//! `underseal upgrade`: this process takes a volume over from the one that serves it.
+//!
+//! Everything that can fail is done while that one serves, or at least before it is told that this one has the volume: until then
+//! dropping all of it is enough. Nothing that was said before reaches the image, a client or a file.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use underseal_cipher::Key;
+use underseal_datapath::Policy;
+use underseal_device::{FileDevice, OpenOptions};
+use underseal_export::control::status::Format;
+use underseal_export::control::{
+    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request,
+};
+use underseal_export::nbd::{Bytes, Carried, Server};
+use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
+
+use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
+use super::{control, giver, nbd_server, reencrypter, sandbox, tls};
+use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
+use crate::commands::control::{connect, failed, refused};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::print;
+use crate::pid_file::Another;
+use crate::volume::{self, Opened};
+use crate::{daemon, logging, memory, notify, signals};
+
+/// What the other process may take for what it does at once, and until it has flushed and all rests.
+const PATIENCE: Duration = Duration::from_secs(30);
+const FLUSHES: Duration = Duration::from_secs(600);
+/// The most bytes that a connection can have been left with: two of the longest requests, and what was received at once.
+const MOST_LEFT: u64 = 160 << 20;
+
+pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<()> {
+    let name = &args.volume.name;
+    // Before there is any thread or key: see `daemon`.
+    let child = daemon::fork()?;
+    let line = asked(name)?;
+    let taken = prepare(name, &line).map_err(|e| e.within(name))?;
+    taken.serve(name, &line, child, quiet)
+}
+
+/// Asks for the volume.
+fn asked(name: &Name) -> Result<Line> {
+    let mut client: Client = connect(name)?;
+    let request = Request::HandOver { protocol: PROTOCOL };
+    match client.ask(&request, None, PATIENCE).map_err(|e| failed(name, e))? {
+        Reply::Refused(refusal) => Err(refused(name, refusal)),
+        _ => client.into_line().map_err(|e| failed(name, e)),
+    }
+}
+
+/// A volume that this process could serve.
+struct Prepared {
+    args: Box<OpenArgs>,
+    mapping: Arc<underseal_datapath::Mapping>,
+    beside: Option<Arc<crate::reencryption::beside::Beside>>,
+    server: Option<Server>,
+    stoppers: Stoppers,
+    sides: control::Sides,
+    watch: Watch,
+    pid_file: Option<Another>,
+    addresses: Vec<String>,
+}
+
+/// Hears what there is, and makes everything ready to serve it.
+fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
+    let (offer, mut fds, key) = offered(line)?;
+    let Offer { origin, image, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
+    // Its paths begin there.
+    std::env::set_current_dir(&origin.folder)
+        .map_err(|e| Error::new(Exit::Failed, format!("{}: cannot go there", origin.folder)).because(&e))?;
+    let words = origin.arguments.clone();
+    let mut cli = Cli::try_parse_from(["underseal".to_owned()].into_iter().chain(words)).map_err(|e| {
+        let text = e.to_string();
+        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        Error::usage(format!("this version does not take the arguments of the server: {what}"))
+    })?;
+    cli.started_with(origin.arguments.iter().map(Into::into).collect());
+    let Command::Open(args) = cli.command else {
+        return Err(Error::usage("the server was started in a way that this version does not know"));
+    };
+    if args.serve.fuse.is_some() || args.serve.ublk || args.serve.vhost_user.path.is_some() {
+        return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
+    }
+    if let Some(path) = &args.serve.log_file {
+        logging::to_file(path)?;
+    }
+    sandbox::prepare(&args.serve, None)?;
+    if let Some(supervised) = &supervised {
+        // It would not know this process, and take the service for ended.
+        if supervised.groups != notify::groups() {
+            let error = Error::usage("its server is a service, and this process is none of that service's");
+            return Err(error.with_remedy(format!("systemctl reload underseal@{name}")));
+        }
+        notify::take_over(supervised);
+    }
+    let tls = tls(&args.serve)?;
+
+    // The volume.
+    if fds.is_empty() || !matches!(opened.format, Format::Luks1 | Format::Luks2 | Format::Plain) {
+        return Err(nonsense());
+    }
+    let options = OpenOptions { read_only, ..args.volume.lower.options(read_only) };
+    let file =
+        FileDevice::over(File::from(fds.remove(0)), &args.volume.image.display().to_string(), options)?;
+    let volume = volume.volume(&key)?;
+    let Opened { mapping, lower, opened, known, inside, image: file, .. } =
+        volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
+    let mapping = Arc::new(mapping);
+    let (beside, _) = reencrypter(&mapping, inside, None)?;
+    let locks = beside.is_some();
+    let policy: Policy = policy.parse()?;
+    control::set_policy(&mapping, policy)?;
+
+    // Those who come to it.
+    let mut sockets = fds.into_iter();
+    let mut listening = |places: Vec<ListenerPlace>| listeners(places, &mut sockets);
+    let (control, metrics) = (listening(offer.control)?, listening(offer.metrics)?);
+    let nbd = listening(offer.nbd)?;
+    let taken = signals::take(signals::ENDING)
+        .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
+    let watch = Watch::start(taken)?;
+    let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
+    let serving =
+        giver::Serving { image: file, lock: false, layers: false, nbd: server.as_ref().map(Server::holder) };
+    let giver = giver::of(&args.serve, serving, Ok(origin));
+    let gives = giver.as_ref().ok().cloned();
+    let stoppers = Stoppers::of(&[], &mapping, gives.clone());
+    let in_force = Arc::new(OnceLock::new());
+    let image = std::path::PathBuf::from(image);
+    let described = Described {
+        name: name.clone(),
+        image: image.clone(),
+        opened: opened.clone(),
+        addresses: addresses.clone(),
+        sandbox: in_force.clone(),
+    };
+    let told = beside.clone().map(|beside| beside as Arc<dyn Reencrypter>);
+    let opening = control::Opening {
+        image: &image,
+        opened,
+        known,
+        addresses: addresses.clone(),
+        reencrypter: told,
+        giver,
+    };
+    let stoppers = match &server {
+        Some(server) => stoppers.with(server.stopper()),
+        None => stoppers,
+    };
+    let stop = {
+        let stoppers = stoppers.clone();
+        move || stoppers.stop()
+    };
+    let sides = control::go_on((control, metrics), described, opening, &mapping, vec![], stop)?;
+    giver::gates(gives.as_deref(), &sides);
+    let pid_file = args.serve.pid_file.as_deref().map(Another::open).transpose()?;
+    if let Some(state) = sandbox::enter(&args.serve, &lower, None, &mapping, locks)? {
+        let _ = in_force.set(state);
+    }
+    Ok(Prepared { args, mapping, beside, server, stoppers, sides, watch, pid_file, addresses })
+}
+
+impl Prepared {
+    /// Takes the volume, and serves it until its end.
+    fn serve(self, name: &Name, line: &Line, child: daemon::Child, quiet: bool) -> Result<()> {
+        let Self { args, mapping, beside, server, stoppers, sides, watch, pid_file, addresses } = self;
+        let at = |e: underseal_export::Error| Error::from(e).within(name);
+        line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
+        let connections = at_rest(line).map_err(|e| e.within(name))?;
+        let until = Instant::now() + PATIENCE;
+        let adopted = match &server {
+            Some(server) => Some(server.adopt(connections).map_err(at)?),
+            None => None,
+        };
+        adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
+        watch.go_on()?;
+        child.survives()?;
+        // From here on it is this process's.
+        line.take().map_err(|e| at(e.within("the process that serves it does not wait any more")))?;
+        if let Some(adopted) = adopted {
+            adopted.go();
+        }
+        let holder = server.as_ref().map(Server::holder);
+        let gates = sides.gates();
+        let gates: Vec<_> =
+            gates.into_iter().flat_map(|(control, metrics)| [Some(control), metrics]).flatten().collect();
+        let mut ours: Vec<_> = gates.iter().map(|gate| gate.are_ours()).collect();
+        ours.extend(holder.map(|holder| holder.are_ours()));
+        for e in ours.into_iter().filter_map(underseal_export::Result::err) {
+            log::error!("{}", Error::from(e).what());
+        }
+        // Whoever wants to stop the process finds it by this; the volume is served without.
+        let pid_file = pid_file.map(Another::take).transpose();
+        watch.keep(pid_file.unwrap_or_else(|e| {
+            log::error!("{}", e.what());
+            None
+        }));
+        let ways: Vec<Way> = server.into_iter().map(Way::from).collect();
+        watch.serves(&stoppers);
+        gates.iter().for_each(|gate| gate.open());
+        let lost = stoppers.clone();
+        mapping.when_lost(Arc::new(move || lost.lose()));
+        let alive = Arc::downgrade(&mapping);
+        notify::ready(&addresses.join(" "), move || drop(alive.upgrade().map(|mapping| mapping.stats())));
+        if !quiet {
+            // Whoever does not listen has the volume all the same.
+            let (id, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
+            let _ = print(&format!("{name}: served by process {id} now, version {version}\n"));
+        }
+        if args.serve.log_file.is_none() {
+            logging::to_syslog();
+        }
+        if let Err(e) = child.detach() {
+            log::error!("{}", e.what());
+        }
+        memory::give_back();
+        log::info!("taken over: {name}");
+        let last = Last { reencrypter: beside.as_deref(), layers: &[] };
+        until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
+    }
+}
+
+/// Hears the offer: its descriptors, and the key.
+fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, Key)> {
+    let until = Instant::now() + PATIENCE;
+    line.send(&Asking::Begin, &[], &[], until)?;
+    let heard = line.receive(until)?;
+    let offer = match heard.message {
+        Given::Offer(offer) => *offer,
+        other => return Err(not_given(other)),
+    };
+    // It is received into locked memory.
+    let len = usize::try_from(heard.bytes).unwrap_or(usize::MAX);
+    let mut key = Key::zeroed(len)?;
+    line.read(key.as_mut_bytes(), until)?;
+    Ok((offer, heard.fds, key))
+}
+
+fn listeners(
+    places: Vec<ListenerPlace>,
+    sockets: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Vec<Listener>> {
+    let listener = |place| {
+        let fd = sockets.next().ok_or_else(nonsense)?;
+        Ok(Listener::from_carried(CarriedListener { fd, place })?)
+    };
+    places.into_iter().map(listener).collect()
+}
+
+/// Waits until all rests, and hears what each connection was left with.
+fn at_rest(line: &Line) -> Result<Vec<Carried>> {
+    let count = match line.receive(Instant::now() + FLUSHES)?.message {
+        Given::Rests(count) => count,
+        other => return Err(not_given(other)),
+    };
+    let until = Instant::now() + PATIENCE;
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut heard = line.receive(until)?;
+        let Given::Connection(one) = heard.message else { return Err(not_given(heard.message)) };
+        let (Some(socket), true) =
+            (heard.fds.pop(), heard.bytes <= MOST_LEFT && one.ahead as u64 <= heard.bytes)
+        else {
+            return Err(nonsense());
+        };
+        let bytes = |len: usize| -> Result<Bytes> {
+            let mut bytes = Bytes::new(vec![0; len]);
+            line.read(&mut bytes, until)?;
+            Ok(bytes)
+        };
+        let owed = usize::try_from(heard.bytes).unwrap_or(usize::MAX) - one.ahead;
+        let (ahead, owed) = (bytes(one.ahead)?, bytes(owed)?);
+        connections.push(Carried { socket: socket.into(), negotiated: one.negotiated(), ahead, owed });
+    }
+    Ok(connections)
+}
+
+fn not_given(given: Given) -> Error {
+    match given {
+        Given::Refused(refusal) => {
+            let error = Error::new(Exit::Failed, refusal.message);
+            if refusal.remedy.is_empty() { error } else { error.with_remedy(refusal.remedy) }
+        }
+        _ => nonsense(),
+    }
+}
+
+fn nonsense() -> Error {
+    Error::new(Exit::Failed, "the server says what this version does not understand")
+        .with_remedy("`underseal close` it, and open it again with this version")
+}

@@ -1,0 +1,275 @@
+//! An unlocked volume as one process describes it to another that takes it over: all but its key.
+//!
+//! Of each cipher the description has a proof: what it makes of a sector that everybody knows. Who builds the volume again finds out
+//! whether it would read and write other bytes than the one that it comes from, before it reads or writes any.
+
+use serde::{Deserialize, Serialize};
+use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize};
+
+use crate::{DispatchFlags, Error, ErrorKind, Recipe, Result, Segment, SegmentKind, Stored, Volume, recipe};
+
+/// A volume without its key, as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Carried {
+    segments: Vec<CarriedSegment>,
+    allow_discards: bool,
+    dispatch: [bool; 6],
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct CarriedSegment {
+    start: u64,
+    len: u64,
+    kind: CarriedKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum CarriedKind {
+    Zero,
+    Error,
+    /// As it lies there.
+    Linear {
+        lower: u64,
+        sector_size: u32,
+    },
+    Crypt {
+        lower: u64,
+        iv_offset: u64,
+        cipher: String,
+        sector_size: u32,
+        iv_large_sectors: bool,
+        key_size: usize,
+        /// What the cipher makes of [`PATTERN`], as hex digits.
+        proof: String,
+    },
+}
+
+/// The number of the sector that a cipher is tried on: both halves of it tell.
+const TRIED: u64 = 0x0000_0005_0000_0003;
+/// What such a sector is full of.
+const PATTERN: u8 = 0xa5;
+
+impl Volume {
+    /// Its description.
+    ///
+    /// # Errors
+    /// `Unsupported` where it has more keys than one, keeps tags, or lies on more than one device.
+    pub fn carried(&self) -> Result<Carried> {
+        let segments = self.segments().iter().map(carried).collect::<Result<Vec<_>>>()?;
+        let keyed = segments.iter().filter(|segment| matches!(segment.kind, CarriedKind::Crypt { .. }));
+        if keyed.count() > 1 {
+            return Err(unsupported("it has several encrypted segments"));
+        }
+        let of = self.dispatch();
+        let dispatch = [
+            of.same_cpu_crypt,
+            of.submit_from_crypt_cpus,
+            of.no_read_workqueue,
+            of.no_write_workqueue,
+            of.high_priority,
+            of.force_inline,
+        ];
+        Ok(Carried { segments, allow_discards: self.allow_discards(), dispatch })
+    }
+}
+
+impl Carried {
+    /// The volume again.
+    ///
+    /// # Errors
+    /// `WrongKey` when a cipher under this key makes other bytes than the one that is described; those of making it.
+    pub fn volume(&self, key: &Key) -> Result<Volume> {
+        let segments = self.segments.iter().map(|segment| segment.built(key)).collect::<Result<_>>()?;
+        let [
+            same_cpu_crypt,
+            submit_from_crypt_cpus,
+            no_read_workqueue,
+            no_write_workqueue,
+            high_priority,
+            force_inline,
+        ] = self.dispatch;
+        let dispatch = DispatchFlags {
+            same_cpu_crypt,
+            submit_from_crypt_cpus,
+            no_read_workqueue,
+            no_write_workqueue,
+            high_priority,
+            force_inline,
+        };
+        Ok(Volume::new(segments)?.with_discards(self.allow_discards).with_dispatch(dispatch))
+    }
+}
+
+impl CarriedSegment {
+    fn built(&self, key: &Key) -> Result<Segment> {
+        let sectors = |size: u32| {
+            SectorSize::new(size).map_err(|e| Error::new(ErrorKind::BadLayout, format!("a segment: {e}")))
+        };
+        let (start, len) = (self.start, self.len);
+        let kind = match &self.kind {
+            CarriedKind::Zero => SegmentKind::Zero,
+            CarriedKind::Error => SegmentKind::Error,
+            CarriedKind::Linear { lower, sector_size } => {
+                let cipher = recipe::null(sectors(*sector_size)?)?;
+                return Ok(Segment::stored(start, len, *lower, 0, cipher));
+            }
+            CarriedKind::Crypt {
+                lower,
+                iv_offset,
+                cipher,
+                sector_size,
+                iv_large_sectors,
+                key_size,
+                proof,
+            } => {
+                let spec = cipher.parse().map_err(|e| {
+                    Error::new(ErrorKind::Unsupported, format!("cipher {cipher}")).with_source(e)
+                })?;
+                let recipe = Recipe {
+                    cipher: spec,
+                    sector_size: sectors(*sector_size)?,
+                    iv_large_sectors: *iv_large_sectors,
+                    key_size: *key_size,
+                    integrity: None,
+                };
+                if key.len() != *key_size {
+                    let context = format!("the key has {} bytes, the volume's has {key_size}", key.len());
+                    return Err(Error::new(ErrorKind::WrongKey, context));
+                }
+                let built = recipe.build(key)?;
+                if tried(&*built) != *proof {
+                    let context =
+                        format!("{cipher} under this key makes other bytes than where it comes from");
+                    return Err(Error::new(ErrorKind::WrongKey, context));
+                }
+                return Ok(Segment::stored(start, len, *lower, *iv_offset, built).with_recipe(recipe));
+            }
+        };
+        Ok(Segment { start, len, kind })
+    }
+}
+
+fn carried(segment: &Segment) -> Result<CarriedSegment> {
+    let (start, len) = (segment.start, segment.len);
+    let kind = match &segment.kind {
+        SegmentKind::Zero => CarriedKind::Zero,
+        SegmentKind::Error => CarriedKind::Error,
+        SegmentKind::Stored(stored) => stored_kind(stored)?,
+    };
+    Ok(CarriedSegment { start, len, kind })
+}
+
+fn stored_kind(stored: &Stored) -> Result<CarriedKind> {
+    let Stored { device, lower, iv_offset, cipher, recipe } = stored;
+    if *device != 0 {
+        return Err(unsupported("it lies on more than one device"));
+    }
+    let size = |size: SectorSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX);
+    match recipe {
+        None if cipher.is_null() => {
+            Ok(CarriedKind::Linear { lower: *lower, sector_size: size(cipher.sector_size()) })
+        }
+        None => Err(unsupported("it has a segment whose key nobody knows any more")),
+        Some(recipe) if recipe.integrity.is_some() || cipher.tag_size() > 0 => {
+            Err(unsupported("its sectors are authenticated"))
+        }
+        Some(recipe) => Ok(CarriedKind::Crypt {
+            lower: *lower,
+            iv_offset: *iv_offset,
+            cipher: recipe.cipher.as_written().to_owned(),
+            sector_size: size(recipe.sector_size),
+            iv_large_sectors: recipe.iv_large_sectors,
+            key_size: recipe.key_size,
+            proof: tried(&**cipher),
+        }),
+    }
+}
+
+/// What a cipher makes of the sector that everybody knows, as hex digits: each of its blocks tells of all that a mode depends on.
+fn tried(cipher: &dyn SectorCipher) -> String {
+    let mut sector = vec![PATTERN; cipher.sector_size().bytes()];
+    let number = TRIED * (cipher.sector_size().bytes() as u64 >> 9);
+    cipher.encrypt(number, InOutBuf::from(&mut sector[..]));
+    let shown = sector.len().min(64);
+    sector[..shown / 2].iter().chain(&sector[sector.len() - shown / 2..]).fold(
+        String::with_capacity(2 * shown),
+        |mut text, byte| {
+            use std::fmt::Write;
+            let _ = write!(text, "{byte:02x}");
+            text
+        },
+    )
+}
+
+fn unsupported(why: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    const HEX: [&str; 2] = [
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+        "ff0102030405060708090a0b0c0d0e0fee1112131415161718191a1b1c1d1e1f",
+    ];
+
+    fn key(hex: &str) -> Key {
+        let bytes: Vec<u8> =
+            (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
+        Key::new(&bytes).unwrap()
+    }
+
+    fn volume(table: &str) -> Volume {
+        let table = Table::parse(table).unwrap();
+        table.volume(&vec![1 << 30; table.devices().len()]).unwrap()
+    }
+
+    #[test]
+    fn what_is_described_is_built_again() {
+        for line in [
+            "0 2048 crypt aes-xts-plain64 KEY 0 a 0",
+            "0 2048 crypt aes-cbc-essiv:sha256 KEY 8 a 16 3 allow_discards sector_size:4096 iv_large_sectors",
+            "0 64 linear a 0\n64 2048 crypt aes-xts-plain64 KEY 32 a 64\n2112 8 zero\n2120 8 error",
+        ] {
+            let volume = volume(&line.replace("KEY", HEX[0]));
+            let text = serde_json::to_string(&volume.carried().unwrap()).unwrap();
+            assert!(!text.contains(&HEX[0][..16]), "no key is in it");
+            let carried: Carried = serde_json::from_str(&text).unwrap();
+            let again = carried.volume(&key(HEX[0])).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{volume:?}"));
+            assert_eq!(again.carried().unwrap(), carried);
+            assert_eq!(again.allow_discards(), volume.allow_discards());
+            // Another key, another offset of the cipher's, another cipher: each makes other bytes.
+            assert_eq!(carried.volume(&key(HEX[1])).unwrap_err().kind(), ErrorKind::WrongKey, "{line}");
+            assert_eq!(carried.volume(&Key::zeroed(64).unwrap()).unwrap_err().kind(), ErrorKind::WrongKey);
+            let other = if text.contains("plain64") {
+                text.replace("plain64", "plain64be")
+            } else {
+                text.replace("\"iv-large-sectors\":true", "\"iv-large-sectors\":false")
+            };
+            let other = if other == text {
+                text.replace("\"iv_large_sectors\":true", "\"iv_large_sectors\":false")
+            } else {
+                other
+            };
+            assert_ne!(other, text);
+            let other: Carried = serde_json::from_str(&other).unwrap();
+            assert_eq!(other.volume(&key(HEX[0])).unwrap_err().kind(), ErrorKind::WrongKey, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_one_key_does_not_make_is_refused() {
+        let two = format!("0 8 crypt aes-xts-plain64 {0} 0 a 0\n8 8 crypt aes-xts-plain64 {0} 0 a 8", HEX[0]);
+        for (table, why) in [(two.as_str(), "several"), ("0 8 linear a 0\n8 8 linear b 0", "one device")] {
+            let error = volume(table).carried().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+}
