@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::volume::{Volume, text, underseal};
-use crate::support::{Scratch, Server, metrics};
+use crate::support::{Scratch, Server};
 
 pub(crate) struct Operator {
     pub(crate) scratch: Scratch,
@@ -93,27 +93,6 @@ impl Operator {
 
     pub(crate) fn status(&self, name: &str) -> serde_json::Value {
         serde_json::from_str(&self.does(&format!("status {name} --json"))).unwrap()
-    }
-
-    /// Sees to it that status, metrics and `check` tell of the one sector, 4096 bytes from `bad` on, that is not as it was written in a
-    /// volume that is served, with metrics as the log says. How often it was met so far.
-    #[track_caller]
-    pub(crate) fn is_told_of_mismatches(&self, name: &str, log: &str, bad: u64) -> u64 {
-        let status = self.status(name);
-        let count = status["mismatches"]["count"].as_u64().unwrap();
-        assert_eq!(status["mismatches"]["first"], serde_json::json!([bad]), "{status}");
-        let scraped = metrics::get(&metrics::address(log), "GET /metrics HTTP/1.1\r\n\r\n");
-        let counter = format!("underseal_mismatches_total{{volume=\"{name}\"}} {count}\n");
-        assert!(scraped.contains(&counter), "{counter}{scraped}");
-        let checked = self.run(&format!("check {name}"));
-        let first = checked.out.split_whitespace().find_map(|word| word.parse().ok());
-        assert_eq!(
-            (checked.code, checked.out.lines().count(), first),
-            (Some(1), 1, Some(bad)),
-            "{checked:?}"
-        );
-        assert!(checked.err.contains("4096 bytes"), "{checked:?}");
-        count
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::mismatches;
 use crate::mounted::{Mounted, is_mounted};
 use crate::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
@@ -62,7 +63,7 @@ fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again(
         let part = file.write_all_at(b"some", bad + 100).and_then(|()| file.sync_all());
         assert!(expected(part.unwrap_err()), "{options:?}");
         assert!(mounted.log().contains("a read: the sector at byte"), "{}", mounted.log());
-        assert!(operator.is_told_of_mismatches("image", &mounted.log(), bad) >= 1);
+        assert!(mismatches::are_told(&operator, "image", &mounted.log(), bad) >= 1);
         drop(file);
         mounted.signal(Signal::TERM);
         assert!(mounted.wait().success(), "{}", mounted.log());

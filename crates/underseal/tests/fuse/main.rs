@@ -21,6 +21,8 @@ mod ending;
 mod files;
 mod filesystems;
 mod fio;
+#[path = "../control/mismatches.rs"]
+mod mismatches;
 mod mounted;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]

@@ -24,6 +24,8 @@ mod guest;
 mod hostile;
 mod machine;
 mod messages;
+#[path = "../control/mismatches.rs"]
+mod mismatches;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;

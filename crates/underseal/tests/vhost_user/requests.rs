@@ -3,6 +3,7 @@
 use virtio_driver::{VirtioBlkFeatureFlags as Feature, VirtioFeatureFlags};
 
 use crate::disk::{Ask, Disk, EIO, ENOTSUP, RING, serve};
+use crate::mismatches;
 use crate::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
@@ -43,7 +44,7 @@ fn a_sector_that_is_not_as_it_was_written_is_an_error_until_it_is_written_again(
     for near in [at - 4096, at + 4096] {
         assert_same(&disk.read(near as u64, 4096).unwrap(), &data[near..near + 4096], "beside it");
     }
-    assert_eq!(operator.is_told_of_mismatches("image", &server.log(), bad), 2);
+    assert_eq!(mismatches::are_told(&operator, "image", &server.log(), bad), 2);
     assert_eq!(disk.write(bad, &data[at..at + 4096]), 0);
     assert!(operator.does("check image").contains("as it was written"));
     assert_same(&disk.read(0, 1 << 20).unwrap(), &data[..1 << 20], "before it");
