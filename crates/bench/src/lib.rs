@@ -10,6 +10,7 @@
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
+//!   rbd()                       rows: our volume on a Ceph image, librbd's own encryption, and neither
 //!   reencrypt()                 rows: our reencryption of a closed volume and cryptsetup's
 //!   unlock()                    rows: our unlock of a keyslot and cryptsetup's: time and memory
 //!   vhost_user()                rows: our disk of a virtual machine and qemu-storage-daemon's under the same driver
@@ -27,6 +28,7 @@ mod nbd;
 mod peers;
 mod place;
 mod range;
+mod rbd;
 mod reencrypt;
 mod report;
 mod rounds;
@@ -45,6 +47,7 @@ pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
 pub use range::Range;
+pub use rbd::{DriveOptions, Driven, RbdOptions, RbdReport, drive_rbd, rbd};
 pub use reencrypt::{ReencryptOptions, ReencryptReport, reencrypt};
 pub use report::{Report, Row, Scaling};
 pub use rounds::Turns;

@@ -162,6 +162,14 @@ impl RbdDevice {
 fn connected(address: &Address) -> Result<Cluster> {
     let failed =
         |what: String, e: Errno| Error::new(ErrorKind::Open, format!("{address}: {what}")).with_source(e);
+    // Whoever begins with the library has it read them, too.
+    let arguments = std::env::var_os("CEPH_ARGS").unwrap_or_default();
+    if let Some(option) = without_value(&arguments.to_string_lossy()) {
+        let what = format!(
+            "{address}: CEPH_ARGS ends with {option}, which has no value: write {option}=VALUE, also where that is `true`"
+        );
+        return Err(Error::new(ErrorKind::Open, what));
+    }
     let cluster = Cluster::new(address.id.as_deref())?;
     match cluster.read_file(address.conf.as_deref()) {
         // What an address says may be enough.
@@ -205,6 +213,15 @@ fn connected(address: &Address) -> Result<Cluster> {
         failed(what.into(), e)
     })?;
     Ok(cluster)
+}
+
+/// The last word of arguments as `CEPH_ARGS` has them, if it is an option that may want a value: librados ends the process where one does.
+fn without_value(arguments: &str) -> Option<&str> {
+    let words: Vec<_> = arguments.split_ascii_whitespace().collect();
+    let last = *words.last()?;
+    let is_flag = ["--no-", "--no_"].iter().any(|no| last.starts_with(no));
+    let is_option = last.len() > 1 && last.starts_with('-') && !last.contains('=');
+    (is_option && !is_flag && !words.contains(&"--")).then_some(last)
 }
 
 /// What is not there, or must not be opened.
@@ -424,6 +441,18 @@ fn first(runs: &[std::ops::Range<u64>], offset: u64, end: u64) -> Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_option_at_the_end_wants_a_value() {
+        for arguments in ["--keyring", "--rbd_cache=false -m ", "--keyring a --mon_host"] {
+            assert_eq!(without_value(arguments), arguments.split_ascii_whitespace().last(), "{arguments}");
+        }
+        for arguments in
+            ["", "--keyring a", "-m=1", "--no-mon-config", "--no_mon_config", "-", "-- -m", "--id me"]
+        {
+            assert_eq!(without_value(arguments), None, "{arguments}");
+        }
+    }
 
     #[test]
     fn the_first_extent_is_what_is_stored_or_the_hole_before() {

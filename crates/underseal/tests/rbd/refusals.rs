@@ -35,6 +35,26 @@ fn a_cluster_that_is_not_there_is_told_of() {
     assert!(said.contains("librbd1") || said.contains("configuration cannot be read"), "{said}");
 }
 
+/// librados ends the process where an option of its own has no value.
+#[test]
+fn arguments_of_cephs_that_end_too_soon_are_refused() {
+    let Some(conf) = given() else { return };
+    let info = |arguments: &str| {
+        let mut info = underseal();
+        info.env("CEPH_ARGS", arguments).arg("info").arg(format!("rbd:rbd/nothing:conf={}", conf.display()));
+        fails(&mut info)
+    };
+    for (arguments, option) in [("--keyring", "--keyring"), ("--rbd_cache=false -m ", "-m")] {
+        let (status, said) = info(arguments);
+        assert_eq!(status, 1, "{said}");
+        assert!(said.contains(&format!("CEPH_ARGS ends with {option}, which has no value")), "{said}");
+    }
+    for arguments in ["--no-mon-config", "--debug_rbd 0", "--rbd_cache=true", "--nonsense 1", "-"] {
+        let (_, said) = info(arguments);
+        assert!(said.contains("no image nothing"), "{arguments}: {said}");
+    }
+}
+
 #[test]
 fn pools_and_images_that_are_not_there_are_named() {
     let Some(conf) = given() else { return };

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, MountOptions, NbdOptions, ReencryptOptions, Turns, UblkOptions, UnlockOptions,
-    VhostUserOptions,
+    Effort, FuseOptions, MountOptions, NbdOptions, RbdOptions, ReencryptOptions, Turns, UblkOptions,
+    UnlockOptions, VhostUserOptions,
 };
 use underseal_bench::{
-    aead, cipher, ecryptfs, ecryptfs_mount, fuse, nbd, reencrypt, ublk, unlock, vhost_user,
+    aead, cipher, ecryptfs, ecryptfs_mount, fuse, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
 };
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
@@ -81,6 +81,14 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 size: args.size,
             };
             show(&reencrypt(&options, progress)?, shown)
+        }
+        Bench::Rbd(args) => {
+            let mut turns = turns(args.effort)?;
+            let mut size = args.size;
+            if args.quick {
+                (turns.rounds, turns.runtime, size) = (2, Duration::from_millis(300), 64 << 20);
+            }
+            show(&rbd(&RbdOptions { turns, conf: args.conf, pool: args.pool, size }, progress)?, shown)
         }
         Bench::VhostUser(args) => {
             let options =

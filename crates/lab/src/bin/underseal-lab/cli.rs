@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use bench::{Bench, BenchArgs, Interleaved, ServeBareMountArgs, ServeFuseArgs, ServeMemoryArgs};
+pub(crate) use bench::{
+    Bench, BenchArgs, DriveRbdArgs, Interleaved, ServeBareMountArgs, ServeFuseArgs, ServeMemoryArgs,
+};
 pub(crate) use lab::{ListArgs, ReportArgs, RunArgs};
 
 /// Measures Underseal on this machine: beside its limits and its peers, and in the experiments that others published.
@@ -38,6 +40,7 @@ pub(crate) enum Command {
     ServeBareMount(ServeBareMountArgs),
     ServeFuseMemory(ServeFuseArgs),
     ServeFuseNull(ServeFuseArgs),
+    DriveRbd(DriveRbdArgs),
 }
 
 const EXAMPLES: &str = "\

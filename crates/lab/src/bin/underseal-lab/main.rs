@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use serde::Serialize;
+use underseal_bench::DriveOptions;
 
 use cli::{Cli, Command};
 use failure::{Failure, Result};
@@ -55,6 +56,10 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::ServeFuseNull(args) => {
             Ok(underseal_bench::serve_null_memory(args.size, &args.fuse, args.threads)?)
+        }
+        Command::DriveRbd(args) => {
+            let cli::DriveRbdArgs { driven, image, conf, passphrase_file, size } = args;
+            Ok(underseal_bench::drive_rbd(&DriveOptions { driven, image, conf, passphrase_file, size })?)
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use underseal_bench::Driven;
 
 use super::size;
 
@@ -42,6 +43,7 @@ pub(crate) enum Bench {
     VhostUser(BenchVhostUserArgs),
     Unlock(BenchUnlockArgs),
     Reencrypt(BenchReencryptArgs),
+    Rbd(BenchRbdArgs),
 }
 
 /// The sector kernels, beside bare AES rounds, memory, and the libraries this build has
@@ -161,6 +163,49 @@ pub(crate) struct BenchReencryptArgs {
     pub(crate) size: u64,
 }
 
+/// A volume on an image of a Ceph cluster, beside librbd's own encryption, and both without a cipher, interleaved
+#[derive(Debug, Args)]
+pub(crate) struct BenchRbdArgs {
+    /// The cluster's configuration; by default $CEPH_CONF, then where Ceph looks
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conf: Option<PathBuf>,
+    /// The pool where three images are made, and removed again
+    #[arg(long, value_name = "POOL", default_value = "rbd")]
+    pub(crate) pool: String,
+    /// Each volume's size
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub(crate) size: u64,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
+    /// Two short rounds over small images, for a first look
+    #[arg(long, conflicts_with_all = ["rounds", "runtime", "size"])]
+    pub(crate) quick: bool,
+}
+
+/// Reads and writes an image in a process of its own, for `bench rbd`.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct DriveRbdArgs {
+    /// Whose calls
+    #[arg(value_parser = driven)]
+    pub(crate) driven: Driven,
+    /// The image
+    pub(crate) image: String,
+    /// The cluster's configuration
+    #[arg(long, value_name = "FILE")]
+    pub(crate) conf: Option<PathBuf>,
+    /// For librbd's encryption
+    #[arg(long, value_name = "FILE")]
+    pub(crate) passphrase_file: PathBuf,
+    /// The bytes that are used
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) size: u64,
+}
+
+fn driven(word: &str) -> Result<Driven, String> {
+    Driven::ALL.into_iter().find(|driven| driven.word() == word).ok_or_else(|| "ours, luks2 or plain".into())
+}
+
 /// Serves zeroed memory without a cipher, for `bench nbd`.
 #[derive(Debug, Args)]
 #[command(hide = true)]
@@ -218,5 +263,6 @@ Examples:
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
   underseal-lab bench unlock                               needs cryptsetup-bin
   underseal-lab bench reencrypt                            needs cryptsetup-bin
+  scripts/ceph-cluster underseal-lab bench rbd             needs ceph-mon, ceph-osd and ceph-common, or a cluster (--conf FILE)
   underseal-lab bench vhost-user --only '4k'               needs qemu-system-common and qemu-utils
   underseal-lab bench ecryptfs                             needs fio, fuse3 and gocryptfs";

@@ -1,0 +1,94 @@
+//! A volume on an image of a Ceph cluster, beside the same path without a cipher, librbd's own LUKS2 and librbd alone, interleaved.
+//!
+//! ```text
+//!   rbd()        every workload x every client, in turn, so many rounds; and how soon each reads after it was started
+//!     images     one for each process, made and removed with Ceph's tool
+//!     clients    the processes that are measured: what they were asked for, and what they answer
+//!     drive      such a process: orders come in, figures go out
+//!       ours     our queue, over the image; with and without a cipher
+//!       librbd   librbd's own calls, with and without its encryption
+//!     first      from a program's start to the first bytes
+//!     report     medians, ratios round by round, processor time for a request
+//! ```
+
+mod clients;
+mod drive;
+mod first;
+mod images;
+mod librbd;
+mod ours;
+mod report;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Machine;
+use crate::nbd::NbdError as BenchError;
+use crate::rounds::{Turns, interleaved};
+
+pub use drive::{DriveOptions, Driven, drive_rbd};
+pub use report::RbdReport;
+
+/// What to measure, and for how long.
+#[derive(Debug, Clone)]
+pub struct RbdOptions {
+    /// Of the benchmark.
+    pub turns: Turns,
+    /// The cluster's configuration; where Ceph looks for it by default.
+    pub conf: Option<PathBuf>,
+    /// The pool where the images are made.
+    pub pool: String,
+    /// Each volume's bytes.
+    pub size: u64,
+}
+
+/// A stream of requests of one kind, at random places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Workload {
+    writes: bool,
+    block: usize,
+    depth: usize,
+}
+
+const fn workload(writes: bool, kib: usize, depth: usize) -> Workload {
+    Workload { writes, block: kib << 10, depth }
+}
+
+const WORKLOADS: [Workload; 4] =
+    [workload(false, 4, 32), workload(true, 4, 32), workload(false, 1024, 8), workload(true, 1024, 8)];
+
+impl Workload {
+    /// `4k randread depth 32`
+    fn name(&self) -> String {
+        let (size, unit) =
+            if self.block >> 20 > 0 { (self.block >> 20, "M") } else { (self.block >> 10, "k") };
+        format!("{size}{unit} rand{} depth {}", if self.writes { "write" } else { "read" }, self.depth)
+    }
+}
+
+/// What a process did of a workload, and what that took.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Did {
+    requests: u64,
+    seconds: f64,
+    /// Of all its threads.
+    cpu_seconds: f64,
+}
+
+/// Measures. `progress` hears what is being done.
+///
+/// # Errors
+/// When Ceph's tool or the cluster is not there, or a client fails.
+pub fn rbd(options: &RbdOptions, mut progress: impl FnMut(&str)) -> Result<RbdReport, BenchError> {
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    progress("making the images");
+    let images = images::Images::new(options)?;
+    let first = first::measure(options, &images, &mut progress)?;
+    progress("filling the images");
+    let clients = clients::start(&images)?;
+    let workloads: Vec<_> = WORKLOADS.into_iter().filter(|w| options.turns.want(&w.name())).collect();
+    let run = |client: &clients::Client, workload: &Workload| client.run(*workload, options.turns.runtime);
+    let seen = interleaved(options.turns.rounds, &workloads, Workload::name, &clients, progress, run)?;
+    Ok(report::report(machine, &workloads, &clients, &seen, first))
+}

@@ -1,0 +1,102 @@
+//! The processes that are measured, each with an image of its own that it opens once.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::drive::{Driven, Order, Until};
+use super::images::{self, Images};
+use super::{BenchError, Did, Workload, workload};
+use crate::nbd::missing;
+use crate::place::this_program;
+
+/// Ours with the cipher: what the others are compared with.
+pub(super) const OURS: &str = "underseal, 4 KiB sectors";
+/// The same process and image without a cipher.
+pub(super) const OURS_NULL: &str = "underseal, cipher_null";
+pub(super) const LUKS2: &str = "librbd luks2";
+pub(super) const PLAIN: &str = "librbd, no cipher";
+
+/// One way through a process: some have two.
+pub(super) struct Client {
+    pub(super) name: &'static str,
+    process: Rc<RefCell<Process>>,
+    ciphers: bool,
+}
+
+impl Client {
+    pub(super) fn run(&self, workload: Workload, runtime: Duration) -> Result<Did, BenchError> {
+        let order = Order { workload, ciphers: self.ciphers, until: Until::Seconds(runtime.as_secs_f64()) };
+        self.process.borrow_mut().ask(self.name, &order)
+    }
+
+    /// Writes every byte once, so that nobody reads what is not there.
+    fn fill(&self) -> Result<(), BenchError> {
+        let order = Order { workload: workload(true, 1024, 8), ciphers: self.ciphers, until: Until::All };
+        self.process.borrow_mut().ask(self.name, &order).map(drop)
+    }
+}
+
+/// A process of this program that takes orders until its stdin ends.
+pub(super) struct Process {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub(super) fn start(driven: Driven, images: &Images) -> Result<Self, BenchError> {
+        let mut command = this_program()?;
+        command.arg("drive-rbd").arg(driven.word()).args(["--size", &images.size.to_string()]);
+        command.arg("--passphrase-file").arg(images.passphrase());
+        if let Some(conf) = images.conf() {
+            command.arg("--conf").arg(conf);
+        }
+        command.arg(match driven {
+            Driven::Ours => images.address(images::OURS),
+            Driven::Luks2 => images.path(images::LUKS2),
+            Driven::Plain => images.path(images::PLAIN),
+        });
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| missing(&command, e))?;
+        let no_pipe = || BenchError::new("a client has no pipe");
+        let answers = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?);
+        Ok(Self { orders: Some(child.stdin.take().ok_or_else(no_pipe)?), child, answers })
+    }
+
+    /// What it did for an order.
+    pub(super) fn ask(&mut self, name: &str, order: &Order) -> Result<Did, BenchError> {
+        let failed = |e: std::io::Error| BenchError::because(format!("{name} does not answer"), e);
+        let text = serde_json::to_string(order).map_err(|e| failed(e.into()))? + "\n";
+        let orders = self.orders.as_mut().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
+        orders.write_all(text.as_bytes()).map_err(failed)?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).map_err(failed)?;
+        serde_json::from_str(&answer).map_err(|e| failed(e.into()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It closes its image, and with that gives the lock back.
+        drop(self.orders.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Ours first, each over an image that is full.
+pub(super) fn start(images: &Images) -> Result<Vec<Client>, BenchError> {
+    let process = |driven| Process::start(driven, images).map(|process| Rc::new(RefCell::new(process)));
+    let ours = process(Driven::Ours)?;
+    let clients = vec![
+        Client { name: OURS, process: ours.clone(), ciphers: true },
+        Client { name: OURS_NULL, process: ours, ciphers: false },
+        Client { name: LUKS2, process: process(Driven::Luks2)?, ciphers: true },
+        Client { name: PLAIN, process: process(Driven::Plain)?, ciphers: false },
+    ];
+    // Two of them have one image.
+    clients.iter().filter(|client| client.name != OURS_NULL).try_for_each(Client::fill)?;
+    Ok(clients)
+}

@@ -1,0 +1,138 @@
+//! A client in a process of its own, so that its processor time is nobody else's: an order a line, and an answer to each.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::librbd::Librbd;
+use super::ours::Ours;
+use super::{BenchError, Did, Workload};
+
+/// Whose calls are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driven {
+    /// Our queue.
+    Ours,
+    /// librbd with its own encryption.
+    Luks2,
+    /// librbd alone.
+    Plain,
+}
+
+impl Driven {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ours, Self::Luks2, Self::Plain];
+
+    /// As an argument names it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Luks2 => "luks2",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// What such a process works on.
+#[derive(Debug, Clone)]
+pub struct DriveOptions {
+    /// Whose calls.
+    pub driven: Driven,
+    /// The image: `rbd:POOL/IMAGE` for ours, `POOL/IMAGE` for librbd's own.
+    pub image: String,
+    /// The cluster's configuration, for librbd.
+    pub conf: Option<PathBuf>,
+    /// For librbd's encryption.
+    pub passphrase_file: PathBuf,
+    /// The bytes that are read and written.
+    pub size: u64,
+}
+
+/// What is to be done.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) workload: Workload,
+    /// Through a cipher, where there is the choice.
+    pub(super) ciphers: bool,
+    pub(super) until: Until,
+}
+
+/// How long, and where.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Until {
+    /// For so long, at random places.
+    Seconds(f64),
+    /// Once everywhere, from the beginning on.
+    All,
+    /// One request, at the beginning.
+    One,
+}
+
+/// Where the next request goes, as long as there is one.
+pub(super) type Places<'p> = &'p mut dyn FnMut() -> Option<u64>;
+
+/// Requests of one kind, so many at a time, for as long as there are places; how many.
+pub(super) trait Drive {
+    fn drive(&mut self, workload: Workload, ciphers: bool, places: Places<'_>) -> Result<u64, BenchError>;
+}
+
+/// Opens an image, and works on it for as long as orders come in.
+///
+/// # Errors
+/// When the image cannot be opened, an order cannot be read, or a request fails.
+pub fn drive_rbd(options: &DriveOptions) -> Result<(), BenchError> {
+    let mut client: Box<dyn Drive> = match options.driven {
+        Driven::Ours => Box::new(Ours::open(&options.image, options.size)?),
+        Driven::Luks2 => {
+            let passphrase = std::fs::read(&options.passphrase_file)
+                .map_err(|e| BenchError::because("the passphrase cannot be read", e))?;
+            Box::new(Librbd::open(&options.image, conf(options), Some(&passphrase))?)
+        }
+        Driven::Plain => Box::new(Librbd::open(&options.image, conf(options), None)?),
+    };
+    let lost = |e: std::io::Error| BenchError::because("orders come no more", e);
+    for line in std::io::stdin().lock().lines() {
+        let order: Order = serde_json::from_str(&line.map_err(lost)?)
+            .map_err(|e| BenchError::because("this is no order", e))?;
+        let did = follow(&mut *client, &order, options.size)?;
+        let answer = serde_json::to_string(&did).map_err(|e| lost(e.into()))? + "\n";
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(answer.as_bytes()).and_then(|()| stdout.flush()).map_err(lost)?;
+    }
+    Ok(())
+}
+
+fn conf(options: &DriveOptions) -> Option<&Path> {
+    options.conf.as_deref()
+}
+
+fn follow(client: &mut dyn Drive, order: &Order, size: u64) -> Result<Did, BenchError> {
+    let block = order.workload.block as u64;
+    let blocks = (size / block).max(1);
+    let (mut random, mut next) = (fastrand::Rng::new(), 0..blocks);
+    let (begun, spent) = (Instant::now(), processor_time());
+    if let Until::One = order.until {
+        next = 0..1;
+    }
+    let mut places = || match order.until {
+        Until::Seconds(seconds) => {
+            (begun.elapsed().as_secs_f64() < seconds).then(|| random.u64(..blocks) * block)
+        }
+        Until::All | Until::One => next.next().map(|number| number * block),
+    };
+    let requests = client.drive(order.workload, order.ciphers, &mut places)?;
+    Ok(Did {
+        requests,
+        seconds: begun.elapsed().as_secs_f64(),
+        cpu_seconds: (processor_time() - spent).as_secs_f64(),
+    })
+}
+
+/// Of all threads of this process: librbd's are among them.
+fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
