@@ -72,6 +72,7 @@ fn every_command_has_a_manual_page_that_groff_takes() {
         "-message",
         "-close",
         "-top",
+        "-upgrade",
         "-ecryptfs-add-key",
         "-ecryptfs-cat",
         "-ecryptfs-check",
