@@ -9,6 +9,7 @@
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
+//!   integrity()                 rows: our volumes with tags and the one without, over NBD and FUSE
 //!   ublk()                      rows: our block device and dm-crypt's, on RAM disks
 //!   rbd()                       rows: our volume on a Ceph image, librbd's own encryption, and neither
 //!   reencrypt()                 rows: our reencryption of a closed volume and cryptsetup's
@@ -21,6 +22,7 @@ mod beside;
 mod cipher;
 mod ecryptfs;
 mod fuse;
+mod integrity;
 mod limits;
 mod machine;
 mod measure;
@@ -43,6 +45,7 @@ pub use ecryptfs::{
     CryptoRow, EcryptfsReport, MountOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
+pub use integrity::{IntegrityOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
 pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};

@@ -83,11 +83,18 @@ impl Place {
 
     /// A LUKS2 image of ours.
     pub(crate) fn luks2(&self, stem: &str, sector: &str) -> Result<PathBuf, BenchError> {
+        self.luks2_with(stem, sector, &[])
+    }
+
+    /// The same with more options for how it is made.
+    pub(crate) fn luks2_with(&self, stem: &str, sector: &str, how: &[&str]) -> Result<PathBuf, BenchError> {
         let image = self.path(&format!("{stem}.img"));
-        // The header comes on top of the volume.
-        let size = self.size + (16 << 20);
+        // The header comes on top of the volume, and what integrity keeps beside it.
+        let beside = if how.is_empty() { 0 } else { self.size / 32 };
+        let size = self.size + beside + (16 << 20);
         let mut format = self.underseal();
         format.arg("format").arg(&image).args(["--size", &size.to_string(), "--sector-size", sector]);
+        format.args(how);
         format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--passphrase-file"]);
         run(format.arg(&self.passphrase))?;
         Ok(image)

@@ -29,7 +29,7 @@ const LUKS2: [(&str, &str, &str, &str); 7] = [
 ];
 
 /// The hash's name in tables and for integritysetup, its key's bytes, and the mode.
-const ALONE: [(&str, &str, usize, char); 9] = [
+const ALONE: [(&str, &str, usize, char); 13] = [
     ("crc32c", "crc32c", 0, 'J'),
     ("crc32", "crc32", 0, 'B'),
     ("xxhash64", "xxhash64", 0, 'J'),
@@ -39,6 +39,10 @@ const ALONE: [(&str, &str, usize, char); 9] = [
     ("hmac(sha256)", "hmac-sha256", 32, 'J'),
     ("hmac(sha512)", "hmac-sha512", 64, 'J'),
     ("blake2b-256", "blake2b-256", 0, 'J'),
+    ("sha512", "sha512", 0, 'B'),
+    ("sha3-256", "sha3-256", 0, 'J'),
+    ("poly1305", "poly1305", 0, 'D'),
+    ("md5", "md5", 0, 'J'),
 ];
 
 /// What the kernel needs for them besides.
@@ -234,7 +238,12 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
 
         let name = format!("hash{i}theirs");
         // It does not know how long these are.
-        let tag = if setup.starts_with("blake2") { "--tag-size 32" } else { "" };
+        let tag = match setup {
+            "blake2b-256" | "sha3-256" => "--tag-size 32",
+            "sha512" => "--tag-size 64",
+            "poly1305" | "md5" => "--tag-size 16",
+            _ => "",
+        };
         let make = format!(
             "truncate -s {IMAGE} /run/{name}.img\n\
              integritysetup format -q --sector-size {block} {} {tag} /run/{name}.img\n",

@@ -1,4 +1,5 @@
-//! `underseal-lab bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`.
+//! `underseal-lab bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`. And authenticated volumes beside
+//! the kernel's own: `cargo test --release -p underseal --test ublk bench_integrity -- --ignored --nocapture`.
 
 use std::fs;
 use std::io::Write;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use crate::guest::Guest;
 use crate::support::Scratch;
+use crate::support::volume::PASSPHRASE;
 
 /// Five RAM disks of 64 MiB.
 const DISKS: &str = "brd rd_nr=5 rd_size=65536";
@@ -25,3 +27,48 @@ fn bench_ublk() {
     guest.boot();
     std::io::stdout().write_all(&fs::read(scratch.path("report")).unwrap()).unwrap();
 }
+
+/// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and without.
+#[test]
+#[ignore = "measures"]
+fn bench_integrity() {
+    let scratch = Scratch::new();
+    scratch.file("pass", PASSPHRASE.as_bytes());
+    scratch.file("serve.sh", include_bytes!("serve.sh"));
+    let mut guest = Guest::new(&scratch);
+    let crypto = ["algif_aead", "ghash_generic", "ghash_clmulni_intel", "gcm", "ctr", "dm_integrity"];
+    guest.modules(&["ublk_drv", "brd rd_nr=4 rd_size=131072"]);
+    guest.modules(&crypto);
+    let script = format!("OURS={} PASS=pass\n. ./serve.sh\n{INTEGRITY}", env!("CARGO_BIN_EXE_underseal"));
+    guest.task_within("bench", Duration::from_secs(3600), &script);
+    guest.boot();
+    std::io::stdout().write_all(&fs::read(scratch.path("report")).unwrap()).unwrap();
+}
+
+/// MB/s of large requests, in turns.
+const INTEGRITY: &str = "
+cipher='--cipher aes-gcm-random --integrity aead --sector-size 4096'
+pbkdf='--pbkdf pbkdf2 --pbkdf-force-iterations 1000'
+cryptsetup luksFormat -q --type luks2 --key-file pass $cipher --key-size 256 $pbkdf /dev/ram0
+cryptsetup luksFormat -q --type luks2 --key-file pass $cipher --key-size 256 $pbkdf --integrity-no-journal /dev/ram1
+cryptsetup open --key-file pass /dev/ram0 journal
+cryptsetup open --key-file pass /dev/ram1 direct
+\"$OURS\" format /dev/ram2 -q --force --passphrase-file pass $cipher $pbkdf
+\"$OURS\" format /dev/ram3 -q --force --passphrase-file pass $cipher $pbkdf --integrity-no-journal
+serve /dev/ram2 ours --direct
+first=$server
+serve /dev/ram3 ours-direct --direct --ublk-id 1
+{ set +x; } 2> /dev/null
+grep -m 1 'model name' /proc/cpuinfo > report
+for round in 1 2 3; do
+    for rw in write read; do
+        for disk in /dev/mapper/journal /dev/ublkb0 /dev/mapper/direct /dev/ublkb1; do
+            rate=$(fio --name=bench --filename=$disk --rw=$rw --bs=1m --iodepth=4 --ioengine=libaio --direct=1 --size=64M \\
+                --time_based --runtime=5 --minimal | cut -d ';' -f $([ $rw = read ] && echo 7 || echo 48))
+            echo \"$round $rw $disk $((rate / 1024)) MiB/s\" >> report
+        done
+    done
+done
+kill $first $server
+wait
+";

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use underseal_bench::{
-    Effort, FuseOptions, MountOptions, NbdOptions, RbdOptions, ReencryptOptions, Turns, UblkOptions,
-    UnlockOptions, VhostUserOptions,
+    Effort, FuseOptions, IntegrityOptions, MountOptions, NbdOptions, RbdOptions, ReencryptOptions, Turns,
+    UblkOptions, UnlockOptions, VhostUserOptions,
 };
 use underseal_bench::{
-    aead, cipher, ecryptfs, ecryptfs_mount, fuse, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
+    aead, cipher, ecryptfs, ecryptfs_mount, fuse, integrity, nbd, rbd, reencrypt, ublk, unlock, vhost_user,
 };
 
 use crate::cli::{Bench, BenchArgs, Interleaved};
@@ -54,6 +54,11 @@ pub(crate) fn run(args: BenchArgs, underseal: Option<PathBuf>, progress: impl Fn
                 threads: args.threads,
             };
             show(&fuse(&options, progress)?, shown)
+        }
+        Bench::Integrity(args) => {
+            let options =
+                IntegrityOptions { turns: turns(args.effort)?, directory: args.directory, size: args.size };
+            show(&integrity(&options, progress)?, shown)
         }
         Bench::Ublk(args) => {
             let by_default = || (0..5).map(|n| format!("/dev/ram{n}").into()).collect();

@@ -38,6 +38,7 @@ pub(crate) enum Bench {
     Aead(BenchAeadArgs),
     Nbd(BenchNbdArgs),
     Fuse(BenchFuseArgs),
+    Integrity(BenchIntegrityArgs),
     Ublk(BenchUblkArgs),
     Ecryptfs(BenchEcryptfsArgs),
     VhostUser(BenchVhostUserArgs),
@@ -90,6 +91,19 @@ pub(crate) struct BenchFuseArgs {
     /// Threads that serve each mount, where they can be chosen
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
+    #[command(flatten)]
+    pub(crate) effort: Interleaved,
+}
+
+/// Volumes with a tag beside each sector, beside the same one without, over NBD and FUSE; the client is fio
+#[derive(Debug, Args)]
+pub(crate) struct BenchIntegrityArgs {
+    /// Where the images go: a file system in memory with six times the size free
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) directory: PathBuf,
+    /// Each volume's size
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size)]
+    pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) effort: Interleaved,
 }
@@ -260,6 +274,7 @@ Examples:
   underseal-lab bench nbd                                  some ten minutes; needs fio, nbdkit and qemu-utils
   underseal-lab bench nbd --only 'depth 32' --rounds 3
   underseal-lab bench fuse --only 4k                       needs fio, libnbd-bin, qemu-utils and fuse3
+  underseal-lab bench integrity --only 'NBD 4k'            needs fio and fuse3
   underseal-lab bench ublk --only 4k                       as root, with ublk, dm-crypt and brd; needs fio and cryptsetup-bin
   underseal-lab bench unlock                               needs cryptsetup-bin
   underseal-lab bench reencrypt                            needs cryptsetup-bin

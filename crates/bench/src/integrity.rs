@@ -1,0 +1,51 @@
+//! What authentication costs those who use a volume: volumes with tags beside the same one without, through NBD and FUSE, interleaved.
+//!
+//! ```text
+//!   integrity()   every load x every volume, in turn, so many rounds
+//!     volumes     aes-xts alone, AES-GCM and HMAC-SHA256 with and without a journal: each a server with both doors
+//!     fio         the client: its nbd engine, or libaio on the mounted file, past the page cache
+//!     report      medians, ratios round by round
+//! ```
+
+mod fio;
+mod report;
+mod volumes;
+
+use std::path::PathBuf;
+
+use crate::Machine;
+use crate::nbd::NbdError as BenchError;
+use crate::rounds::{Turns, interleaved};
+
+pub use report::{IntegrityReport, IntegrityRow};
+
+/// What to measure, and for how long.
+#[derive(Debug, Clone)]
+pub struct IntegrityOptions {
+    /// Of the benchmark.
+    pub turns: Turns,
+    /// Where images and mounts lie: a file system in memory. Each image takes `size` and some more.
+    pub directory: PathBuf,
+    /// Each volume's bytes.
+    pub size: u64,
+}
+
+/// Measures. `progress` hears what is being done.
+///
+/// # Errors
+/// When a tool is missing or a server or client fails.
+pub fn integrity(
+    options: &IntegrityOptions,
+    mut progress: impl FnMut(&str),
+) -> Result<IntegrityReport, BenchError> {
+    let machine = Machine::this().map_err(|e| BenchError::because("this machine cannot be told", e))?;
+    progress("making and filling the volumes");
+    let volumes = volumes::start(options)?;
+    for volume in &volumes {
+        fio::fill(volume, options.size)?;
+    }
+    let loads: Vec<_> = fio::LOADS.into_iter().filter(|load| options.turns.want(&load.name())).collect();
+    let run = |volume: &_, load: &_| fio::run(volume, *load, options);
+    let seen = interleaved(options.turns.rounds, &loads, fio::Load::name, &volumes, progress, run)?;
+    Ok(report::report(machine, &loads, &volumes, &seen))
+}

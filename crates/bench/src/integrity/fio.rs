@@ -1,0 +1,94 @@
+//! The client: fio, with so many requests in flight, through one of the doors.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::volumes::Volume;
+use super::{BenchError, IntegrityOptions};
+use crate::nbd::{Seen, seen};
+
+/// Where the client comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Nbd,
+    Fuse,
+}
+
+/// Requests of one kind through one door.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    door: Door,
+    pub(super) kind: &'static str,
+    pub(super) kib: u32,
+    depth: u32,
+}
+
+const fn through(door: Door) -> [Load; 4] {
+    [
+        Load { door, kind: "randread", kib: 4, depth: 32 },
+        Load { door, kind: "randwrite", kib: 4, depth: 32 },
+        Load { door, kind: "randread", kib: 64, depth: 8 },
+        Load { door, kind: "write", kib: 1024, depth: 4 },
+    ]
+}
+
+const NBD: [Load; 4] = through(Door::Nbd);
+const FUSE: [Load; 4] = through(Door::Fuse);
+pub(super) const LOADS: [Load; 8] = [NBD[0], NBD[1], NBD[2], NBD[3], FUSE[0], FUSE[1], FUSE[2], FUSE[3]];
+
+impl Load {
+    /// `NBD 4k randread depth 32`
+    pub(super) fn name(&self) -> String {
+        let Self { door, kind, kib, depth } = *self;
+        let door = if door == Door::Nbd { "NBD" } else { "FUSE" };
+        let block = if kib >= 1024 { format!("{}M", kib / 1024) } else { format!("{kib}k") };
+        format!("{door} {block} {kind} depth {depth}")
+    }
+}
+
+/// Writes every byte once.
+pub(super) fn fill(volume: &Volume, size: u64) -> Result<(), BenchError> {
+    fio(volume, Door::Nbd, &["--rw=write", "--bs=1m", "--iodepth=4", &format!("--size={size}")]).map(drop)
+}
+
+pub(super) fn run(volume: &Volume, load: Load, options: &IntegrityOptions) -> Result<Seen, BenchError> {
+    let arguments = [
+        format!("--rw={}", load.kind),
+        format!("--bs={}k", load.kib),
+        format!("--iodepth={}", load.depth),
+        format!("--size={}", options.size),
+        format!("--runtime={}ms", options.turns.runtime.as_millis()),
+    ];
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);
+    let before = volume.server.cpu_time()?;
+    let report = fio(volume, load.door, &arguments)?;
+    let cpu = volume.server.cpu_time()?.saturating_sub(before);
+    let name = volume.server.name;
+    seen(&report, cpu).ok_or_else(|| BenchError::new(format!("fio's report over {name} cannot be read")))
+}
+
+fn fio(volume: &Volume, door: Door, arguments: &[&str]) -> Result<Value, BenchError> {
+    let mut fio = Command::new("fio");
+    fio.args(["--name=bench", "--thread", "--output-format=json"]);
+    match door {
+        Door::Nbd => fio
+            .arg("--ioengine=nbd")
+            .arg(format!("--uri=nbd+unix:///?socket={}", volume.server.socket.display())),
+        Door::Fuse => fio
+            .args(["--ioengine=libaio", "--direct=1", "--fallocate=none"])
+            .arg(format!("--filename={}", volume.file.display())),
+    };
+    let output = fio
+        .args(arguments)
+        .output()
+        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The nbd engine says "connected" before the report begins.
+    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
+    report.filter(|_| output.status.success()).ok_or_else(|| {
+        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+        BenchError::new(format!("fio over {} ended with {}: {last}", volume.server.name, output.status))
+    })
+}

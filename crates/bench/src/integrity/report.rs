@@ -1,0 +1,107 @@
+//! Medians and ratios, for programs (serde) and for people (`Display`).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::fio::Load;
+use super::volumes::{self, Volume};
+use crate::nbd::{Seen, medians};
+use crate::{Machine, Range};
+
+/// One volume under one load, over all rounds.
+#[derive(Debug, Clone, Serialize)]
+pub struct IntegrityRow {
+    /// Through which door, and which requests.
+    pub load: String,
+    /// How its sectors are authenticated.
+    pub volume: &'static str,
+    /// Medians over the rounds.
+    pub median: Seen,
+    /// Its requests a second over those of the volume without tags, round by round.
+    pub of_plain: Range,
+    /// What we mean to reach.
+    pub goal: Option<f64>,
+    /// Every round as it was.
+    pub rounds: Vec<Seen>,
+}
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct IntegrityReport {
+    /// Where.
+    pub machine: Machine,
+    /// Load by load, volume by volume.
+    pub rows: Vec<IntegrityRow>,
+}
+
+pub(super) fn report(
+    machine: Machine,
+    loads: &[Load],
+    volumes: &[Volume],
+    seen: &[Vec<Vec<Seen>>],
+) -> IntegrityReport {
+    let mut rows = Vec::new();
+    for (load, seen) in loads.iter().zip(seen) {
+        let Some(plain) = seen.first() else { continue };
+        for (number, (volume, rounds)) in volumes.iter().zip(seen).enumerate() {
+            let name = volume.server.name;
+            rows.push(IntegrityRow {
+                load: load.name(),
+                volume: name,
+                median: medians(rounds),
+                of_plain: Range::of(rounds.iter().zip(plain).map(|(this, plain)| this.iops / plain.iops)),
+                goal: (number > 0).then(|| goal(name, load)).flatten(),
+                rounds: rounds.clone(),
+            });
+        }
+    }
+    IntegrityReport { machine, rows }
+}
+
+fn goal(volume: &str, load: &Load) -> Option<f64> {
+    let is_aead = [volumes::GCM_DIRECT, volumes::GCM_JOURNAL].contains(&volume);
+    let is_direct = [volumes::GCM_DIRECT, volumes::HMAC_DIRECT].contains(&volume);
+    match (load.kind, load.kib) {
+        ("randread", _) => is_aead.then_some(0.75),
+        _ if is_direct => Some(0.6),
+        (_, 4) => Some(0.4),
+        _ => Some(0.45),
+    }
+}
+
+impl fmt::Display for IntegrityReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, processors, chosen, .. } = &self.machine;
+        writeln!(f, "{cpu}, {processors} processors; AES kernel {chosen}; client: fio, without flushes")?;
+        writeln!(
+            f,
+            "LUKS2, 4 KiB sectors, 256-bit AES; images in memory; ratio: this volume over the one without tags"
+        )?;
+        let mut load = "";
+        for row in &self.rows {
+            if load != row.load {
+                load = &row.load;
+                writeln!(
+                    f,
+                    "\n{load:<30}{:>9}{:>9}{:>8}{:>8}{:>9}   ratio (least..most)",
+                    "IOPS", "MB/s", "p50 us", "p99 us", "cpu us"
+                )?;
+            }
+            let Seen { iops, mb_per_s, p50_us, p99_us, server_cpu_us, .. } = row.median;
+            let Range { least, median: ratio, most } = row.of_plain;
+            write!(
+                f,
+                "  {:<28}{iops:>9.0}{mb_per_s:>9.0}{p50_us:>8.0}{p99_us:>8.0}{server_cpu_us:>9.2}   \
+                 {ratio:.2} ({least:.2}..{most:.2})",
+                row.volume
+            )?;
+            match row.goal {
+                Some(goal) if ratio < goal => writeln!(f, "   goal {goal} missed")?,
+                Some(goal) => writeln!(f, "   goal {goal}")?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}
