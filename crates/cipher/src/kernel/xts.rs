@@ -1,5 +1,8 @@
 //! XTS over whole sectors (IEEE 1619-2007): block j is C = E(P ^ T*x^j) ^ T*x^j.
 
+#[cfg(target_arch = "x86_64")]
+mod ahead;
+
 use super::IN_FLIGHT;
 use super::ecb::{finish, rounds};
 use super::schedule::RoundKey;
@@ -27,6 +30,29 @@ pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
     if sectors == 0 {
         return;
     }
+    #[cfg(target_arch = "x86_64")]
+    if V::SPILLS && V::BLOCKS == 1 {
+        // SAFETY: passed on.
+        unsafe { ahead::xts::<V, R, ENCRYPT>(keys, tweaks, sectors, bytes, src, dst) };
+        return;
+    }
+    // SAFETY: passed on.
+    unsafe { in_vectors::<V, R, ENCRYPT>(keys, tweaks, sectors, bytes, src, dst) }
+}
+
+/// The same, with tweaks that are made in vectors.
+///
+/// # Safety
+/// As [`xts`]; there is a sector.
+#[inline(always)]
+unsafe fn in_vectors<V: Vector, const R: usize, const ENCRYPT: bool>(
+    keys: *const RoundKey,
+    tweaks: *const u8,
+    sectors: usize,
+    bytes: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
     // SAFETY: 512 is a multiple of a group for every vector, so groups tile the sector exactly; the rest is the caller's
     // promise.
     unsafe {
@@ -71,11 +97,7 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>
 ) {
     // SAFETY: the caller's promise. Prefetching an address that is not ours has no effect.
     unsafe {
-        let mut line = 0;
-        while line < IN_FLIGHT * V::BYTES {
-            prefetch(src.wrapping_add(AHEAD + line));
-            line += 64;
-        }
+        prefetch_group::<V, IN_FLIGHT>(src);
         let first = V::key(keys);
         let mut x = [first; IN_FLIGHT];
         let mut k = 0;
@@ -112,6 +134,20 @@ unsafe fn group<V: Vector, const R: usize, const ENCRYPT: bool, const AFTER: u8>
             finish::<V, ENCRYPT>(x[k], whiten[k]).store(dst.add(k * V::BYTES));
             k += 1;
         }
+    }
+}
+
+/// Fetches what lies [`AHEAD`] of `N` vectors.
+///
+/// # Safety
+/// Sound for any address.
+#[inline(always)]
+unsafe fn prefetch_group<V: Vector, const N: usize>(src: *const u8) {
+    let mut line = 0;
+    while line < N * V::BYTES {
+        // SAFETY: prefetching an address that is not ours has no effect.
+        unsafe { prefetch(src.wrapping_add(AHEAD + line)) };
+        line += 64;
     }
 }
 

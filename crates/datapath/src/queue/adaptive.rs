@@ -11,6 +11,8 @@
 //! sooner is not worth waking one for. On a busy machine workers come late, so little is handed over; on an idle one they
 //! come soon. Whether sharing pays beyond it is [tried](trial).
 
+#[cfg(test)]
+mod tests;
 mod trial;
 
 use std::collections::VecDeque;

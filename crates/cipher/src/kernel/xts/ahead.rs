@@ -1,0 +1,263 @@
+//! XTS where registers are few: the integer units, which have nothing else to do, make the tweaks ahead.
+//!
+//! ```text
+//!   ring of 32 vectors of tweaks:   | 11 in use | 11 next | 10 being made |   and so on round
+//! ```
+//!
+//! A tweak in vectors costs instructions of the units that AES runs in, and registers: eight blocks in flight are as many as
+//! AES's latency takes, so that whatever comes between holds them up. Tweaks in memory leave registers for eleven. Words are
+//! written and vectors are read: not before the group after the next, since a vector waits until both its words are in the cache.
+
+use std::arch::asm;
+use std::mem::MaybeUninit;
+
+use super::super::ecb::finish;
+use super::super::schedule::RoundKey;
+use super::super::vector::Vector;
+use super::{in_vectors, prefetch_group};
+
+/// Vectors of the ring.
+const RING: usize = 32;
+/// Vectors of each of its groups: together the ring.
+const GROUPS: [usize; 3] = [11, 11, 10];
+/// Bytes of which a whole number is in every sector and in every turn of the ring.
+const UNIT: usize = 512;
+/// Its blocks.
+const BLOCKS: usize = UNIT / 16;
+
+/// Tweaks, written as words before they are read.
+#[repr(C, align(64))]
+struct Ring([[u64; 2]; RING]);
+
+/// As [`super::xts`]. The first unit goes without the ring.
+///
+/// # Safety
+/// As [`super::xts`]; a vector has one block.
+#[inline(always)]
+pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
+    keys: *const RoundKey,
+    tweaks: *const u8,
+    sectors: usize,
+    bytes: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    const { assert!(GROUPS[0] + GROUPS[1] + GROUPS[2] == RING) };
+    assert!(V::BLOCKS == 1);
+    let units = sectors * (bytes / UNIT);
+    // A turn of the ring is a unit for each block of a vector.
+    let head = 1 + (units - 1) % V::BLOCKS;
+    let turns = (units - head) / V::BLOCKS;
+    // SAFETY: the head is as many sectors, or the beginning of the first; the rest is the caller's promise.
+    unsafe {
+        let (whole, each) = if bytes == UNIT { (head, UNIT) } else { (1, head * UNIT) };
+        in_vectors::<V, R, ENCRYPT>(keys, tweaks, whole, each, src, dst);
+        if turns == 0 {
+            return;
+        }
+        let mut ring = MaybeUninit::<Ring>::uninit();
+        let at = ring.as_mut_ptr().cast::<[u64; 2]>();
+        let mut maker = Maker::behind(tweaks, sectors, bytes / UNIT, head);
+        maker.make::<V, { GROUPS[0] }>(at, 0);
+        maker.make::<V, { GROUPS[1] }>(at, GROUPS[0]);
+        let mut from = head * UNIT;
+        for _ in 0..turns {
+            let mut group =
+                Group { keys, ring: at, maker: &mut maker, src: src.add(from), dst: dst.add(from) };
+            group.crypt::<V, R, ENCRYPT, { GROUPS[0] }, { GROUPS[2] }>(0, GROUPS[0] + GROUPS[1]);
+            group.crypt::<V, R, ENCRYPT, { GROUPS[1] }, { GROUPS[0] }>(GROUPS[0], 0);
+            group.crypt::<V, R, ENCRYPT, { GROUPS[2] }, { GROUPS[1] }>(GROUPS[0] + GROUPS[1], GROUPS[0]);
+            from += RING * V::BYTES;
+        }
+    }
+}
+
+/// Makes tweaks, block by block.
+struct Maker {
+    low: u64,
+    high: u64,
+    /// Units that its sector still has.
+    left: usize,
+    /// Units of a sector.
+    units: usize,
+    /// The next sector's tweak, and how many there are.
+    next: *const u8,
+    sectors: usize,
+}
+
+impl Maker {
+    /// At the unit `head` of a run of sectors.
+    ///
+    /// # Safety
+    /// `tweaks` holds `sectors` blocks of `units` units each; there are more units than `head`.
+    #[inline(always)]
+    unsafe fn behind(tweaks: *const u8, sectors: usize, units: usize, head: usize) -> Self {
+        let (past, into) = (head / units, head % units);
+        // SAFETY: the sector `past` is one of them.
+        let next = unsafe { tweaks.add(past * 16) };
+        let mut maker = Self { low: 0, high: 0, left: 0, units, next, sectors: sectors - past };
+        if into > 0 {
+            // SAFETY: there is this sector.
+            unsafe { maker.sector() };
+            maker.left -= into;
+            for _ in 0..into {
+                maker.skip();
+            }
+        }
+        maker
+    }
+
+    /// Goes to the next sector.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    unsafe fn sector(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.low = self.next.cast::<u64>().read_unaligned();
+            self.high = self.next.add(8).cast::<u64>().read_unaligned();
+            self.next = self.next.add(16);
+        }
+        self.sectors -= 1;
+        self.left = self.units;
+    }
+
+    /// Goes a unit further: by x^32.
+    #[inline(always)]
+    fn skip(&mut self) {
+        let over = self.high >> 32;
+        self.high = self.high << 32 | self.low >> 32;
+        self.low = self.low << 32 ^ over ^ over << 1 ^ over << 2 ^ over << 7;
+    }
+
+    /// A unit begins. Behind the last sector the tweaks are of nothing, and nobody reads them.
+    #[inline(always)]
+    fn unit(&mut self) {
+        if self.left == 0 && self.sectors > 0 {
+            // SAFETY: there is a sector.
+            unsafe { self.sector() };
+        }
+        self.left = self.left.wrapping_sub(1);
+    }
+
+    /// Makes the tweaks of `N` vectors of the ring, from its vector `nth` on.
+    ///
+    /// # Safety
+    /// They are within the ring at `ring`.
+    #[inline(always)]
+    unsafe fn make<V: Vector, const N: usize>(&mut self, ring: *mut [u64; 2], nth: usize) {
+        let mut block = nth * V::BLOCKS;
+        while block < (nth + N) * V::BLOCKS {
+            if block.is_multiple_of(BLOCKS) {
+                self.unit();
+            }
+            // SAFETY: the caller's promise.
+            unsafe { ring.add(block).write([self.low, self.high]) };
+            self.double();
+            block += 1;
+        }
+    }
+
+    /// By x. The compiler would shift both words as one, which takes some processors six times as long.
+    #[inline(always)]
+    fn double(&mut self) {
+        // SAFETY: registers only.
+        unsafe {
+            asm!(
+                "mov {over}, {high}",
+                "sar {over}, 63",
+                "and {over:e}, 0x87",
+                "add {low}, {low}",
+                "adc {high}, {high}",
+                "xor {low}, {over}",
+                low = inout(reg) self.low,
+                high = inout(reg) self.high,
+                over = out(reg) _,
+                options(pure, nomem, nostack),
+            );
+        }
+    }
+}
+
+/// Where a group of vectors is taken from.
+struct Group<'a> {
+    keys: *const RoundKey,
+    ring: *mut [u64; 2],
+    maker: &'a mut Maker,
+    /// Of the ring's first vector.
+    src: *const u8,
+    dst: *mut u8,
+}
+
+impl Group<'_> {
+    /// Crypts `N` vectors, from the ring's vector `nth` on, and makes the tweaks of `M`, from its vector `next` on.
+    ///
+    /// # Safety
+    /// As [`super::xts`], for these vectors, whose tweaks are made.
+    #[inline(always)]
+    unsafe fn crypt<V: Vector, const R: usize, const ENCRYPT: bool, const N: usize, const M: usize>(
+        &mut self,
+        nth: usize,
+        next: usize,
+    ) {
+        // SAFETY: the caller's promise; `nth` and `next` are within the ring, with the vectors behind them.
+        unsafe {
+            let (src, dst) = (self.src.add(nth * V::BYTES), self.dst.add(nth * V::BYTES));
+            prefetch_group::<V, N>(src);
+            let tweaks = self.ring.cast::<u8>().add(nth * V::BYTES);
+            let first = V::key(self.keys);
+            let mut x = [first; N];
+            let mut k = 0;
+            while k < N {
+                x[k] = V::load(src.add(k * V::BYTES)).xor3(V::load(tweaks.add(k * V::BYTES)), first);
+                k += 1;
+            }
+            rounds::<V, ENCRYPT, N>(self.keys, 1, R / 3, &mut x);
+            self.maker.make::<V, M>(self.ring, next);
+            rounds::<V, ENCRYPT, N>(self.keys, R / 3, R, &mut x);
+            let tweaks = forgotten(tweaks);
+            let last = V::key(self.keys.add(R));
+            let mut k = 0;
+            while k < N {
+                let whiten = V::load(tweaks.add(k * V::BYTES)).xor(last);
+                finish::<V, ENCRYPT>(x[k], whiten).store(dst.add(k * V::BYTES));
+                k += 1;
+            }
+        }
+    }
+}
+
+/// The rounds `from` to `to`.
+///
+/// # Safety
+/// As [`super::super::ecb::rounds`]; there are such round keys.
+#[inline(always)]
+unsafe fn rounds<V: Vector, const ENCRYPT: bool, const N: usize>(
+    keys: *const RoundKey,
+    from: usize,
+    to: usize,
+    x: &mut [V; N],
+) {
+    let mut round = from;
+    while round < to {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let key = V::key(keys.add(round));
+            let mut k = 0;
+            while k < N {
+                x[k] = if ENCRYPT { x[k].encrypt_round(key) } else { x[k].decrypt_round(key) };
+                k += 1;
+            }
+        }
+        round += 1;
+    }
+}
+
+/// The same place, of which the compiler does not know what it has read there: it would keep that, and has no registers for it.
+#[inline(always)]
+fn forgotten(mut at: *const u8) -> *const u8 {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {0} */", inout(reg) at, options(nostack, preserves_flags)) };
+    at
+}
