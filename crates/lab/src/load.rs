@@ -287,7 +287,13 @@ impl<'a, S: Stream> Generator<'a, S> {
             } else {
                 self.stream.wait()?;
             }
-            while let Some(done) = self.stream.next() {
+            // As the doors do: what can be submitted is, before this thread does the work of what was.
+            let more = left > 0 && !matches!(until, Until::Time(time) if now - start >= time);
+            while let Some(done) = if more && now >= next && !self.free.is_empty() {
+                self.stream.ready()
+            } else {
+                self.stream.next()
+            } {
                 now = Instant::now();
                 self.count(done, now, &mut ran)?;
             }
@@ -394,6 +400,49 @@ mod tests {
                 assert!(seen.elapsed >= pace * 9, "{:?}", seen.elapsed);
             }
         }
+    }
+
+    /// Answers a request only when it is asked to work, and notes how many it had then.
+    struct Lazy {
+        has: Vec<u32>,
+        had: Vec<usize>,
+    }
+
+    impl Stream for &mut Lazy {
+        fn alloc(&mut self, _: usize) -> Option<Buffer> {
+            None
+        }
+        fn free(&mut self, _: Buffer) {}
+        fn read(&mut self, tag: u32, _: u64, _: usize) -> bool {
+            self.has.push(tag);
+            true
+        }
+        fn write(&mut self, _: u32, _: u64, data: Buffer) -> Option<Buffer> {
+            Some(data)
+        }
+        fn next(&mut self) -> Option<Done> {
+            self.had.push(self.has.len());
+            Some(Done { tag: self.has.pop()?, result: Ok(()), buffer: None })
+        }
+        fn ready(&mut self) -> Option<Done> {
+            None
+        }
+        fn poll(&mut self) -> Result<()> {
+            Ok(())
+        }
+        fn wait(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn as_many_are_in_flight_as_were_asked_for_before_any_is_worked_on() {
+        let mut lazy = Lazy { has: Vec::new(), had: Vec::new() };
+        let load = Load::new(4096, 100, Until::Bytes(4096 * 100)).depth(8);
+        let ran = Generator::new(&mut lazy, 0, 1 << 20, &load).unwrap().run(load.until).unwrap();
+        assert_eq!(ran.requests, 100);
+        // The last eight go without others behind them.
+        assert!(lazy.had[..93].iter().all(|&had| had == 8), "{:?}", lazy.had);
     }
 
     #[test]

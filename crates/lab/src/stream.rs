@@ -23,6 +23,14 @@ pub(crate) struct Done {
     pub(crate) buffer: Option<Buffer>,
 }
 
+impl From<underseal_datapath::Completion> for Done {
+    fn from(done: underseal_datapath::Completion) -> Self {
+        // Tags are the ones given in `read` and `write`.
+        let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
+        Self { tag, result: done.result.map_err(Error::from), buffer: done.buffer }
+    }
+}
+
 /// One thread's stream of requests. Tags are below the depth it was opened with, and one is used once at a time.
 pub(crate) trait Stream {
     /// Memory for a write.
@@ -33,8 +41,10 @@ pub(crate) trait Stream {
     fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool;
     /// Gives the memory back when it is full.
     fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer>;
-    /// What is over.
+    /// What is over, after this thread's share of the work if nothing is yet.
     fn next(&mut self) -> Option<Done>;
+    /// What is over already: work that waits for this thread is left waiting.
+    fn ready(&mut self) -> Option<Done>;
     /// Hands over what was started, and takes what has come back.
     fn poll(&mut self) -> Result<()>;
     /// Waits until something moves on.
@@ -73,10 +83,11 @@ impl Stream for Queue {
     }
 
     fn next(&mut self) -> Option<Done> {
-        let done = self.next_completion()?;
-        // Tags are the ones given in `read` and `write`.
-        let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
-        Some(Done { tag, result: done.result.map_err(Error::from), buffer: done.buffer })
+        self.next_completion().map(Done::from)
+    }
+
+    fn ready(&mut self) -> Option<Done> {
+        self.next_ready().map(Done::from)
     }
 
     fn poll(&mut self) -> Result<()> {
@@ -170,6 +181,10 @@ impl Stream for Bare {
     }
 
     fn next(&mut self) -> Option<Done> {
+        self.ready.pop_front()
+    }
+
+    fn ready(&mut self) -> Option<Done> {
         self.ready.pop_front()
     }
 
