@@ -161,9 +161,11 @@ impl Disk {
         checked
     }
 
-    /// Whether a read that began at `since` may have met a block that was torn.
+    /// Whether a read that began at `since` may have met a block that was torn, also by a write whose failure is told later.
     pub(crate) fn may_be_torn(&mut self, offset: u64, len: u64, since: u64) -> bool {
-        self.range(offset, len).iter().any(|block| block.torn || block.mended > since)
+        let tears = self.tears;
+        let may_tear = |block: &Block| tears && (block.in_flight > 0 || block.touched > since);
+        self.range(offset, len).iter().any(|block| block.torn || block.mended > since || may_tear(block))
     }
 
     /// Takes over the blocks of another model that are `mine`.
