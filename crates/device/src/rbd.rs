@@ -220,7 +220,8 @@ fn without_value(arguments: &str) -> Option<&str> {
     let words: Vec<_> = arguments.split_ascii_whitespace().collect();
     let last = *words.last()?;
     let is_flag = ["--no-", "--no_"].iter().any(|no| last.starts_with(no));
-    let is_option = last.len() > 1 && last.starts_with('-') && !last.contains('=');
+    let is_option =
+        last.len() > 1 && last.starts_with('-') && !last.contains('=') && last.parse::<f64>().is_err();
     (is_option && !is_flag && !words.contains(&"--")).then_some(last)
 }
 
@@ -447,9 +448,17 @@ mod tests {
         for arguments in ["--keyring", "--rbd_cache=false -m ", "--keyring a --mon_host"] {
             assert_eq!(without_value(arguments), arguments.split_ascii_whitespace().last(), "{arguments}");
         }
-        for arguments in
-            ["", "--keyring a", "-m=1", "--no-mon-config", "--no_mon_config", "-", "-- -m", "--id me"]
-        {
+        for arguments in [
+            "",
+            "--keyring a",
+            "-m=1",
+            "--no-mon-config",
+            "--no_mon_config",
+            "-",
+            "-- -m",
+            "--id me",
+            "--x -1",
+        ] {
             assert_eq!(without_value(arguments), None, "{arguments}");
         }
     }

@@ -131,6 +131,10 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The cluster may not answer any more.
+            return;
+        }
         let _ = self.rbd("snap").args(["purge", "--no-progress"]).arg(self.path()).output();
         let _ = self.rbd("rm").arg("--no-progress").arg(self.path()).output();
     }

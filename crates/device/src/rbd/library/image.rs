@@ -442,8 +442,10 @@ unsafe extern "C" fn changed(noted: *mut c_void) {
 unsafe extern "C" fn begins(asker: *mut c_void) {
     // SAFETY: the image's, which ends the watching before it goes.
     let asker = unsafe { &*asker.cast::<Asker>() };
+    let tell = asker.tell.clone();
+    // Whoever closes the image may answer at once, and let go of the asker.
     asker.waits.fetch_add(1, Ordering::SeqCst);
-    let _ = asker.tell.send(Word::Begins);
+    let _ = tell.send(Word::Begins);
 }
 
 /// As above.
