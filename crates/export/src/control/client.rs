@@ -1,6 +1,6 @@
 //! The other end of a control socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -80,7 +80,7 @@ impl Client {
     /// # Errors
     /// As [`Client::ask`].
     pub fn next(&mut self, limit: Duration) -> Result<Reply> {
-        let mut from = Deadlined { socket: &self.socket, deadline: Instant::now() + limit.min(FOREVER) };
+        let from = Deadlined { socket: &self.socket, deadline: Instant::now() + limit.min(FOREVER) };
         let end = loop {
             if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
                 break end;
@@ -92,7 +92,7 @@ impl Client {
                 ));
             }
             let mut piece = [0; 16 << 10];
-            let read = from.read(&mut piece)?;
+            let read = from.read_what_came(&mut piece)?;
             if read == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }

@@ -86,6 +86,18 @@ impl Deadlined<'_> {
     }
 }
 
+impl Deadlined<'_> {
+    /// As `read`, for whoever would lose what came at the last moment: that is never late.
+    pub(crate) fn read_what_came(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match receive(self.socket, buffer, RecvFlags::DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
+                done => return done,
+            }
+        }
+    }
+}
+
 impl Read for Deadlined<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.within(PollFlags::IN, || receive(self.socket, buffer, RecvFlags::DONTWAIT))

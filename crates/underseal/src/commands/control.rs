@@ -90,10 +90,10 @@ fn resize(args: &ResizeArgs, quiet: bool) -> Result<()> {
 /// # Errors
 /// Why it could not end well.
 pub(crate) fn close_open(name: &Name, limit: Option<Duration>) -> Result<()> {
-    match close::end(name, limit) {
+    match close::asked(name) {
         // It was gone before it could be asked.
         Err(_) if status_of_open(name).is_ok_and(|status| status.is_none()) => Ok(()),
-        ended => ended,
+        asked => close::ended(name, asked?, limit),
     }
 }
 

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
-use crate::support::volume::{Volume, text};
-use crate::support::{Scratch, Server, bytes, seed};
+use crate::support::volume::{Volume, text, underseal};
+use crate::support::{Scratch, Server, bytes, fails, seed};
 
 const BLOCK: usize = 65_536;
 const BLOCKS: usize = 96;
@@ -131,18 +131,7 @@ fn a_flush_that_the_disk_fails_is_not_acknowledged_and_the_last_one_decides_the_
     if let Some(reason) = cannot_fuse() {
         return skip("a disk that cannot flush", reason);
     }
-    let broken = Broken::new("broken flush", |image, trigger| {
-        [
-            "eval".into(),
-            format!("get_size=stat -c %s {image}"),
-            format!("pread=dd if={image} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none"),
-            format!("pwrite=dd of={image} seek=$4 oflag=seek_bytes conv=notrunc status=none"),
-            "can_write=exit 0".into(),
-            "can_flush=exit 0".into(),
-            format!("flush=if test -e {trigger}; then echo EIO >&2; exit 1; fi"),
-        ]
-        .into()
-    });
+    let broken = Broken::new("broken flush", no_flush);
     let mut server = Server::start(&broken.volume, &[]);
     let mut client = Client::connect(&server.socket()).unwrap();
     let new = bytes(1, 4096);
@@ -160,4 +149,43 @@ fn a_flush_that_the_disk_fails_is_not_acknowledged_and_the_last_one_decides_the_
     assert!(server.log().contains("the last flush"), "{}", server.log());
     assert!(!server.socket().exists());
     broken.recover();
+}
+
+#[test]
+fn who_takes_a_volume_down_hears_that_its_last_flush_failed() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("a disk that cannot flush its last", reason);
+    }
+    let broken = Broken::new("last flush", no_flush);
+    let runtime = broken.scratch.path("run");
+    let mut command = broken.volume.command("open");
+    command.env("UNDERSEAL_RUNTIME_DIR", &runtime);
+    let mut server = Server::start_command(command, &["--name", "disk"]);
+    let mut client = Client::connect(&server.socket()).unwrap();
+    client.write(0, &bytes(2, 4096)).unwrap();
+    drop(client);
+    broken.fail();
+    let line =
+        format!("disk {} {} nbd\n", text(&broken.volume.image), text(&broken.scratch.file("key", b"key")));
+    let list = broken.scratch.file("volumes", line.as_bytes());
+    let mut down = underseal();
+    down.args(["down", "disk", "--config", text(&list)]).env("UNDERSEAL_RUNTIME_DIR", &runtime);
+    let (status, said) = fails(&mut down);
+    assert!(status == 1 && said.contains("the last flush") && !said.contains("is down"), "{status}: {said}");
+    assert_eq!(server.wait().code(), Some(8), "{}", server.log());
+    broken.recover();
+}
+
+/// A disk that flushes nothing while it is to fail.
+fn no_flush(image: &str, trigger: &str) -> Vec<String> {
+    [
+        "eval".into(),
+        format!("get_size=stat -c %s {image}"),
+        format!("pread=dd if={image} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none"),
+        format!("pwrite=dd of={image} seek=$4 oflag=seek_bytes conv=notrunc status=none"),
+        "can_write=exit 0".into(),
+        "can_flush=exit 0".into(),
+        format!("flush=if test -e {trigger}; then echo EIO >&2; exit 1; fi"),
+    ]
+    .into()
 }

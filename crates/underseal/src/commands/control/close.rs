@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use underseal_export::ErrorKind;
 use underseal_export::control::status::Waiting;
-use underseal_export::control::{Name, Request};
+use underseal_export::control::{Client, Name, Request};
 
 use super::show::duration;
 use super::{PATIENCE, connect, failed, finished, status_within};
@@ -24,9 +24,24 @@ const ANSWERS: Duration = Duration::from_secs(10);
 /// # Errors
 /// Why it could not end well; `Failed` when it has not ended by then, which it goes on with.
 pub(super) fn end(name: &Name, limit: Option<Duration>) -> Result<()> {
+    ended(name, asked(name)?, limit)
+}
+
+/// Asks its server to end.
+///
+/// # Errors
+/// When it does not hear that, or refuses.
+pub(super) fn asked(name: &Name) -> Result<Client> {
     let mut client = connect(name)?;
     let answer = client.ask(&Request::Close, None, PATIENCE).map_err(|e| failed(name, e))?;
-    finished(name, answer)?;
+    finished(name, answer).map(|()| client)
+}
+
+/// Waits until one that was asked to has ended.
+///
+/// # Errors
+/// As [`end`].
+pub(super) fn ended(name: &Name, mut client: Client, limit: Option<Duration>) -> Result<()> {
     let begun = Instant::now();
     let mut silent = TOLD;
     let ended = loop {
@@ -35,8 +50,12 @@ pub(super) fn end(name: &Name, limit: Option<Duration>) -> Result<()> {
             Err(e) if e.kind() == ErrorKind::Timeout => {}
             ended => break ended.map_err(|e| failed(name, e))?,
         }
-        let (why, process) = awaited(name);
-        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+        let over = limit.is_some_and(|limit| begun.elapsed() >= limit);
+        // One that has just ended has said how.
+        let Some((why, process)) = awaited(name) else {
+            break client.next(ANSWERS).map_err(|e| failed(name, e))?;
+        };
+        if over {
             let what = format!("{name}: not closed within {} s: {why}", begun.elapsed().as_secs());
             let process = process.map_or("its server's process".into(), |process| process.to_string());
             let remedy = format!(
@@ -51,17 +70,19 @@ pub(super) fn end(name: &Name, limit: Option<Duration>) -> Result<()> {
     finished(name, ended)
 }
 
-/// What it waits for, and the process that does.
-fn awaited(name: &Name) -> (String, Option<u32>) {
-    let Ok(Some(status)) = status_within(name, ANSWERS) else {
-        return ("its server does not say what it waits for".into(), None);
+/// What it waits for, and the process that does; none where it is not open any more.
+fn awaited(name: &Name) -> Option<(String, Option<u32>)> {
+    let status = match status_within(name, ANSWERS) {
+        Ok(status) => status?,
+        Err(_) => return Some(("its server does not say what it waits for".into(), None)),
     };
     let why = match status.waiting {
         Some(Waiting { on, for_ns }) => {
             format!("a request waits for {}, for {}", printable(&on), duration(for_ns))
         }
+        None if status.in_flight == 1 => "1 request is in flight".into(),
         None if status.in_flight > 0 => format!("{} requests are in flight", status.in_flight),
         None => "its server is putting all in order".into(),
     };
-    (why, Some(status.pid))
+    Some((why, Some(status.pid)))
 }
