@@ -23,6 +23,8 @@ pub struct Needs {
     pub ublk: Option<PathBuf>,
     /// The volume is a virtual machine's disk.
     pub vhost_user: bool,
+    /// Another process may take the volume over, or it was taken over.
+    pub hand_over: bool,
     /// Workers run before others.
     pub high_priority: bool,
     /// Headers are locked in this folder, under names that are made and removed.

@@ -26,6 +26,8 @@ pub(crate) struct Child {
     null: File,
     /// Descriptors that whoever started the parent had open.
     inherited: Vec<RawFd>,
+    /// It has left the terminal already.
+    has_left: bool,
 }
 
 static DETACHED: AtomicBool = AtomicBool::new(false);
@@ -56,7 +58,7 @@ pub(crate) fn fork() -> Result<Child> {
                 return Err(Error::new(Exit::Failed, "interrupted"));
             }
             let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
-            Ok(Child { parent: write, null, inherited })
+            Ok(Child { parent: write, null, inherited, has_left: false })
         }
         child => {
             drop(write);
@@ -66,11 +68,15 @@ pub(crate) fn fork() -> Result<Child> {
 }
 
 impl Child {
-    /// Does not end with its parent any more.
+    /// Ends neither with its parent any more nor with the terminal.
     ///
     /// # Errors
     /// `Failed` when the system refuses.
-    pub(crate) fn survives(&self) -> Result<()> {
+    pub(crate) fn survives(&mut self) -> Result<()> {
+        if !self.has_left {
+            rustix::process::setsid().map_err(failed)?;
+            self.has_left = true;
+        }
         rustix::process::set_parent_process_death_signal(None).map_err(failed)
     }
 
@@ -79,13 +85,20 @@ impl Child {
     /// # Errors
     /// `Failed` when the system refuses.
     pub(crate) fn detach(self) -> Result<()> {
-        rustix::process::setsid().map_err(failed)?;
+        self.detach_saying("")
+    }
+
+    /// As [`Self::detach`]; the parent says something on stdout as it ends.
+    ///
+    /// # Errors
+    /// `Failed` when the system refuses.
+    pub(crate) fn detach_saying(mut self, last: &str) -> Result<()> {
+        self.survives()?;
         // The directory that it was started from can be unmounted.
         rustix::process::chdir("/").map_err(failed)?;
         rustix::stdio::dup2_stdin(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stdout(&self.null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&self.null).map_err(failed)?;
-        self.survives()?;
         // A passphrase may have come through one of the others, and somebody may wait for the end of another.
         for fd in self.inherited {
             // SAFETY: it was open before anything here was, and nobody here has it: passphrases are read from borrowed
@@ -94,7 +107,7 @@ impl Child {
         }
         DETACHED.store(true, Ordering::Relaxed);
         // A parent that is gone needs no answer.
-        let _ = rustix::io::write(&self.parent, b"!");
+        let _ = rustix::io::write(&self.parent, format!("!{last}").as_bytes());
         Ok(())
     }
 }
@@ -117,6 +130,8 @@ fn wait_for(child: Option<Pid>, mut ready: File) -> i32 {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
     if ready.read_exact(&mut [0]).is_ok() {
+        // Whoever does not listen has what was asked for all the same.
+        let _ = io::copy(&mut ready, &mut io::stdout());
         return 0;
     }
     let status =

@@ -1,7 +1,7 @@
 //! From an image and a secret to a mapping that takes requests.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,6 +132,12 @@ pub(crate) fn go_on(
     let apart = args.header.as_ref().map(|path| Where::open(path, read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let place = if read_only { Place::only_read } else { Place::new };
+    let same = |of: &std::fs::Metadata| (of.dev(), of.ino());
+    let (there, open) = (std::fs::metadata(&args.image), image.file().metadata());
+    if !matches!((&there, &open), (Ok(there), Ok(open)) if same(there) == same(open)) {
+        let what = format!("{}: that is no longer the name of the open image", args.image.display());
+        return Err(Error::new(Exit::Failed, what).with_remedy("give it its name back"));
+    }
     let place = place(lower.again(&args.image, options)?, kept);
     let check = match opened.format {
         Format::Luks1 | Format::Luks2 => {

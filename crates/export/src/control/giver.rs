@@ -48,6 +48,8 @@ const PREPARES: Duration = Duration::from_secs(60);
 const RESTS: Duration = Duration::from_secs(5);
 /// What control clients and scrapers have to end.
 const LEAVES: Duration = Duration::from_secs(1);
+/// What the other process has to become its supervisor's.
+const LEAVES_ITS_STARTER: Duration = Duration::from_secs(5);
 
 /// What a server gives, and how it ends then.
 pub struct Giver {
@@ -205,8 +207,9 @@ impl Giver {
         if of.mapping.is_zoned() {
             return Err(no("a device with zones cannot be handed over".into(), INSTEAD));
         }
-        let volume = of.mapping.volume().ok_or_else(|| busy("its key is wiped"))?;
+        // First: who wipes it waits, with this locked, for the volume to be let go of.
         let key = of.keys.lock().unwrap_or_else(PoisonError::into_inner).key();
+        let volume = of.mapping.volume().ok_or_else(|| busy("its key is wiped"))?;
         let key = key.ok_or_else(|| no("its key is not kept".into(), INSTEAD))?;
         let carried = volume.carried().map_err(|e| no(format!("it cannot be handed over: {e}"), INSTEAD))?;
         // What is kept is tried, too: nothing else may be read and written than up to now.
@@ -260,17 +263,49 @@ impl Giver {
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
         hears(Asking::Ready, PREPARES)?;
         let begun = Instant::now();
-        // While clients are served: little is left to be flushed when they wait.
         if !of.mapping.read_only() {
-            let flushed = Blocking::new(&*self.image).and_then(|mut way| way.flush());
-            flushed.map_err(|e| failed(&e))?;
+            self.flush_ahead()?;
         }
         let flushed_in = begun.elapsed();
         let Ok(_keys) = of.keys.try_lock() else {
             return Err(busy("something of it is changed just now"));
         };
         let mut rest = Resting::begin(self, of, client)?;
-        let until = Instant::now() + RESTS;
+        let waits_since = Instant::now();
+        let until = waits_since + RESTS;
+        let sent = self.comes_to_rest(&mut rest, of, offered, line, until);
+        // Also where that failed: the other one may have heard all that it needs.
+        if line.is_taken(if sent.is_ok() { until } else { Instant::now() }) {
+            let waited = waits_since.elapsed();
+            log::info!(
+                "handed over to process {pid}; clients have waited {waited:?} here, the flush before took {flushed_in:?}"
+            );
+            // Until it has left the process that started it: a supervisor waits for its own children only.
+            line.is_left(Instant::now() + LEAVES_ITS_STARTER);
+            (self.end)(pid);
+        }
+        let waited = waits_since.elapsed();
+        drop(rest);
+        sent?;
+        Ok(Refusal::new(
+            RefusalKind::Failed,
+            format!(
+                "the other process has not taken it; clients have waited {waited:?}, and are served here as before"
+            ),
+            "",
+        ))
+    }
+
+    /// Lets nothing be in flight any more, and tells the other process all that it needs to go on.
+    fn comes_to_rest(
+        &self,
+        rest: &mut Resting<'_>,
+        of: &State<'_>,
+        offered: &Offered,
+        line: &Line,
+        until: Instant,
+    ) -> Answer {
+        let told = |e: crate::Error| failed(&e);
         let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
         if !gates.control.close(1, LEAVES) {
             return Err(busy("somebody else is at its control socket"));
@@ -279,7 +314,6 @@ impl Giver {
             // Who has not got all of a scrape asks again.
             metrics.close(0, LEAVES);
         }
-        let waits_since = Instant::now();
         let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until)).map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
@@ -289,24 +323,20 @@ impl Giver {
             let message = Given::Connection(CarriedConnection::of(&one.negotiated, one.ahead.len()));
             line.send(&message, &fds, &[&one.ahead, &one.owed], until).map_err(told)?;
         }
-        if line.is_taken(until) {
-            log::info!(
-                "handed over with {} connections; clients have waited {:?} here, the flush before took {flushed_in:?}",
-                connections.len(),
-                waits_since.elapsed()
-            );
-            (self.end)(pid);
+        Ok(())
+    }
+
+    /// Flushes while clients are served, until little is left to be flushed when they wait.
+    fn flush_ahead(&self) -> Answer {
+        for _ in 0..4 {
+            let begun = Instant::now();
+            let flushed = Blocking::new(&*self.image).and_then(|mut way| way.flush());
+            flushed.map_err(|e| failed(&e))?;
+            if begun.elapsed() < Duration::from_secs(1) {
+                return Ok(());
+            }
         }
-        let waited = waits_since.elapsed();
-        drop(connections);
-        drop(rest);
-        Ok(Refusal::new(
-            RefusalKind::Failed,
-            format!(
-                "the other process has not taken it; clients have waited {waited:?}, and are served here as before"
-            ),
-            "",
-        ))
+        Err(busy("its disk is written to faster than it can be flushed"))
     }
 
     fn handing(&self) -> MutexGuard<'_, (Handing, Option<Socket>)> {

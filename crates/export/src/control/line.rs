@@ -183,6 +183,12 @@ impl Line {
         matches!(read, Ok((n, _)) if n == TAKEN.len()) && word == TAKEN
     }
 
+    /// Waits until the other has closed its side, and no longer than until then.
+    pub(super) fn is_left(&self, until: Instant) {
+        // Hanging up is always told of.
+        let _ = self.wait(PollFlags::empty(), until);
+    }
+
     /// Waits no longer than until then.
     fn wait(&self, events: PollFlags, until: Instant) -> Result<()> {
         loop {

@@ -133,7 +133,7 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
     }
     if needs.cluster || needs.servers.iter().any(|server| matches!(server, Server::Tcp(_))) {
         calls.extend([AF_INET, AF_INET6].map(|family| When(SYS_socket, 0, Test::Is(family as u64))));
-    } else {
+    } else if needs.hand_over {
         // For a socket that was taken over, so that its clients learn whose it is now. A new one that listens has no way to get an
         // address: one of the internet families would get a port of the kernel's choice.
         calls.push(Any(SYS_listen));

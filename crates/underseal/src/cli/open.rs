@@ -154,9 +154,10 @@ pub(crate) struct ControlArgs {
     /// What `underseal list` and the commands beside it call the volume; by default the image's file name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<Name>,
-    /// Keep no copy of the volume's key for `underseal upgrade`, and hand the volume to no other process
+    /// Let `underseal upgrade` take the volume over: the server keeps its key for that, in locked memory, and gives it to any process
+    /// of the same user that asks
     #[arg(long)]
-    pub(crate) no_hand_over: bool,
+    pub(crate) hand_over: bool,
     /// Serve metrics for Prometheus there, at /metrics
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<MetricsAddress>,

@@ -105,6 +105,7 @@ fn meaning(word: &str) -> Option<Means> {
         "tls-verify-peer" => Flag("tls-verify-peer"),
         "log-file" => Path("log-file"),
         "direct" => Flag("direct"),
+        "hand-over" => Flag("hand-over"),
         "no-lock" => Flag("no-lock"),
         "no-sandbox" => Flag("no-sandbox"),
         "integrity-no-journal" => Flag("integrity-no-journal"),

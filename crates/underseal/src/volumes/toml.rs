@@ -54,6 +54,7 @@ pub(super) const KEYS: &[(&str, Kind)] = &[
     ("fuse-allow-root", Kind::Flag),
     ("fuse-no-cache", Kind::Flag),
     ("fuse-threads", Kind::Number),
+    ("hand-over", Kind::Flag),
     ("hash", Kind::Text),
     ("header", Kind::Path),
     ("header-digest", Kind::Text),

@@ -90,7 +90,7 @@ fn busy(socket: &Path, at: u64, seed: u64, ends: &AtomicBool, count: &AtomicU64)
 fn clients_stay_while_new_processes_take_over() {
     let operator = Operator::new();
     let pid_file = operator.scratch.path("pid");
-    let (volume, mut server) = operator.open(&["--pid-file", pid_file.to_str().unwrap()]);
+    let (volume, mut server) = operator.open(&["--hand-over", "--pid-file", pid_file.to_str().unwrap()]);
     let seed = seed("clients_stay_while_new_processes_take_over");
     let mut quiet = Client::connect(&server.socket()).unwrap();
     let kept = bytes(seed, 65536);
@@ -137,7 +137,7 @@ fn clients_stay_while_new_processes_take_over() {
 #[test]
 fn fio_finds_all_that_it_wrote_through_an_upgrade() {
     let operator = Operator::new();
-    let (_volume, server) = operator.open(&["--policy", "workers"]);
+    let (_volume, server) = operator.open(&["--hand-over", "--policy", "workers"]);
     operator.does("policy image adaptive");
     let mut fio = fio::verifying(&server, 2, 12 << 20);
     fio.args(["--rw=randwrite", "--bs=4k", "--loops=2", "--fsync=64"]);
@@ -163,7 +163,7 @@ fn fio_finds_all_that_it_wrote_through_an_upgrade() {
 #[test]
 fn half_a_request_is_taken_over_whole() {
     let operator = Operator::new();
-    let (_volume, server) = operator.open(&[]);
+    let (_volume, server) = operator.open(&["--hand-over"]);
     let seed = seed("half_a_request_is_taken_over_whole");
     let mut clients = Vec::new();
     // Cut in a header, in a small payload, in a long one; and one that is not there to be seen: in the socket.
@@ -209,7 +209,7 @@ fn half_a_request_is_taken_over_whole() {
 #[test]
 fn who_cannot_take_over_leaves_the_old_one_serving() {
     let operator = Operator::new();
-    let (_volume, server) = operator.open(&[]);
+    let (_volume, server) = operator.open(&["--hand-over"]);
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[1; 4096]).unwrap();
     let soon = || Instant::now() + PATIENCE;
@@ -271,7 +271,7 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
 #[test]
 fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
     let operator = Operator::new();
-    let (volume, mut server) = operator.open(&[]);
+    let (volume, mut server) = operator.open(&["--hand-over"]);
     let mut random = seed("killed_at_any_moment_one_process_serves_or_clients_are_told");
     let (mut taken, mut lost) = (0, 0);
     for round in 0..25_u64 {
@@ -299,7 +299,7 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
             assert!(
                 told.is_err_and(|e| e.kind() != ErrorKind::WouldBlock && e.kind() != ErrorKind::TimedOut)
             );
-            server = operator.serve(&volume, &[]);
+            server = operator.serve(&volume, &["--hand-over"]);
             let mut again = Client::connect(&server.socket()).unwrap();
             assert_same(&again.read(round * 4096, 4096).unwrap(), &block, "what was flushed before");
             lost += 1;
@@ -332,10 +332,10 @@ fn still_served(operator: &Operator) -> Option<u32> {
 #[test]
 fn what_cannot_be_taken_over_is_refused_before_anything_stops() {
     let operator = Operator::new();
-    let (volume, server) = operator.open(&["--no-hand-over"]);
-    operator.is_refused("upgrade image", 6, "--no-hand-over");
+    let (volume, server) = operator.open(&[]);
+    operator.is_refused("upgrade image", 6, "without --hand-over");
     server.stop();
-    let server = operator.serve(&volume, &[]);
+    let server = operator.serve(&volume, &["--hand-over"]);
     operator.does("suspend image");
     operator.is_refused("upgrade image", 1, "suspended");
     operator.does("resume image");
@@ -368,7 +368,7 @@ fn a_supervisor_is_told_whose_word_counts_now() {
     let mut command = volume.command("open");
     command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "4000000");
-    let mut server = Server::start_command(command, &[]);
+    let mut server = Server::start_command(command, &["--hand-over"]);
     assert!(hears("READY=1").contains(&format!("MAINPID={}", server.id())));
     operator.does("upgrade image");
     let new = pid(&operator);
@@ -385,7 +385,8 @@ fn a_supervisor_is_told_whose_word_counts_now() {
 #[test]
 fn an_operator_finds_everything_afterwards() {
     let operator = Operator::new();
-    let (volume, server) = operator.open(&["--nbd", "tcp:127.0.0.1:0", "--metrics", "localhost:0"]);
+    let (volume, server) =
+        operator.open(&["--hand-over", "--nbd", "tcp:127.0.0.1:0", "--metrics", "localhost:0"]);
     let mut client = Client::connect(&server.socket()).unwrap();
     client.write(0, &[5; 4096]).unwrap();
     let before = operator.status("image");
@@ -411,7 +412,7 @@ fn an_operator_finds_everything_afterwards() {
     // A volume without a header, which only reads.
     let plain = Volume::at(&operator.scratch, "plain").with(["--type", "plain", "--read-only"]);
     operator.scratch.sparse("plain", 1 << 20);
-    let server = operator.serve(&plain, &[]);
+    let server = operator.serve(&plain, &["--hand-over"]);
     let mut client = Client::connect(&server.socket()).unwrap();
     let noise = client.read(0, 4096).unwrap();
     operator.does("upgrade plain");

@@ -40,7 +40,9 @@ pub(super) fn of(
     let Serving { image, lock, layers, nbd } = serving;
     let origin = origin?;
     let in_the_way = [
-        (args.control.no_hand_over, "it was opened with --no-hand-over"),
+        (!args.control.hand_over, "it was opened without --hand-over"),
+        (std::process::id() == 1, "its server is the first process of a container, which ends with it"),
+        (args.tls_certificates.is_some(), "TLS sessions cannot be handed over"),
         (args.fuse.is_some(), "its mount (--fuse) cannot be handed over yet"),
         (args.ublk, "its block device (--ublk) cannot be handed over yet"),
         (args.vhost_user.path.is_some(), "its virtual machine (--vhost-user) cannot be handed over yet"),

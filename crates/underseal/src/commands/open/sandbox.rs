@@ -73,6 +73,7 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
         pid_file: args.pid_file.as_deref().map(absolute),
         log_file: args.log_file.as_deref().filter(|_| args.daemon).map(absolute),
         vhost_user: args.vhost_user.path.is_some(),
+        hand_over: args.control.hand_over,
         high_priority: mapping.policy().high_priority,
         ..Needs::default()
     };

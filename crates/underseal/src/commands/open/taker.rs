@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -25,7 +26,6 @@ use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::print;
 use crate::pid_file::Another;
 use crate::volume::{self, Opened};
 use crate::{daemon, logging, memory, notify, signals};
@@ -42,7 +42,7 @@ pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<
     let child = daemon::fork()?;
     let line = asked(name)?;
     let taken = prepare(name, &line).map_err(|e| e.within(name))?;
-    taken.serve(name, &line, child, quiet)
+    taken.serve(name, line, child, quiet)
 }
 
 /// Asks for the volume.
@@ -82,12 +82,14 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         Error::usage(format!("this version does not take the arguments of the server: {what}"))
     })?;
     cli.started_with(origin.arguments.iter().map(Into::into).collect());
-    let Command::Open(args) = cli.command else {
+    let Command::Open(mut args) = cli.command else {
         return Err(Error::usage("the server was started in a way that this version does not know"));
     };
     if args.serve.fuse.is_some() || args.serve.ublk || args.serve.vhost_user.path.is_some() {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
     }
+    // As it will be.
+    args.serve.daemon = true;
     if let Some(path) = &args.serve.log_file {
         logging::to_file(path)?;
     }
@@ -169,19 +171,20 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
 
 impl Prepared {
     /// Takes the volume, and serves it until its end.
-    fn serve(self, name: &Name, line: &Line, child: daemon::Child, quiet: bool) -> Result<()> {
+    fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
         let Self { args, mapping, beside, server, stoppers, sides, watch, pid_file, addresses } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
-        let connections = at_rest(line).map_err(|e| e.within(name))?;
+        let connections = at_rest(&line).map_err(|e| e.within(name))?;
         let until = Instant::now() + PATIENCE;
         let adopted = match &server {
             Some(server) => Some(server.adopt(connections).map_err(at)?),
             None => None,
         };
         adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
-        watch.go_on()?;
+        // The keys of a terminal, which end what this process does, do not end the volume.
         child.survives()?;
+        watch.go_on()?;
         // From here on it is this process's.
         line.take().map_err(|e| at(e.within("the process that serves it does not wait any more")))?;
         if let Some(adopted) = adopted {
@@ -209,21 +212,35 @@ impl Prepared {
         mapping.when_lost(Arc::new(move || lost.lose()));
         let alive = Arc::downgrade(&mapping);
         notify::ready(&addresses.join(" "), move || drop(alive.upgrade().map(|mapping| mapping.stats())));
-        if !quiet {
-            // Whoever does not listen has the volume all the same.
-            let (id, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
-            let _ = print(&format!("{name}: served by process {id} now, version {version}\n"));
-        }
         if args.serve.log_file.is_none() {
             logging::to_syslog();
         }
-        if let Err(e) = child.detach() {
+        let starter = rustix::process::getppid();
+        let (id, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
+        let said = format!("{name}: served by process {id} now, version {version}\n");
+        if let Err(e) = child.detach_saying(if quiet { "" } else { &said }) {
             log::error!("{}", e.what());
         }
+        lets_go(line, starter);
         memory::give_back();
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
         until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
+    }
+}
+
+/// Lets the old process go once the one that started this one is gone: from then on this one is a child of whoever supervises it.
+fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
+    const LOOK: Duration = Duration::from_millis(5);
+    let wait = move || {
+        let end = Instant::now() + Duration::from_secs(5);
+        while rustix::process::getppid() == starter && Instant::now() < end {
+            thread::sleep(LOOK);
+        }
+        drop(line);
+    };
+    if let Err(e) = thread::Builder::new().name("let-go".into()).spawn(wait) {
+        log::error!("no thread to wait for the end of the process that started this one: {e}");
     }
 }
 
