@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::Range;
-use crate::nbd::{Seen, medians};
+use crate::fio::{Seen, medians};
 
 /// One server under one workload, over all rounds.
 #[derive(Debug, Clone, Serialize)]

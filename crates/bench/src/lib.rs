@@ -6,6 +6,7 @@
 //!     +-- limits                bare AES rounds; memory that is only touched
 //!     +-- peers                 AWS-LC and OpenSSL, sector by sector (build features)
 //!   aead()                      rows: authenticated sectors, whole requests beside a sector a call
+//!   fio                         the client of most of what follows, and what it tells
 //!   nbd()                       rows: our server, qemu-nbd and nbdkit under the same client
 //!   ecryptfs()                  rows: the extents of a request at once, beside one by one
 //!   fuse()                      rows: our mount, fuser over memory, nbdfuse and qemu-storage-daemon
@@ -21,6 +22,7 @@ mod aead;
 mod beside;
 mod cipher;
 mod ecryptfs;
+mod fio;
 mod fuse;
 mod integrity;
 mod limits;
@@ -44,11 +46,12 @@ pub use cipher::cipher;
 pub use ecryptfs::{
     CryptoRow, EcryptfsReport, MountOptions, MountReport, ecryptfs, ecryptfs_mount, serve_bare_mount,
 };
+pub use fio::Seen;
 pub use fuse::{FuseOptions, FuseReport, fuse, serve_fuse_memory, serve_null_memory};
 pub use integrity::{IntegrityOptions, IntegrityReport, IntegrityRow, integrity};
 pub use machine::Machine;
 pub use measure::{Call, Effort, Sample, Subject, rates};
-pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Seen, Workload, nbd, serve_memory};
+pub use nbd::{NbdError, NbdOptions, NbdReport, NbdRow, Workload, nbd, serve_memory};
 pub use range::Range;
 pub use rbd::{DriveOptions, Driven, RbdOptions, RbdReport, drive_rbd, rbd};
 pub use reencrypt::{ReencryptOptions, ReencryptReport, reencrypt};

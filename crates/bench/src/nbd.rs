@@ -18,9 +18,7 @@ use std::path::PathBuf;
 use crate::Machine;
 use crate::rounds::{Turns, interleaved};
 
-pub(crate) use fio::seen;
-pub use fio::{Seen, Workload};
-pub(crate) use report::medians;
+pub use fio::Workload;
 pub use report::{NbdReport, NbdRow};
 pub use servers::serve_memory;
 pub(crate) use servers::{missing, process_time, run};

@@ -14,7 +14,8 @@ mod servers;
 use std::path::PathBuf;
 
 use crate::Machine;
-use crate::nbd::{NbdError as BenchError, Seen};
+use crate::fio::Seen;
+use crate::nbd::NbdError as BenchError;
 use crate::rounds::{Turns, interleaved};
 
 pub use report::VhostUserReport;

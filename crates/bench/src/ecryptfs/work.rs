@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::mounted::{MountOptions, Mounted};
-use crate::nbd::{NbdError as BenchError, Seen, seen};
+use crate::fio::{Seen, block, report, seen};
+use crate::nbd::NbdError as BenchError;
 
 /// One thing to measure.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +42,7 @@ pub(super) const WORK: [Work; 12] = [
 impl Work {
     pub(super) fn name(&self) -> String {
         match self {
-            Self::Requests { kind, kib: 1024, threads } => format!("1M {kind} threads {threads}"),
-            Self::Requests { kind, kib, threads } => format!("{kib}k {kind} threads {threads}"),
+            Self::Requests { kind, kib, threads } => format!("{} {kind} threads {threads}", block(*kib)),
             Self::Tree(step) => format!("tree: {step}"),
         }
     }
@@ -62,8 +62,7 @@ impl Work {
             Self::Requests { kind, kib, threads } => {
                 let report = fio(on, kind, *kib, *threads, options)?;
                 let cpu = on.cpu_time()?.saturating_sub(before);
-                seen(&report, cpu)
-                    .ok_or_else(|| BenchError::new(format!("fio's report over {} cannot be read", on.name)))
+                seen(&report, cpu, on.name)
             }
             Self::Tree(step) => {
                 let mut command = match *step {
@@ -115,24 +114,17 @@ fn fio(
     threads: u32,
     options: &MountOptions,
 ) -> Result<Value, BenchError> {
-    let output = Command::new("fio")
-        .args(["--name=bench", "--ioengine=psync", "--thread", "--group_reporting", "--time_based"])
+    let mut fio = Command::new("fio");
+    fio.args(["--ioengine=psync", "--group_reporting", "--time_based"])
         // What the kernel has of the files is dropped first, and each time they begin again.
-        .args(["--invalidate=1", "--output-format=json", "--fallocate=none", "--randrepeat=0"])
+        .args(["--invalidate=1", "--fallocate=none"])
         .arg(format!("--directory={}", on.plain.display()))
         .args([format!("--rw={kind}"), format!("--bs={kib}k"), format!("--numjobs={threads}")])
         .args([
             format!("--size={}", options.size),
             format!("--runtime={}ms", options.turns.runtime.as_millis()),
-        ])
-        .output()
-        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
-    report.filter(|_| output.status.success()).ok_or_else(|| {
-        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-        BenchError::new(format!("fio over {} ended with {}: {last}", on.name, output.status))
-    })
+        ]);
+    report(&mut fio, on.name)
 }
 
 /// Packs a tree of so many small files.

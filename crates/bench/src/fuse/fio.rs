@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::servers::Server;
 use super::{BenchError, FuseOptions};
-use crate::nbd::{Seen, seen};
+use crate::fio::{Seen, block, report, seen};
 
 /// The longest request's bytes.
 const BLOCK: u64 = 1 << 20;
@@ -38,7 +38,7 @@ impl Workload {
     /// `4k randread threads 1`
     pub(super) fn name(&self) -> String {
         let Self { kind, kib, threads } = *self;
-        let block = if kib >= 1024 { format!("{}M", kib / 1024) } else { format!("{kib}k") };
+        let block = block(kib);
         format!("{block} {kind} threads {threads}")
     }
 }
@@ -60,26 +60,16 @@ pub(super) fn run(server: &Server, workload: Workload, options: &FuseOptions) ->
         format!("--runtime={}ms", options.turns.runtime.as_millis()),
     ];
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);
+    arguments.extend(["--time_based", "--norandommap"]);
     let before = server.cpu_time()?;
     let report = fio(server, &arguments)?;
     let cpu = server.cpu_time()?.saturating_sub(before);
-    seen(&report, cpu)
-        .ok_or_else(|| BenchError::new(format!("fio's report over {} cannot be read", server.name)))
+    seen(&report, cpu, server.name)
 }
 
 fn fio(server: &Server, arguments: &[&str]) -> Result<Value, BenchError> {
-    let output = Command::new("fio")
-        .args(["--name=bench", "--ioengine=psync", "--direct=1", "--thread", "--group_reporting"])
-        .args(["--output-format=json", "--fallocate=none"])
-        .arg(format!("--filename={}", server.file.display()))
-        .args(arguments)
-        .output()
-        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
-    report.filter(|_| output.status.success()).ok_or_else(|| {
-        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-        BenchError::new(format!("fio over {} ended with {}: {last}", server.name, output.status))
-    })
+    let mut fio = Command::new("fio");
+    fio.args(["--ioengine=psync", "--direct=1", "--group_reporting", "--fallocate=none"]);
+    fio.arg(format!("--filename={}", server.file.display())).args(arguments);
+    report(&mut fio, server.name)
 }

@@ -8,7 +8,7 @@ use super::fio::Workload;
 use super::servers::{self, Server};
 use crate::Machine;
 use crate::beside::{self, ServerRow};
-use crate::nbd::Seen;
+use crate::fio::Seen;
 
 /// All that was measured.
 #[derive(Debug, Clone, Serialize)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::volumes::Volume;
 use super::{BenchError, IntegrityOptions};
-use crate::nbd::{Seen, seen};
+use crate::fio::{Seen, block, report, seen};
 
 /// Where the client comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Load {
     pub(super) fn name(&self) -> String {
         let Self { door, kind, kib, depth } = *self;
         let door = if door == Door::Nbd { "NBD" } else { "FUSE" };
-        let block = if kib >= 1024 { format!("{}M", kib / 1024) } else { format!("{kib}k") };
+        let block = block(kib);
         format!("{door} {block} {kind} depth {depth}")
     }
 }
@@ -61,17 +61,15 @@ pub(super) fn run(volume: &Volume, load: Load, options: &IntegrityOptions) -> Re
         format!("--runtime={}ms", options.turns.runtime.as_millis()),
     ];
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);
+    arguments.extend(["--time_based", "--norandommap"]);
     let before = volume.server.cpu_time()?;
     let report = fio(volume, load.door, &arguments)?;
     let cpu = volume.server.cpu_time()?.saturating_sub(before);
-    let name = volume.server.name;
-    seen(&report, cpu).ok_or_else(|| BenchError::new(format!("fio's report over {name} cannot be read")))
+    seen(&report, cpu, volume.server.name)
 }
 
 fn fio(volume: &Volume, door: Door, arguments: &[&str]) -> Result<Value, BenchError> {
     let mut fio = Command::new("fio");
-    fio.args(["--name=bench", "--thread", "--output-format=json"]);
     match door {
         Door::Nbd => fio
             .arg("--ioengine=nbd")
@@ -80,15 +78,5 @@ fn fio(volume: &Volume, door: Door, arguments: &[&str]) -> Result<Value, BenchEr
             .args(["--ioengine=libaio", "--direct=1", "--fallocate=none"])
             .arg(format!("--filename={}", volume.file.display())),
     };
-    let output = fio
-        .args(arguments)
-        .output()
-        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // The nbd engine says "connected" before the report begins.
-    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
-    report.filter(|_| output.status.success()).ok_or_else(|| {
-        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-        BenchError::new(format!("fio over {} ended with {}: {last}", volume.server.name, output.status))
-    })
+    report(fio.args(arguments), volume.server.name)
 }

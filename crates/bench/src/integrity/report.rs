@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::fio::Load;
 use super::volumes::{self, Volume};
-use crate::nbd::{Seen, medians};
+use crate::fio::{Seen, medians};
 use crate::{Machine, Range};
 
 /// One volume under one load, over all rounds.

@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::fio::{Seen, Workload};
+use super::fio::Workload;
 use super::servers::{self, Server};
+use crate::fio::{Seen, medians};
 use crate::{Machine, Range};
 
 /// One server under one workload, over all rounds.
@@ -70,19 +71,6 @@ fn goal(server: &str, workload: &Workload) -> Option<f64> {
         servers::QEMU => workload.goal_qemu,
         servers::OURS_NULL if workload.block == 4096 && workload.depth > 1 => Some(0.93),
         _ => None,
-    }
-}
-
-/// Of each figure by itself.
-pub(crate) fn medians(rounds: &[Seen]) -> Seen {
-    let median = |of: fn(&Seen) -> f64| Range::of(rounds.iter().map(of)).median;
-    Seen {
-        iops: median(|s| s.iops),
-        mb_per_s: median(|s| s.mb_per_s),
-        p50_us: median(|s| s.p50_us),
-        p99_us: median(|s| s.p99_us),
-        p999_us: median(|s| s.p999_us),
-        server_cpu_us: median(|s| s.server_cpu_us),
     }
 }
 

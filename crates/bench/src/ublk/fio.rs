@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::BenchError;
 use super::disks::Disk;
-use crate::nbd::{Seen, seen};
+use crate::fio::{Seen, block, report, seen};
 
 /// Requests of one kind.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl Workload {
     /// `4k randread depth 1`
     pub(super) fn name(&self) -> String {
         let Self { kind, kib, depth } = *self;
-        let block = if kib >= 1024 { format!("{}M", kib / 1024) } else { format!("{kib}k") };
+        let block = block(kib);
         format!("{block} {kind} depth {depth}")
     }
 }
@@ -50,24 +50,16 @@ pub(super) fn run(disk: &Disk, workload: Workload, runtime: Duration) -> Result<
         format!("--runtime={}ms", runtime.as_millis()),
     ];
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    arguments.extend(["--time_based", "--norandommap", "--randrepeat=0"]);
+    arguments.extend(["--time_based", "--norandommap"]);
     let report = fio(disk, &arguments)?;
     // Of the kernel's threads nobody says for whom they work.
-    seen(&report, Duration::ZERO)
-        .ok_or_else(|| BenchError::new(format!("fio's report over {} cannot be read", disk.name)))
+    seen(&report, Duration::ZERO, disk.name)
 }
 
 fn fio(disk: &Disk, arguments: &[&str]) -> Result<Value, BenchError> {
-    let output = Command::new("fio")
-        .args(["--name=bench", "--ioengine=libaio", "--direct=1", "--thread", "--output-format=json"])
+    let mut fio = Command::new("fio");
+    fio.args(["--ioengine=libaio", "--direct=1"])
         .arg(format!("--filename={}", disk.path.display()))
-        .args(arguments)
-        .output()
-        .map_err(|e| BenchError::because("fio cannot be run: install the package fio", e))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report = text.find('{').and_then(|at| serde_json::from_str(&text[at..]).ok());
-    report.filter(|_| output.status.success()).ok_or_else(|| {
-        let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-        BenchError::new(format!("fio over {} ended with {}: {last}", disk.name, output.status))
-    })
+        .args(arguments);
+    report(&mut fio, disk.name)
 }

@@ -12,7 +12,7 @@ use virtio_driver::{
 use vm_memory::{FileOffset, MmapRegion};
 
 use super::{BenchError, VhostUserOptions};
-use crate::nbd::Seen;
+use crate::fio::Seen;
 use crate::place::SocketServer;
 
 /// Descriptors of the ring: three a request.

@@ -8,7 +8,7 @@ use super::driver::Workload;
 use super::servers;
 use crate::Machine;
 use crate::beside::{self, ServerRow};
-use crate::nbd::Seen;
+use crate::fio::Seen;
 use crate::place::SocketServer;
 
 /// All that was measured.
