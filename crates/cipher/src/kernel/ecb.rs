@@ -131,9 +131,24 @@ pub(super) unsafe fn rounds<V: Vector, const R: usize, const ENCRYPT: bool, cons
     keys: *const RoundKey,
     x: &mut [V; N],
 ) {
-    let mut round = 1;
-    while round < R {
-        // SAFETY: `round` is one of the R + 1 round keys.
+    // SAFETY: these are rounds of the R + 1 round keys.
+    unsafe { rounds_between::<V, ENCRYPT, N>(keys, 1, R, x) }
+}
+
+/// The rounds `from` to `to`, which is not one of them.
+///
+/// # Safety
+/// As [`ecb`]; each is one of the R + 1 round keys.
+#[inline(always)]
+pub(super) unsafe fn rounds_between<V: Vector, const ENCRYPT: bool, const N: usize>(
+    keys: *const RoundKey,
+    from: usize,
+    to: usize,
+    x: &mut [V; N],
+) {
+    let mut round = from;
+    while round < to {
+        // SAFETY: the caller's promise.
         unsafe {
             let key = V::key(keys.add(round));
             let mut k = 0;

@@ -28,6 +28,8 @@ pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
 pub(crate) struct Functions {
     /// Whether they may leave round keys on the stack.
     pub(super) spills: bool,
+    /// Whether XTS reaches further down: there it has a ring of tweaks for vectors of more than a block.
+    pub(super) wide_ring: bool,
     pub(super) ecb_encrypt: Ecb,
     pub(super) ecb_decrypt: Ecb,
     pub(super) encrypt_numbers: Numbers,
@@ -65,6 +67,8 @@ macro_rules! entry_points {
             pub(super) const fn functions<const R: usize>() -> Functions {
                 Functions {
                     spills: <V as super::super::vector::Vector>::SPILLS,
+                    wide_ring: xts::makes_tweaks_ahead::<V, R>()
+                        && <V as super::super::vector::Vector>::BLOCKS > 1,
                     ecb_encrypt: ecb_encrypt::<R>,
                     ecb_decrypt: ecb_decrypt::<R>,
                     encrypt_numbers: encrypt_numbers::<R>,

@@ -11,7 +11,7 @@
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
-use super::super::ecb::finish;
+use super::super::ecb::{finish, rounds_between};
 use super::super::schedule::RoundKey;
 use super::super::vector::Vector;
 use super::{in_vectors, prefetch_group};
@@ -27,12 +27,12 @@ const BLOCKS: usize = UNIT / 16;
 
 /// Tweaks, written as words before they are read.
 #[repr(C, align(64))]
-struct Ring([[u64; 2]; RING]);
+struct Ring<V>([V; RING]);
 
-/// As [`super::xts`]. The first unit goes without the ring.
+/// As [`super::xts`]. The first unit, or two, go without the ring: the others make whole turns.
 ///
 /// # Safety
-/// As [`super::xts`]; a vector has one block.
+/// As [`super::xts`]; there is a sector.
 #[inline(always)]
 pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
     keys: *const RoundKey,
@@ -43,7 +43,6 @@ pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
     dst: *mut u8,
 ) {
     const { assert!(GROUPS[0] + GROUPS[1] + GROUPS[2] == RING) };
-    assert!(V::BLOCKS == 1);
     let units = sectors * (bytes / UNIT);
     // A turn of the ring is a unit for each block of a vector.
     let head = 1 + (units - 1) % V::BLOCKS;
@@ -55,11 +54,10 @@ pub(super) unsafe fn xts<V: Vector, const R: usize, const ENCRYPT: bool>(
         if turns == 0 {
             return;
         }
-        let mut ring = MaybeUninit::<Ring>::uninit();
+        let mut ring = MaybeUninit::<Ring<V>>::uninit();
         let at = ring.as_mut_ptr().cast::<[u64; 2]>();
         let mut maker = Maker::behind(tweaks, sectors, bytes / UNIT, head);
-        maker.make::<V, { GROUPS[0] }>(at, 0);
-        maker.make::<V, { GROUPS[1] }>(at, GROUPS[0]);
+        maker.make(at, 0, (GROUPS[0] + GROUPS[1]) * V::BLOCKS);
         let mut from = head * UNIT;
         for _ in 0..turns {
             let mut group =
@@ -141,14 +139,14 @@ impl Maker {
         self.left = self.left.wrapping_sub(1);
     }
 
-    /// Makes the tweaks of `N` vectors of the ring, from its vector `nth` on.
+    /// Makes the tweaks of the ring's blocks `from` to `to`, which is not one of them.
     ///
     /// # Safety
     /// They are within the ring at `ring`.
     #[inline(always)]
-    unsafe fn make<V: Vector, const N: usize>(&mut self, ring: *mut [u64; 2], nth: usize) {
-        let mut block = nth * V::BLOCKS;
-        while block < (nth + N) * V::BLOCKS {
+    unsafe fn make(&mut self, ring: *mut [u64; 2], from: usize, to: usize) {
+        let mut block = from;
+        while block < to {
             if block.is_multiple_of(BLOCKS) {
                 self.unit();
             }
@@ -213,9 +211,10 @@ impl Group<'_> {
                 x[k] = V::load(src.add(k * V::BYTES)).xor3(V::load(tweaks.add(k * V::BYTES)), first);
                 k += 1;
             }
-            rounds::<V, ENCRYPT, N>(self.keys, 1, R / 3, &mut x);
-            self.maker.make::<V, M>(self.ring, next);
-            rounds::<V, ENCRYPT, N>(self.keys, R / 3, R, &mut x);
+            self.quarter::<V, R, ENCRYPT, N, M, 0>(&mut x, next);
+            self.quarter::<V, R, ENCRYPT, N, M, 1>(&mut x, next);
+            self.quarter::<V, R, ENCRYPT, N, M, 2>(&mut x, next);
+            self.quarter::<V, R, ENCRYPT, N, M, 3>(&mut x, next);
             let tweaks = forgotten(tweaks);
             let last = V::key(self.keys.add(R));
             let mut k = 0;
@@ -226,31 +225,32 @@ impl Group<'_> {
             }
         }
     }
-}
 
-/// The rounds `from` to `to`.
-///
-/// # Safety
-/// As [`super::super::ecb::rounds`]; there are such round keys.
-#[inline(always)]
-unsafe fn rounds<V: Vector, const ENCRYPT: bool, const N: usize>(
-    keys: *const RoundKey,
-    from: usize,
-    to: usize,
-    x: &mut [V; N],
-) {
-    let mut round = from;
-    while round < to {
+    /// A quarter of the rounds, and of the tweaks that are made: the processor cannot look so far ahead that all of them, in
+    /// one place, would leave it rounds to do.
+    ///
+    /// # Safety
+    /// As [`Group::crypt`].
+    #[inline(always)]
+    unsafe fn quarter<
+        V: Vector,
+        const R: usize,
+        const ENCRYPT: bool,
+        const N: usize,
+        const M: usize,
+        const NTH: usize,
+    >(
+        &mut self,
+        x: &mut [V; N],
+        next: usize,
+    ) {
+        let rounds = |nth| 1 + (R - 1) * nth / 4;
+        let blocks = |nth| next * V::BLOCKS + M * V::BLOCKS * nth / 4;
         // SAFETY: the caller's promise.
         unsafe {
-            let key = V::key(keys.add(round));
-            let mut k = 0;
-            while k < N {
-                x[k] = if ENCRYPT { x[k].encrypt_round(key) } else { x[k].decrypt_round(key) };
-                k += 1;
-            }
+            rounds_between::<V, ENCRYPT, N>(self.keys, rounds(NTH), rounds(NTH + 1), x);
+            self.maker.make(self.ring, blocks(NTH), blocks(NTH + 1));
         }
-        round += 1;
     }
 }
 
