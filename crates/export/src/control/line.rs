@@ -49,7 +49,8 @@ pub struct Heard<T> {
 }
 
 impl Line {
-    pub(crate) fn new(socket: Socket) -> Self {
+    /// Over this socket, of the Unix kind.
+    pub fn new(socket: Socket) -> Self {
         Self(socket)
     }
 

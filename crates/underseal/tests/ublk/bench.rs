@@ -30,7 +30,7 @@ fn bench_ublk() {
 
 /// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and without.
 #[test]
-#[ignore = "measures"]
+#[ignore = "measures: cargo test --release -p underseal --test ublk bench_integrity -- --ignored --nocapture"]
 fn bench_integrity() {
     let scratch = Scratch::new();
     scratch.file("pass", PASSPHRASE.as_bytes());
