@@ -125,7 +125,9 @@ fn end(wrong: &[&Wrong], volumes: Vec<(&Entry, Result<()>)>, named: bool) -> Res
         let Err(error) = ended else { continue };
         // As crypttab says it: nothing waits for such a volume.
         failed += usize::from(named || !entry.may_fail());
-        errors.push(error.within(&entry.name));
+        // What is said to its server names it already.
+        let named = error.what().starts_with(&format!("{}: ", entry.name));
+        errors.push(if named { error } else { error.within(&entry.name) });
     }
     if of == 1 && failed == 1 {
         return errors.pop().map_or(Ok(()), Err);

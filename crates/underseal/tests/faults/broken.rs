@@ -172,6 +172,7 @@ fn who_takes_a_volume_down_hears_that_its_last_flush_failed() {
     down.args(["down", "disk", "--config", text(&list)]).env("UNDERSEAL_RUNTIME_DIR", &runtime);
     let (status, said) = fails(&mut down);
     assert!(status == 1 && said.contains("the last flush") && !said.contains("is down"), "{status}: {said}");
+    assert_eq!(said.matches("disk: ").count(), 1, "{said}");
     assert_eq!(server.wait().code(), Some(8), "{}", server.log());
     broken.recover();
 }
