@@ -211,23 +211,7 @@ fn unsupported(why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Table;
-
-    const HEX: [&str; 2] = [
-        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-        "ff0102030405060708090a0b0c0d0e0fee1112131415161718191a1b1c1d1e1f",
-    ];
-
-    fn key(hex: &str) -> Key {
-        let bytes: Vec<u8> =
-            (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
-        Key::new(&bytes).unwrap()
-    }
-
-    fn volume(table: &str) -> Volume {
-        let table = Table::parse(table).unwrap();
-        table.volume(&vec![1 << 30; table.devices().len()]).unwrap()
-    }
+    use crate::rekey::tests::{HEX, key, volume};
 
     #[test]
     fn what_is_described_is_built_again() {
