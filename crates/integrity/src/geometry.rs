@@ -293,6 +293,9 @@ fn layout(superblock: &Superblock, buffer_sectors: u32, has_meta: bool) -> Resul
         return Ok(Layout::Apart);
     }
     let log2 = superblock.log2_interleave;
+    if log2 == 0 {
+        return Err(Error::new(ErrorKind::BadOption, "its data are on a device of their own: --data-device"));
+    }
     if !(3..=31).contains(&log2) {
         return Err(Error::new(ErrorKind::BadSuperblock, format!("an interleave of 2^{log2} sectors")));
     }

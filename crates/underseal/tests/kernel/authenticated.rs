@@ -5,7 +5,7 @@
 //! buffers of several pages; kernels 6.1 and 6.12, also volumes that cryptsetup made).
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use fastrand::Rng;
 
@@ -66,9 +66,9 @@ const MODULES: [&str; 16] = [
 ];
 
 /// The images' size.
-const IMAGE: &str = "4M";
+pub(crate) const IMAGE: &str = "4M";
 
-fn guest(scratch: &Scratch) -> Guest<'_> {
+pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     let mut guest = tables::guest(scratch);
     guest.modules(&MODULES);
     guest
@@ -76,19 +76,29 @@ fn guest(scratch: &Scratch) -> Guest<'_> {
 
 /// What the guest does with an image in its own memory, while it is open as `/dev/mapper/NAME`. The image comes back twice: as it was
 /// before it was closed, and after.
-fn with_image(name: &str, from: &str, open: &str, close: &str, act: &str) -> String {
-    format!(
-        "{from}\
-         loop=$(losetup --find --show /run/{name}.img)\n\
-         {open}\
-         {act}\
-         cp --sparse=always /run/{name}.img {name}.cut\n\
-         {close}\n\
-         losetup --detach $loop\n\
-         cp --sparse=always /run/{name}.img {name}.closed\n\
-         rm /run/{name}.img\n\
-         sync\n"
-    )
+pub(crate) fn with_image(name: &str, from: &str, open: &str, close: &str, act: &str) -> String {
+    with_files(name, &["img"], from, open, close, act)
+}
+
+/// The same with an image in several files, `NAME.PART`; `$PART` is the device that each becomes. They come back as `NAME.cut.PART`
+/// and `NAME.closed.PART`.
+pub(crate) fn with_files(
+    name: &str,
+    parts: &[&str],
+    from: &str,
+    open: &str,
+    close: &str,
+    act: &str,
+) -> String {
+    let each = |script: &str| -> String { parts.iter().map(|part| script.replace("PART", part)).collect() };
+    let attach = each(&format!("PART=$(losetup --find --show /run/{name}.PART)\n"));
+    let cut = each(&format!("cp --sparse=always /run/{name}.PART {name}.cut.PART\n"));
+    let closed = each(&format!(
+        "losetup --detach $PART\n\
+         cp --sparse=always /run/{name}.PART {name}.closed.PART\n\
+         rm /run/{name}.PART\n"
+    ));
+    format!("{from}{attach}{open}{act}{cut}{close}\n{closed}sync\n")
 }
 
 fn made_here(name: &str) -> String {
@@ -96,7 +106,7 @@ fn made_here(name: &str) -> String {
 }
 
 /// Reads all of it as it should be, writes over it, reads again.
-fn turns(scratch: &Scratch, name: &str, plain: &[u8], patches: &Patches) -> String {
+pub(crate) fn turns(scratch: &Scratch, name: &str, plain: &[u8], patches: &Patches) -> String {
     scratch.file(&format!("{name}.plain"), plain);
     let mut patched = plain.to_vec();
     patches.apply(&mut patched);
@@ -110,7 +120,7 @@ fn turns(scratch: &Scratch, name: &str, plain: &[u8], patches: &Patches) -> Stri
 }
 
 /// Writes over a served volume, and stops the server when that is flushed: it has put nothing in order.
-fn write_and_kill(server: Server, plain: &mut [u8], rng: &mut Rng) {
+pub(crate) fn write_and_kill(server: Server, plain: &mut [u8], rng: &mut Rng) {
     let mut client = Client::connect(&server.socket()).unwrap();
     let new = bytes(rng.u64(..), plain.len());
     for block in 0..plain.len() / 4096 {
@@ -142,7 +152,7 @@ fn authenticated_luks2_volumes_go_both_ways_also_when_their_journal_is_full() {
         volume.write(0, &plain);
         write_and_kill(Server::start(&volume, &[]), &mut plain, &mut rng);
         let patches = Patches::random(&mut rng, plain.len());
-        let open = format!("cryptsetup open --key-file pass $loop {name}\n");
+        let open = format!("cryptsetup open --key-file pass $img {name}\n");
         let close = format!("cryptsetup close {name}");
         let act = turns(&scratch, &name, &plain, &patches);
         guest.task(&name, &with_image(&name, &made_here(&name), &open, &close, &act));
@@ -159,7 +169,7 @@ fn authenticated_luks2_volumes_go_both_ways_also_when_their_journal_is_full() {
         );
         let plain = bytes(rng.u64(..), 1 << 20);
         scratch.file(&format!("{name}.plain"), &plain);
-        let open = format!("cryptsetup open --key-file pass $loop {name}\n");
+        let open = format!("cryptsetup open --key-file pass $img {name}\n");
         let act = format!("dd if={name}.plain of=/dev/mapper/{name} bs=64k conv=fsync status=none\n");
         let close = format!("cryptsetup close {name}");
         guest.task(&name, &with_image(&name, &make, &open, &close, &act));
@@ -167,7 +177,7 @@ fn authenticated_luks2_volumes_go_both_ways_also_when_their_journal_is_full() {
     }
     guest.boot();
     for (name, what, plain) in cases {
-        for image in [format!("{name}.closed"), format!("{name}.cut")] {
+        for image in [format!("{name}.closed.img"), format!("{name}.cut.img")] {
             let volume = Volume::at(&scratch, &image);
             // Opened for writing once, it is in order.
             volume.write(0, &plain[..4096]);
@@ -203,7 +213,7 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
             'D' => "--integrity-no-journal",
             _ => "",
         };
-        let open = |name: &str| format!("integritysetup open {} {in_mode} $loop {name}\n", options.join(" "));
+        let open = |name: &str| format!("integritysetup open {} {in_mode} $img {name}\n", options.join(" "));
         let line = |image: &str, sectors: u64| {
             let hash = if hex.is_empty() { hash.into() } else { format!("{hash}:{hex}") };
             let (image, number) = (scratch.path(image), 3);
@@ -217,7 +227,7 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
         let mut format = underseal();
         format.args(["integrity", "format", &image, "--size", IMAGE, "--sector-size", &block.to_string()]);
         run(format.args(&options).current_dir(scratch.folder()));
-        let sectors = sectors(&scratch, &image);
+        let sectors = sectors_of(&scratch, &image);
         scratch.file(&format!("{name}.table"), line(&image, sectors).as_bytes());
         let mut plain = bytes(rng.u64(..), usize::try_from(sectors * 512).unwrap());
         scratch.file(&format!("{name}.all"), &plain);
@@ -258,8 +268,8 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
     }
     guest.boot();
     for (name, (hash, mode), plain, line) in cases {
-        for image in [format!("{name}.closed"), format!("{name}.cut")] {
-            let sectors = sectors(&scratch, &image);
+        for image in [format!("{name}.closed.img"), format!("{name}.cut.img")] {
+            let sectors = sectors_of(&scratch, &image);
             let rest = line.split_once(" integrity ").unwrap().1.replace("IMAGE", &image);
             scratch.file("table", format!("0 {sectors} integrity {rest}").as_bytes());
             scratch.file("first", &plain[..4096]);
@@ -278,9 +288,14 @@ fn dm_integrity_alone_goes_both_ways_with_each_hash_and_mode() {
 }
 
 /// What a volume offers, as its superblock says.
-fn sectors(scratch: &Scratch, image: &str) -> u64 {
+fn sectors_of(scratch: &Scratch, image: &str) -> u64 {
     let mut info = underseal();
     info.args(["integrity", "info", image, "--json"]).current_dir(scratch.folder());
-    let info: serde_json::Value = serde_json::from_slice(&output(&mut info).stdout).unwrap();
+    sectors(&mut info)
+}
+
+/// The same, by that command.
+pub(crate) fn sectors(info: &mut Command) -> u64 {
+    let info: serde_json::Value = serde_json::from_slice(&output(info).stdout).unwrap();
     info["size"].as_u64().unwrap() / 512
 }

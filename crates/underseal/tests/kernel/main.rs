@@ -8,6 +8,7 @@
 //!   lines.rs   dm-crypt's own table lines: dmsetup and `underseal table` on one device, both ways
 //!   life.rs    keyslots and headers that change -> cryptsetup open, kernel reads
 //!   authenticated.rs  volumes with integrity, LUKS2 and alone, both ways
+//!   journal.rs journals that are encrypted and have a MAC, data on a device of their own, both ways
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
@@ -19,6 +20,7 @@ mod guest;
 mod support;
 
 mod authenticated;
+mod journal;
 mod life;
 mod lines;
 mod ours;
