@@ -97,6 +97,7 @@ impl<'s> Guest<'s> {
         self.scratch.file("tasks", lines(tasks.collect()).as_bytes());
         self.scratch.file("modules", lines(self.modules.clone()).as_bytes());
         self.scratch.file("guest.sh", include_bytes!("guest.sh"));
+        let _ = fs::remove_file(self.scratch.path("times"));
         for (name, _) in &self.tasks {
             for what in ["log", "status"] {
                 let _ = fs::remove_file(self.scratch.path(&format!("{name}.{what}")));
@@ -187,7 +188,9 @@ impl Machine<'_> {
         if !within(limit, || self.qemu.try_wait().unwrap().is_some()) {
             self.kill();
         }
-        eprintln!("{} tasks in the guest: {:?}", self.tasks.len(), self.started.elapsed());
+        let times = fs::read_to_string(self.scratch.path("times")).unwrap_or_default();
+        let times: Vec<_> = times.lines().collect();
+        eprintln!("tasks in the guest, and its start: {:?}; {}", self.started.elapsed(), times.join(", "));
         let failures = self.failures();
         assert!(failures.is_empty(), "{failures}");
     }

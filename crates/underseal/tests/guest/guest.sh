@@ -28,10 +28,12 @@ done
 
 while read -r name seconds; do
     dmesg --clear
+    before=$(date +%s)
     timeout -k 30 "$seconds" sh -eux "./$name.sh" > "$name.log" 2>&1 < /dev/null
     status=$?
     [ $status != 124 ] || echo "it took longer than $seconds s" >> "$name.log"
     [ $status = 0 ] || { echo "== the kernel:"; dmesg | tail -n 60; } >> "$name.log"
+    echo "$name $(($(date +%s) - before)) s" >> times
     echo $status > "$name.part" && mv "$name.part" "$name.status"
 done < tasks
 
