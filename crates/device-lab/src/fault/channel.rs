@@ -218,15 +218,23 @@ impl FaultChannel {
     }
 
     /// What happens to a request that may not wait, unless it fails.
-    fn now(&self, kind: Kind, offset: u64, len: usize) -> std::result::Result<NowDecision, Now> {
+    fn now(&self, kind: Kind, offset: u64, len: usize) -> std::result::Result<(NowDecision, u64), Now> {
         let mut state = self.control.state();
         if state.is_off() {
             return Err(Now::Failed(kind.failed(offset, "the power is off", Errno::IO)));
         }
         if kind.changes() && state.cache.is_some() {
-            return Ok(NowDecision::Wait);
+            return Ok((NowDecision::Wait, state.power));
         }
-        Ok(state.decide_now(kind, offset, len as u64, self.unit))
+        Ok((state.decide_now(kind, offset, len as u64, self.unit), state.power))
+    }
+
+    /// What was read while the power went may be what the cut has put back.
+    fn if_still(&self, power: u64, offset: u64, read: Now) -> Now {
+        if self.control.state().power == power {
+            return read;
+        }
+        Now::Failed(Kind::Read.failed(offset, "the power was cut", Errno::IO))
     }
 }
 
@@ -242,11 +250,15 @@ impl Channel for FaultChannel {
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
         match self.now(Kind::Read, offset, data.len()) {
             Err(failed) => failed,
-            Ok(NowDecision::Pass) => self.inner.read_now(offset, data),
-            Ok(NowDecision::Wait) => Now::Blocked(0),
-            Ok(NowDecision::Cut(cut)) => {
+            Ok((NowDecision::Pass, power)) => {
+                let read = self.inner.read_now(offset, data);
+                self.if_still(power, offset, read)
+            }
+            Ok((NowDecision::Wait, _)) => Now::Blocked(0),
+            Ok((NowDecision::Cut(cut), power)) => {
                 let cut = usize::try_from(cut).unwrap_or(0);
-                cut_short(self.inner.read_now(offset, &mut data[..cut]), cut)
+                let read = cut_short(self.inner.read_now(offset, &mut data[..cut]), cut);
+                self.if_still(power, offset, read)
             }
         }
     }
@@ -254,9 +266,9 @@ impl Channel for FaultChannel {
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
         match self.now(Kind::Write, offset, data.len()) {
             Err(failed) => failed,
-            Ok(NowDecision::Pass) => self.inner.write_now(offset, data),
-            Ok(NowDecision::Wait) => Now::Blocked(0),
-            Ok(NowDecision::Cut(cut)) => {
+            Ok((NowDecision::Pass, _)) => self.inner.write_now(offset, data),
+            Ok((NowDecision::Wait, _)) => Now::Blocked(0),
+            Ok((NowDecision::Cut(cut), _)) => {
                 let cut = usize::try_from(cut).unwrap_or(0);
                 cut_short(self.inner.write_now(offset, &data[..cut]), cut)
             }
