@@ -387,3 +387,25 @@ fn what_is_in_flight_when_the_power_is_cut_fails() {
     Blocking::new(&faults).unwrap().flush().unwrap();
     assert_eq!(control.unflushed(), 0);
 }
+
+#[test]
+fn writes_that_are_waited_for_together_are_all_there_and_a_failure_is_told() {
+    let faults = FaultDevice::new(ram(), 4);
+    let control = faults.control();
+    let mut io = Blocking::deep(&faults, DEPTH).unwrap();
+    let bytes: Vec<u8> = (0_u32..).flat_map(u32::to_le_bytes).take(SIZE).collect();
+    // The last first; one is longer than a request, and they are more than go at a time.
+    let big = SIZE - (300 << 10);
+    let small = bytes[..big].chunks(BLOCK).enumerate().map(|(n, part)| ((n * BLOCK) as u64, part));
+    let parts: Vec<_> = small.rev().chain([(big as u64, &bytes[big..])]).collect();
+    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
+    control.add(Rule::new(Fault::Error(28)).on(Kind::Write).within(8192..12_288));
+    assert_eq!(io.write_all(parts.clone()).unwrap_err().errno(), Some(28));
+    control.clear();
+    io.write(0, &vec![0; SIZE], false).unwrap();
+    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
+    io.write_all(parts).unwrap();
+    let mut now = vec![0; SIZE];
+    io.read(0, &mut now).unwrap();
+    assert!(now == bytes, "each is where it belongs");
+}

@@ -1,9 +1,11 @@
-//! A device for those who have nothing else to do: one request at a time, waited for.
+//! A device for those who have nothing else to do: a request is waited for, or several writes together.
 
 use crate::{Arena, Channel, Completion, Device, Error, ErrorKind, Finished, Io, Result, Ring, Started};
 
 /// The most that one request moves.
 const MOST: usize = 1 << 20;
+/// At least so much of what is written together goes with one request.
+const PART: usize = 128 << 10;
 
 /// A channel and a ring of its own, for preparing a device and for looking at what is on it. Not for a request's way.
 ///
@@ -13,6 +15,9 @@ pub struct Blocking {
     ring: Ring,
     arena: Arena,
     over: Vec<Finished>,
+    /// Slots of requests that are not under way.
+    free: Vec<u32>,
+    depth: usize,
     /// The device's block.
     block: usize,
 }
@@ -23,7 +28,15 @@ impl Blocking {
     /// # Errors
     /// When the system has no ring, descriptor or memory for it.
     pub fn new(device: &dyn Device) -> Result<Self> {
-        Self::with(device, Ring::new(8)?)
+        Self::with(device, Ring::new(8)?, 1)
+    }
+
+    /// The same for up to `depth` [writes](Self::write_all) at a time.
+    ///
+    /// # Errors
+    /// As [`Blocking::new`].
+    pub fn deep(device: &dyn Device, depth: u32) -> Result<Self> {
+        Self::with(device, Ring::new(depth.max(1) + 7)?, depth.max(1))
     }
 
     /// A way to `device` for threads that use it one after the other.
@@ -31,15 +44,17 @@ impl Blocking {
     /// # Errors
     /// As [`Blocking::new`].
     pub fn passed_on(device: &dyn Device) -> Result<Self> {
-        Self::with(device, Ring::passed_on(8)?)
+        Self::with(device, Ring::passed_on(8)?, 1)
     }
 
-    fn with(device: &dyn Device, ring: Ring) -> Result<Self> {
+    fn with(device: &dyn Device, ring: Ring, depth: u32) -> Result<Self> {
         Ok(Self {
-            channel: device.channel(1)?,
+            channel: device.channel(depth)?,
             ring,
             arena: Arena::new(MOST)?,
             over: Vec::new(),
+            free: (0..depth).collect(),
+            depth: depth as usize,
             block: device.geometry().block as usize,
         })
     }
@@ -153,9 +168,7 @@ impl Blocking {
 
     fn buffer(&mut self, len: usize) -> Result<crate::Buffer> {
         // One request at a time: the whole arena is free, unless the device has kept a buffer.
-        self.arena
-            .alloc(len)
-            .ok_or_else(|| Error::new(ErrorKind::Memory, "the request's memory did not come back"))
+        self.arena.alloc(len).ok_or_else(lost)
     }
 
     fn run(&mut self, io: Io) -> (Option<crate::Buffer>, Result<()>) {
@@ -167,24 +180,92 @@ impl Blocking {
 
     /// The request when it is over. An error: it cannot be waited for, and its memory stays with the channel.
     fn run_to_end(&mut self, io: Io) -> Result<Finished> {
-        let mut started = self.channel.start(&mut self.ring, 0, io);
-        loop {
-            if let Started::Finished(done) = started {
-                return Ok(done);
+        if self.begin(io)? {
+            self.wait()?;
+        }
+        self.over.pop().ok_or_else(lost)
+    }
+
+    /// Starts a request: whether it is to be waited for. If not, it is among those that are over.
+    fn begin(&mut self, io: Io) -> Result<bool> {
+        let slot = self.free.pop().ok_or_else(lost)?;
+        match self.channel.start(&mut self.ring, slot, io) {
+            Started::Finished(done) => {
+                self.free.push(slot);
+                self.over.push(done);
+                Ok(false)
             }
+            Started::Pending => Ok(true),
+        }
+    }
+
+    /// Waits until a request is over, or several.
+    fn wait(&mut self) -> Result<()> {
+        while self.over.is_empty() {
             if let Err(e) = self.ring.wait() {
                 return Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e));
             }
             while let Some(Completion { token, result }) = self.ring.next_completion() {
+                let before = self.over.len();
                 if token.as_channel().is_some() {
                     self.channel.woken(&mut self.ring, token, result, &mut self.over);
                 } else {
                     self.over.extend(self.channel.finish(&mut self.ring, token, result));
                 }
-            }
-            if let Some(done) = self.over.pop() {
-                started = Started::Finished(done);
+                self.free.extend(self.over[before..].iter().map(|done| done.slot));
             }
         }
+        Ok(())
     }
+
+    /// Writes each of these to where it belongs, as many at a time as the way is deep, in any order. Of an error all that is known is that
+    /// not everything was written.
+    ///
+    /// # Errors
+    /// The device's first one.
+    pub fn write_all<'d>(&mut self, parts: impl IntoIterator<Item = (u64, &'d [u8])>) -> Result<()> {
+        let each = (MOST / self.depth.next_power_of_two()).max(PART);
+        let pieces =
+            parts.into_iter().flat_map(|(offset, part)| (offset..).step_by(each).zip(part.chunks(each)));
+        let mut written = Ok(());
+        for (offset, piece) in pieces {
+            let buffer = loop {
+                let buffer = if self.free.is_empty() { None } else { self.arena.alloc(piece.len()) };
+                if buffer.is_some() || self.free.len() == self.depth {
+                    break buffer;
+                }
+                self.settle(&mut written)?;
+            };
+            if written.is_err() {
+                buffer.into_iter().for_each(|buffer| self.arena.free(buffer));
+                break;
+            }
+            let mut buffer = buffer.ok_or_else(lost)?;
+            buffer.copy_from_slice(piece);
+            let io = Io::Write { offset, buffer, range: 0..piece.len(), durable: false };
+            if !self.begin(io)? {
+                self.settle(&mut written)?;
+            }
+        }
+        while self.free.len() < self.depth {
+            self.settle(&mut written)?;
+        }
+        written
+    }
+
+    /// Takes what is over, and waits for something if nothing is. The first failure of it all is kept.
+    fn settle(&mut self, written: &mut Result<()>) -> Result<()> {
+        self.wait()?;
+        for Finished { buffer, result, .. } in self.over.drain(..) {
+            buffer.into_iter().for_each(|buffer| self.arena.free(buffer));
+            if written.is_ok() {
+                *written = result;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Memory, "the request's memory did not come back")
 }
