@@ -8,8 +8,8 @@
 //!
 //! Sections have numbers that never come back; number modulo the ring's length says where, and the round goes up where that is 0.
 //! What makes it safe:
-//! - A section is written when nobody fills it any more, and after all sections before it. A flush makes all of them durable. So
-//!   what replay finds, from the oldest on, ends where the power was cut and nowhere before a flush.
+//! - A section is written when nobody fills it any more, after the sections before it or beside some of them: a disk's cache keeps no order
+//!   either. A flush makes all of them durable. So what replay finds, from the oldest on, ends nowhere before a flush.
 //! - A block is copied to its place only from a durable section; sections are free when copies and tags are durable.
 //! - Where a block was written again meanwhile, the older entry is not copied. What takes its section's place is then not written before
 //!   all sections that were there when it was freed are durable (`after`).
@@ -30,12 +30,13 @@ use super::lower::{Lower, Side, Step, may_wait};
 use super::open::as_device_error;
 use crate::{Geometry, Journal as Sections, Round};
 
+/// Bytes of sections that are written together.
+const TOGETHER: usize = 1 << 20;
+
 /// A volume's journal.
 pub(super) struct Journal {
     geometry: Geometry,
     sections: Sections,
-    /// What goes to the disk is another thing than what is in memory.
-    encrypted: bool,
     /// Sections that may be in use at a time.
     window: usize,
     /// From so many on, they are copied back.
@@ -43,7 +44,7 @@ pub(super) struct Journal {
     state: Mutex<State>,
     /// Nobody fills a section any more that somebody waits for.
     filled: Condvar,
-    /// Held by who writes sections: memory for an encrypted one.
+    /// Held by who writes sections: memory for those that are written together, as they are on the disk.
     commits: Mutex<Vec<u8>>,
     /// Held by who copies back: memory for a run, and for its tags.
     copies: Mutex<(Vec<u8>, Vec<u8>)>,
@@ -113,7 +114,6 @@ impl Journal {
     pub(super) fn new(
         geometry: Geometry,
         sections: Sections,
-        encrypted: bool,
         next: (u32, Round),
         (bytes, watermark): (usize, u8),
     ) -> Self {
@@ -134,7 +134,6 @@ impl Journal {
         Self {
             geometry,
             sections,
-            encrypted,
             window,
             watermark,
             state: state.into(),
@@ -248,25 +247,37 @@ impl Journal {
         let end = first + sections.len() as u64;
         // A single section after durable ones needs no flush of everything.
         let alone = durable && sections.len() == 1 && self.state().durable == first;
-        for (section, number) in sections.iter().zip(first..) {
-            let at = self.geometry.section_offset(section.index);
-            if self.state().durable < section.after {
+        let (mut rest, mut next) = (&sections[..], first);
+        while let Some(section) = rest.first() {
+            let mut is_durable = self.state().durable;
+            if is_durable < section.after {
                 lower.flush(Side::Meta)?;
-                self.state().durable = number;
+                is_durable = next;
+                self.state().durable = next;
             }
-            if self.encrypted {
-                memory.clear();
+            let size = self.geometry.section().bytes();
+            let together = rest.iter().take((TOGETHER / size).max(1));
+            let (group, others) =
+                rest.split_at(together.take_while(|s| s.after <= is_durable).count().max(1));
+            memory.clear();
+            for section in group {
+                let start = memory.len();
                 memory.extend_from_slice(&section.image.read().unwrap_or_else(PoisonError::into_inner));
-                self.sections.seal(section.index, section.round, memory).map_err(as_device_error)?;
-                lower.write(Side::Meta, at, memory, alone)?;
-            } else {
-                let mut image = section.image.write().unwrap_or_else(PoisonError::into_inner);
-                self.sections.seal(section.index, section.round, &mut image).map_err(as_device_error)?;
-                drop(image);
-                let image = section.image.read().unwrap_or_else(PoisonError::into_inner);
-                lower.write(Side::Meta, at, &image, alone)?;
+                self.sections
+                    .seal(section.index, section.round, &mut memory[start..])
+                    .map_err(as_device_error)?;
             }
-            self.state().written = number + 1;
+            let mut places = group.iter().map(|section| self.geometry.section_offset(section.index));
+            if alone {
+                places.try_for_each(|at| lower.write(Side::Meta, at, memory, true))?;
+            } else {
+                let parts: Vec<_> =
+                    places.zip((0..).step_by(size).map(|start| start..start + size)).collect();
+                lower.write_all(Side::Meta, &parts, memory)?;
+            }
+            next += group.len() as u64;
+            self.state().written = next;
+            rest = others;
         }
         if durable && !alone && self.state().durable < end {
             lower.flush(Side::Meta)?;

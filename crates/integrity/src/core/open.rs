@@ -68,7 +68,7 @@ impl Core {
         let geometry = opened.geometry;
         let journal = opened.journal.clone().filter(|_| mode == Mode::Journal).map(|sections| {
             let memory = (settings.journal_memory, settings.watermark);
-            Journal::new(geometry, sections, options.journal_crypt.is_some(), opened.next, memory)
+            Journal::new(geometry, sections, opened.next, memory)
         });
         Ok(Self {
             mode,

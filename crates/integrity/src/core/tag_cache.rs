@@ -6,6 +6,7 @@
 //! held together by the claim on the block, and after a loss of power by the journal or the bitmap.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -16,8 +17,9 @@ use super::lower::{Lower, Side, Step, Stop, may_wait};
 pub(crate) const PAGE: usize = 4096;
 /// Pages that are there whatever the limit is.
 const FEWEST: usize = 8;
-/// The most that is written at a time.
+/// The most that is written with one request, and with as many as are under way together.
 const RUN: usize = 256 << 10;
+const TOGETHER: usize = 1 << 20;
 
 /// The pages of a volume's tags.
 pub(crate) struct TagCache {
@@ -96,22 +98,29 @@ impl TagCache {
         let mut memory = lock(&self.writer);
         // The references keep the pages until they are written.
         let mut marked = std::mem::take(&mut self.pages().marked);
-        while let Some((&first, _)) = marked.first_key_value() {
+        while !marked.is_empty() {
             memory.clear();
-            let run = (first..).take_while(|number| marked.contains_key(number)).take(RUN / PAGE);
-            let run: Vec<_> = run.collect();
-            for number in &run {
-                if let Some(bytes) = lock(&marked[number].bytes).as_deref() {
+            let (mut runs, mut last): (Vec<(u64, Range<usize>)>, _) = (Vec::new(), None);
+            for (&number, page) in marked.iter().take(TOGETHER / PAGE) {
+                let start = memory.len();
+                if let Some(bytes) = lock(&page.bytes).as_deref() {
                     memory.extend_from_slice(bytes);
                 }
+                match runs.last_mut().filter(|(_, run)| last == number.checked_sub(1) && run.len() < RUN) {
+                    Some((_, run)) => run.end = memory.len(),
+                    None => runs.push((self.base + number * PAGE as u64, start..memory.len())),
+                }
+                last = Some(number);
             }
-            let written = lower.write(Side::Meta, self.base + first * PAGE as u64, &memory, false);
+            let written = lower.write_all(Side::Meta, &runs, &memory);
             if written.is_err() {
                 let mut pages = self.pages();
                 marked.into_iter().for_each(|(number, page)| drop(pages.marked.insert(number, page)));
                 return written;
             }
-            run.iter().for_each(|number| drop(marked.remove(number)));
+            marked = last
+                .and_then(|last| last.checked_add(1))
+                .map_or_else(BTreeMap::new, |next| marked.split_off(&next));
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Ways to the devices below: one that waits, one that does not, and one for opening.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -85,6 +86,9 @@ impl Disk for DeviceDisk {
     }
 }
 
+/// How many writes are under way together.
+const DEPTH: u32 = 32;
+
 /// One device, waited for: what it can do at once is done without a way through the ring.
 struct Patient {
     at_once: Box<dyn Channel>,
@@ -93,7 +97,10 @@ struct Patient {
 
 impl Patient {
     fn new(device: &dyn Device) -> Result<Self> {
-        Ok(Self { at_once: device.channel(1).map_err(no_way)?, way: Blocking::new(device).map_err(no_way)? })
+        Ok(Self {
+            at_once: device.channel(1).map_err(no_way)?,
+            way: Blocking::deep(device, DEPTH).map_err(no_way)?,
+        })
     }
 
     fn read(&mut self, offset: u64, data: &mut [u8]) -> Step {
@@ -113,6 +120,27 @@ impl Patient {
             Now::Blocked(_) => Ok(self.way.write(offset, data, false)?),
             Now::Failed(e) => Err(e.into()),
         }
+    }
+
+    fn write_all(&mut self, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> Step {
+        let mut failed = Ok(());
+        // Those that were not done at once, with what is left of them.
+        let left = parts.iter().filter_map(|(offset, part)| {
+            let bytes = &bytes[part.clone()];
+            if failed.is_err() {
+                return None;
+            }
+            match self.at_once.write_now(*offset, bytes) {
+                Now::Done => None,
+                Now::Blocked(_) => Some((*offset, bytes)),
+                Now::Failed(e) => {
+                    failed = Err(e.into());
+                    None
+                }
+            }
+        });
+        self.way.write_all(left)?;
+        failed
     }
 }
 
@@ -146,6 +174,10 @@ impl Lower for Waiting {
 
     fn write(&mut self, to: Side, offset: u64, data: &[u8], durable: bool) -> Step {
         self.side(to).write(offset, data, durable)
+    }
+
+    fn write_all(&mut self, to: Side, parts: &[(u64, Range<usize>)], bytes: &[u8]) -> Step {
+        self.side(to).write_all(parts, bytes)
     }
 
     fn flush(&mut self, of: Side) -> Step {

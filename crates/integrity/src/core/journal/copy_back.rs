@@ -11,7 +11,7 @@ use crate::Place;
 
 /// Blocks whose places are looked up at a time.
 const BATCH: usize = 512;
-/// The most that is written to a place at a time, in bytes.
+/// The most that is written to a place with one request, in bytes.
 const RUN: usize = 1 << 20;
 /// Images that are kept for the next sections.
 const SPARE: usize = 8;
@@ -80,9 +80,7 @@ impl Journal {
             };
             let Some(last) = batch.last() else { break };
             from = last.block + 1;
-            for run in self.runs(&batch) {
-                self.copy_run(lower, tags, memory, run)?;
-            }
+            self.copy(lower, tags, memory, &batch)?;
             let mut state = self.state();
             for found in &batch {
                 if state.newest.get(&found.block) == Some(&found.location) {
@@ -127,21 +125,30 @@ impl Journal {
         })
     }
 
-    fn copy_run(
+    /// Copies blocks to their places, all runs of them together.
+    fn copy(
         &self,
         lower: &mut dyn Lower,
         tags: &TagCache,
         (data, made): &mut (Vec<u8>, Vec<u8>),
-        run: &[Found],
+        batch: &[Found],
     ) -> Step {
         let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
-        data.resize(run.len() * size, 0);
-        made.resize(run.len() * tag_size, 0);
+        data.resize(batch.len() * size, 0);
+        made.resize(batch.len() * tag_size, 0);
         let blocks = data.chunks_exact_mut(size).zip(made.chunks_exact_mut(tag_size));
-        run.iter().zip(blocks).for_each(|(found, (data, tag))| self.get(found, data, tag));
-        let Some(first) = run.first() else { return Ok(()) };
-        let Place { data: at, tag, .. } = self.geometry.place(first.block * self.geometry.block_sectors());
-        lower.write(Side::Data, at, data, false)?;
-        tags.write(lower, tag, made)
+        batch.iter().zip(blocks).for_each(|(found, (data, tag))| self.get(found, data, tag));
+        let (mut places, mut of_tags, mut next) = (Vec::new(), Vec::new(), 0);
+        for run in self.runs(batch) {
+            let Some(first) = run.first() else { continue };
+            let Place { data: at, tag, .. } =
+                self.geometry.place(first.block * self.geometry.block_sectors());
+            let end = next + run.len();
+            places.push((at, next * size..end * size));
+            of_tags.push((tag, next * tag_size..end * tag_size));
+            next = end;
+        }
+        lower.write_all(Side::Data, &places, data)?;
+        of_tags.into_iter().try_for_each(|(at, range)| tags.write(lower, at, &made[range]))
     }
 }
