@@ -23,6 +23,7 @@
 
 mod claims;
 mod discards;
+mod flight;
 mod journal;
 mod lower;
 mod open;
@@ -37,13 +38,14 @@ mod upkeep;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
 use underseal_device::{Error, Kind};
 
 use claims::{Claim, Claims};
+pub(crate) use flight::Flight;
 use journal::Journal;
 use lower::may_wait;
 pub(crate) use lower::{Lower, Side, Step, Stop};
@@ -66,7 +68,7 @@ pub(crate) struct Core {
     /// Bytes that the device keeps with each block, in mode I.
     tuple: usize,
     settings: Settings,
-    claims: Claims,
+    claims: Arc<Claims>,
     cache: TagCache,
     journal: Option<Journal>,
     /// What makes an empty journal.
@@ -119,17 +121,27 @@ impl Core {
         }
         let blocks = self.blocks(offset, data.len());
         let _claim = self.claim(lower, blocks.clone(), false)?;
-        let spb = self.geometry.block_sectors();
-        let verify = self.hash.as_ref().filter(|_| blocks.clone().any(|block| self.has_tag(block * spb)));
+        let verifies = self.verifies(&blocks);
         let mut own = Vec::new();
-        let tags = if verify.is_some() && tags.is_empty() {
+        let tags = if verifies && tags.is_empty() {
             own.resize(self.count(&blocks) * self.geometry.tag_size(), 0);
             &mut own[..]
         } else {
             tags
         };
         self.read_newest(lower, &blocks, data, tags)?;
-        let Some(hash) = verify else { return Ok(()) };
+        if verifies { self.verify(offset, data, tags) } else { Ok(()) }
+    }
+
+    /// True when there is something to compare these blocks with.
+    fn verifies(&self, blocks: &Range<u64>) -> bool {
+        let spb = self.geometry.block_sectors();
+        self.hash.is_some() && blocks.clone().any(|block| self.has_tag(block * spb))
+    }
+
+    /// Compares blocks with their tags. Whoever calls has claimed them since before they were read.
+    fn verify(&self, offset: u64, data: &mut [u8], tags: &[u8]) -> Step {
+        let Some(hash) = &self.hash else { return Ok(()) };
         // Who makes tags anew has no claim beside this one: a block without a tag has none still.
         let bad = hash.bad(offset / 512, data, tags, self.discards);
         let mut bad = bad.filter(|sector| self.has_tag(*sector));
@@ -213,7 +225,7 @@ impl Core {
         self.cache.forget();
     }
 
-    fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim<'_>> {
+    fn claim(&self, lower: &dyn Lower, blocks: Range<u64>, alone: bool) -> Step<Claim> {
         if lower.may_wait() {
             return Ok(self.claims.take(blocks, alone));
         }

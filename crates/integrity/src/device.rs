@@ -3,14 +3,17 @@
 //! ```text
 //!   a queue's channel --- read_now, write_now ---> Core, over channels of its own that do not wait
 //!        |     ^
-//!      start   | Mailbox, Bell
+//!      start   |   reads; writes to their places: a Flight of the core, its bytes and pages in the queue's ring
+//!        |     |
+//!        |     | Mailbox, Bell
 //!        v     |
 //!      Jobs -> workers -------------------------> Core, each over its own way that waits
 //!              keeper: what is to be done in time, and the clean close
 //! ```
 //!
-//! A request that would wait goes to a worker as a whole. The keeper writes full sections, copies back, makes tags anew; where it is
-//! late, workers do what they need themselves.
+//! A request that waits for its bytes alone waits in the ring. One that waits for something else goes to a worker as a whole: for blocks
+//! that others have, for room in the journal or among the tags, for a flush. The keeper writes full sections, copies back, makes tags anew;
+//! where it is late, workers do what they need themselves.
 
 mod below;
 mod channel;
@@ -47,6 +50,8 @@ struct Shared {
     data: Arc<dyn Device>,
     meta: Option<Arc<dyn Device>>,
     geometry: Geometry,
+    /// What the device with the data asks of memory.
+    alignment: usize,
     jobs: Jobs,
 }
 
@@ -123,7 +128,8 @@ impl IntegrityDevice {
                 geometry.size
             );
         }
-        let shared = Arc::new(Shared { core, data, meta, geometry, jobs: Jobs::default() });
+        let alignment = data.geometry().memory_alignment as usize;
+        let shared = Arc::new(Shared { core, data, meta, geometry, alignment, jobs: Jobs::default() });
         let device = Self { shared, threads: Mutex::default() };
         device.start(settings.workers.max(1))?;
         Ok(device)

@@ -5,7 +5,7 @@
 //! circle. The list is as long as there are requests in flight: it is searched from the front.
 
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::lock;
 
@@ -30,14 +30,14 @@ struct Entry {
 }
 
 /// Blocks that are claimed until this is dropped.
-pub(crate) struct Claim<'c> {
-    of: &'c Claims,
+pub(crate) struct Claim {
+    of: Arc<Claims>,
     number: u64,
 }
 
 impl Claims {
     /// Waits until the blocks are there to be read, or `alone`: to be changed.
-    pub(crate) fn take(&self, blocks: Range<u64>, alone: bool) -> Claim<'_> {
+    pub(crate) fn take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Claim {
         let mut list = self.list();
         let number = list.add(blocks.clone(), alone);
         while list.meets(number, &blocks, alone) {
@@ -45,16 +45,19 @@ impl Claims {
             list = self.freed.wait(list).unwrap_or_else(PoisonError::into_inner);
             list.waiting -= 1;
         }
-        Claim { of: self, number }
+        drop(list);
+        Claim { of: self.clone(), number }
     }
 
     /// The same where nobody may wait.
-    pub(crate) fn try_take(&self, blocks: Range<u64>, alone: bool) -> Option<Claim<'_>> {
+    pub(crate) fn try_take(self: &Arc<Self>, blocks: Range<u64>, alone: bool) -> Option<Claim> {
         let mut list = self.list();
         if list.meets(u64::MAX, &blocks, alone) {
             return None;
         }
-        Some(Claim { of: self, number: list.add(blocks, alone) })
+        let number = list.add(blocks, alone);
+        drop(list);
+        Some(Claim { of: self.clone(), number })
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -79,7 +82,7 @@ impl List {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for Claim {
     fn drop(&mut self) {
         let mut list = self.of.list();
         list.claims.retain(|c| c.number != self.number);
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn reads_share_and_writes_do_not() {
-        let claims = Claims::default();
+        let claims = Arc::new(Claims::default());
         let first = claims.take(0..4, false);
         let second = claims.try_take(3..5, false).expect("reads share");
         assert!(claims.try_take(3..4, true).is_none());
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_write_that_waits_is_not_overtaken_by_reads() {
-        let claims = Claims::default();
+        let claims = Arc::new(Claims::default());
         let read = claims.take(0..1, false);
         std::thread::scope(|scope| {
             let write = scope.spawn(|| drop(claims.take(0..1, true)));
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn many_threads_change_what_they_claim_alone() {
-        let claims = Claims::default();
+        let claims = Arc::new(Claims::default());
         // Two counters that are equal whenever nobody is at their block.
         let cells: Vec<[AtomicU64; 2]> = (0..4).map(|_| Default::default()).collect();
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! From what is on the disks to a running volume.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -77,7 +77,7 @@ impl Core {
             discards: options.allow_discards,
             tuple,
             settings: settings.clone(),
-            claims: Claims::default(),
+            claims: Arc::new(Claims::default()),
             cache: TagCache::new(geometry.start() * 512, settings.tag_cache),
             journal,
             sections: opened.journal,

@@ -61,6 +61,11 @@ impl Regions {
         Ok(())
     }
 
+    /// The same where nobody may wait. False: a bit has to be written first.
+    pub(super) fn begin_now(&self, sectors: &Range<u64>) -> bool {
+        self.state().enter(sectors)
+    }
+
     /// After they were written, or not.
     pub(super) fn end(&self, sectors: &Range<u64>) {
         let mut state = self.state();

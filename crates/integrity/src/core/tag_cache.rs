@@ -5,13 +5,16 @@
 //! forgotten. So what is in memory is never older than what is below. Order between blocks is not kept here: a block's data and tag are
 //! held together by the claim on the block, and after a loss of power by the journal or the bitmap.
 
+mod held;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::lock;
-use super::lower::{Lower, Side, Step, Stop, may_wait};
+use super::lower::{Lower, Side, Step, may_wait};
+pub(crate) use held::Held;
 
 /// Bytes of a page. Every run of tags is a multiple of it, so a page never has anything but tags in it.
 pub(crate) const PAGE: usize = 4096;
@@ -29,6 +32,8 @@ pub(crate) struct TagCache {
     pages: Mutex<Pages>,
     /// Held by the one who writes pages, with memory for what is written together.
     writer: Mutex<Vec<u8>>,
+    /// How many pages requests hold.
+    held: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -48,11 +53,17 @@ struct Page {
     used: AtomicBool,
 }
 
+impl Page {
+    fn is_read(&self) -> bool {
+        lock(&self.bytes).is_some()
+    }
+}
+
 impl TagCache {
     /// No pages yet, of places that begin at byte `base`; later at most `bytes` of them.
     pub(crate) fn new(base: u64, bytes: usize) -> Self {
         let most = (bytes / PAGE).max(FEWEST);
-        Self { base, most, pages: Mutex::default(), writer: Mutex::default() }
+        Self { base, most, pages: Mutex::default(), writer: Mutex::default(), held: Arc::default() }
     }
 
     /// Reads tags that lie at byte `at` of the metadata's device, behind the base.
@@ -134,6 +145,11 @@ impl TagCache {
         order.retain(|number| known.contains_key(number));
     }
 
+    /// True when so much is to be written that there is soon no room for other pages.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.pages().marked.len() > self.most / 2
+    }
+
     /// True when nothing is to be written.
     pub(crate) fn are_written(&self) -> bool {
         self.pages().marked.is_empty()
@@ -148,24 +164,20 @@ impl TagCache {
         use_it: impl FnOnce(&mut [u8]),
     ) -> Step<Arc<Page>> {
         let page = self.page(lower, number)?;
-        {
-            let mut bytes = match page.bytes.try_lock() {
-                Ok(bytes) => bytes,
-                // Somebody reads it from below.
-                Err(TryLockError::WouldBlock) if !lower.may_wait() => return Err(Stop::Blocked(0)),
-                Err(_) => lock(&page.bytes),
-            };
-            if bytes.is_none() {
-                let mut fresh = vec![0; PAGE].into_boxed_slice();
-                if !replaced {
-                    lower.read(Side::Meta, self.base + number * PAGE as u64, &mut fresh)?;
-                }
-                *bytes = Some(fresh);
-            }
-            if let Some(bytes) = bytes.as_deref_mut() {
-                use_it(bytes);
-            }
+        // Nobody waits for the page's lock while it is read. Whoever reads it at the same time reads the same: it is only changed here,
+        // and not forgotten while somebody refers to it.
+        let mut fresh = (!page.is_read()).then(|| vec![0; PAGE].into_boxed_slice());
+        if let Some(fresh) = fresh.as_deref_mut().filter(|_| !replaced) {
+            lower.read(Side::Meta, self.base + number * PAGE as u64, fresh)?;
         }
+        let mut bytes = lock(&page.bytes);
+        if bytes.is_none() {
+            *bytes = fresh;
+        }
+        if let Some(bytes) = bytes.as_deref_mut() {
+            use_it(bytes);
+        }
+        drop(bytes);
         Ok(page)
     }
 
@@ -177,11 +189,8 @@ impl TagCache {
                 page.used.store(true, Relaxed);
                 return Ok(page.clone());
             }
-            if pages.known.len() < self.most || pages.forget_one() {
-                let page = Arc::new(Page::default());
-                pages.known.insert(number, page.clone());
-                pages.order.push_back(number);
-                return Ok(page);
+            if pages.known.len() < self.most || pages.forget_one(usize::MAX) {
+                return Ok(pages.add(number));
             }
             let nothing_to_write = pages.marked.is_empty();
             drop(pages);
@@ -201,10 +210,18 @@ impl TagCache {
 }
 
 impl Pages {
-    /// Forgets a page that nobody refers to and that was not used lately. False: there is none.
-    fn forget_one(&mut self) -> bool {
+    /// A page that was not known.
+    fn add(&mut self, number: u64) -> Arc<Page> {
+        let page = Arc::new(Page::default());
+        self.known.insert(number, page.clone());
+        self.order.push_back(number);
+        page
+    }
+
+    /// Forgets a page that nobody refers to and that was not used lately. False: of so many that were looked at there is none.
+    fn forget_one(&mut self, most: usize) -> bool {
         // Twice around: the first time takes the marks of use away.
-        for _ in 0..self.order.len() * 2 {
+        for _ in 0..(self.order.len() * 2).min(most) {
             let Some(number) = self.order.pop_front() else { break };
             let Some(page) = self.known.get(&number) else { continue };
             // A marked page has a second reference, and so has one in use. New ones are made under the lock that is held here.

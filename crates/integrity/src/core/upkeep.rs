@@ -35,7 +35,8 @@ impl Core {
 
     /// True when [`Core::tend`] has something to do that others would have to wait for.
     pub(crate) fn wants_tending(&self) -> bool {
-        self.failed.get().is_none() && self.journal.as_ref().is_some_and(Journal::wants_tending)
+        let wants = || self.journal.as_ref().map_or_else(|| self.cache.is_crowded(), Journal::wants_tending);
+        self.failed.get().is_none() && wants()
     }
 
     /// What is to be done now and then: full sections are written, blocks copied back, old things made durable.
@@ -50,18 +51,20 @@ impl Core {
             let committed = if is_old { journal.flush(lower) } else { Ok(()) };
             committed.and_then(|()| journal.tend(lower, &self.cache))
         } else if let Some(regions) = &self.regions {
-            regions.sweep(lower, &self.cache, self.settings.bitmap_time)
+            let is_crowded = self.cache.is_crowded();
+            let written = if is_crowded { self.cache.write_back(lower) } else { Ok(()) };
+            written.and_then(|()| regions.sweep(lower, &self.cache, self.settings.bitmap_time))
         } else {
             self.age(lower)
         };
         self.last(done)
     }
 
-    /// Tags do not stay in memory for long: who is killed without losing power loses none.
+    /// Tags do not stay in memory for long, or until there is no room for others: who is killed without losing power loses few.
     fn age(&self, lower: &mut dyn Lower) -> Step {
         let is_due = {
             let mut aged = lock(&self.aged);
-            let is_due = aged.elapsed() >= Duration::from_secs(1);
+            let is_due = aged.elapsed() >= Duration::from_secs(1) || self.cache.is_crowded();
             if is_due {
                 *aged = Instant::now();
             }

@@ -1,13 +1,28 @@
-//! A queue's way to the volume: what can be done at once, and what goes to a worker and comes back.
+//! A queue's way to the volume: what can be done at once, what waits in the queue's ring, and what goes to a worker and comes back.
+
+mod moving;
 
 use std::sync::Arc;
 
-use underseal_device::{Awaited, Channel, Finished, Io, Kind, Now, Ring, Started, Token};
+use underseal_device::{
+    Arena, Awaited, Below, Buffer, Channel, Finished, Io, Kind, Now, Ring, Started, Token, monotonic,
+};
 
+use self::moving::{Again, BITS, DATA, Moving, TAGS};
 use super::jobs::Job;
 use super::lower::AtOnce;
-use super::{Shared, untagged};
-use crate::core::{Step, Stop};
+use super::{Shared, as_result, untagged};
+use crate::core::{Flight, Side, Step, Stop};
+
+/// Memory for pages of tags that are being read.
+const ROOM: usize = 1 << 20;
+/// What the channel is woken for, beside what [`Awaited`] takes: the time to start again what the ring had no room for.
+const CLOCK: u8 = 2;
+/// How soon that is.
+const SOON: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// Pages that have to be read for a request: from where on, and memory for them.
+type Pages = Option<(u64, Buffer)>;
 
 fn no_bell(e: std::io::Error) -> underseal_device::Error {
     underseal_device::Error::new(underseal_device::ErrorKind::Open, "no descriptor is left").with_source(e)
@@ -23,16 +38,34 @@ fn as_now(step: Step) -> Now {
 
 /// A queue's channel.
 pub(super) struct IntegrityChannel {
-    at_once: AtOnce,
+    lower: AtOnce,
     shared: Arc<Shared>,
     awaited: Awaited<Finished>,
+    /// Requests in the ring, by slot.
+    moving: Vec<Option<Moving>>,
+    /// Those of them of which something has to be started again.
+    again: Vec<u32>,
+    ticks: bool,
+    arena: Arena,
+    /// What a channel below that was woken has finished.
+    over: Vec<Finished>,
 }
 
 impl IntegrityChannel {
     /// For `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> underseal_device::Result<Self> {
         let awaited = Awaited::new(depth).map_err(no_bell)?;
-        Ok(Self { at_once: AtOnce::new(&*shared.data, shared.meta.as_deref())?, shared, awaited })
+        let parts = depth.saturating_mul(1 << BITS);
+        Ok(Self {
+            lower: AtOnce::new(&*shared.data, shared.meta.as_deref(), parts)?,
+            shared,
+            awaited,
+            moving: (0..depth).map(|_| None).collect(),
+            again: Vec::new(),
+            ticks: false,
+            arena: Arena::new(ROOM)?,
+            over: Vec::new(),
+        })
     }
 
     fn after_write(&self, step: Step) -> Now {
@@ -43,14 +76,14 @@ impl IntegrityChannel {
 
 impl Channel for IntegrityChannel {
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
-        as_now(self.shared.core.read(&mut self.at_once, offset, data, &mut []))
+        as_now(self.shared.core.read(&mut self.lower, offset, data, &mut []))
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
         if self.shared.geometry.tag_size > 0 {
             return Now::Failed(untagged(Kind::Write, offset));
         }
-        let step = self.shared.core.write(&mut self.at_once, offset, data, &[]);
+        let step = self.shared.core.write(&mut self.lower, offset, data, &[]);
         self.after_write(step)
     }
 
@@ -58,14 +91,14 @@ impl Channel for IntegrityChannel {
         if self.shared.geometry.tag_size == 0 {
             return Now::Failed(not_kept(Kind::Read, offset));
         }
-        as_now(self.shared.core.read(&mut self.at_once, offset, data, tags))
+        as_now(self.shared.core.read(&mut self.lower, offset, data, tags))
     }
 
     fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
         if self.shared.geometry.tag_size == 0 {
             return Now::Failed(not_kept(Kind::Write, offset));
         }
-        let step = self.shared.core.write(&mut self.at_once, offset, data, tags);
+        let step = self.shared.core.write(&mut self.lower, offset, data, tags);
         // All of it or nothing: what was put into the journal is put there again.
         match self.after_write(step) {
             Now::Blocked(_) => Now::Blocked(0),
@@ -74,30 +107,179 @@ impl Channel for IntegrityChannel {
     }
 
     fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        match self.shared.refused(io, slot) {
-            Err(refused) => Started::Finished(refused),
-            Ok(io) => {
-                if let Some(Job { slot, io, .. }) =
-                    self.shared.jobs.push(Job { slot, io, to: self.awaited.replies() })
-                {
-                    let (kind, (offset, _)) = (io.kind(), io.extent());
-                    let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
-                    return Started::Finished(Finished::of(slot, io, Err(closed)));
-                }
-                self.awaited.expect(ring);
-                Started::Pending
+        let io = match self.shared.refused(io, slot) {
+            Err(refused) => return Started::Finished(refused),
+            Ok(io) => io,
+        };
+        match self.begin(&io) {
+            Ok(Some((flight, pages))) => {
+                self.moving[slot as usize] = Moving::new(flight, pages, io);
+                self.go(ring, slot).map_or(Started::Pending, Started::Finished)
             }
+            Ok(None) => self.hand_over(ring, slot, io),
+            Err(e) => Started::Finished(Finished::of(slot, io, Err(e))),
         }
     }
 
-    /// Nothing in the ring is a request's.
-    fn finish(&mut self, _ring: &mut Ring, _token: Token, _result: i32) -> Option<Finished> {
-        None
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        let below = token.below(BITS)?;
+        let part = below.as_lower()? % (1 << BITS);
+        let (side, way) = self.way(part);
+        let channel = self.lower.side(side);
+        let done = ring.nested(way, |ring| channel.finish(ring, below, result))?;
+        self.part_over(ring, done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, _result: i32, over: &mut Vec<Finished>) {
-        over.extend(self.awaited.woken(ring, token));
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        match token.fork(2) {
+            Some((number, below)) => {
+                let side = if number == 0 { Side::Data } else { Side::Meta };
+                let (channel, way) = (self.lower.side(side), Below::new(BITS, number, 2));
+                let mut done = std::mem::take(&mut self.over);
+                ring.nested(way, |ring| channel.woken(ring, below, result, &mut done));
+                over.extend(done.drain(..).filter_map(|done| self.part_over(ring, done)));
+                self.over = done;
+            }
+            None if token.what() == CLOCK => {
+                self.ticks = false;
+                let again = std::mem::take(&mut self.again);
+                over.extend(again.into_iter().filter_map(|slot| self.go(ring, slot)));
+            }
+            None => over.extend(self.awaited.woken(ring, token)),
+        }
     }
+}
+
+impl IntegrityChannel {
+    /// What a request needs to go through the ring, and memory for the pages that it has to read. None: a worker does it.
+    fn begin(&mut self, io: &Io) -> underseal_device::Result<Option<(Flight, Pages)>> {
+        let core = &self.shared.core;
+        let aligned = |buffer: &Buffer, range: &std::ops::Range<usize>| {
+            let unit = self.shared.alignment;
+            unit <= 1 || buffer[range.clone()].as_ptr().addr().is_multiple_of(unit)
+        };
+        let begun = match io {
+            Io::Read { offset, buffer, range } if aligned(buffer, range) => {
+                Ok(core.begin_read(*offset, range.len(), false))
+            }
+            Io::ReadTagged { offset, buffer, range, .. } if aligned(buffer, range) => {
+                Ok(core.begin_read(*offset, range.len(), true))
+            }
+            Io::Write { offset, buffer, range, durable: false }
+            | Io::WriteTagged { offset, buffer, range, durable: false, .. }
+                if aligned(buffer, range) =>
+            {
+                core.begin_write(*offset, &buffer[range.clone()])
+            }
+            _ => return Ok(None),
+        };
+        let flight = match begun {
+            Ok(Some(flight)) => flight,
+            Ok(None) | Err(Stop::Blocked(_)) => return Ok(None),
+            Err(Stop::Failed(e)) => return Err(e),
+        };
+        let Some(unread) = core.unread(&flight) else { return Ok(Some((flight, None))) };
+        let len = usize::try_from(unread.end - unread.start).unwrap_or(usize::MAX);
+        let Some(memory) = self.arena.alloc(len) else {
+            core.give_up(&flight);
+            return Ok(None);
+        };
+        Ok(Some((flight, Some((unread.start, memory)))))
+    }
+
+    fn hand_over(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        let job = Job { slot, io, to: self.awaited.replies() };
+        if let Some(Job { slot, io, .. }) = self.shared.jobs.push(job) {
+            let (kind, (offset, _)) = (io.kind(), io.extent());
+            let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
+            return Started::Finished(Finished::of(slot, io, Err(closed)));
+        }
+        self.awaited.expect(ring);
+        Started::Pending
+    }
+
+    /// Which of the channels below does a part of a request, and the way to it.
+    fn way(&self, part: u32) -> (Side, Below) {
+        if part == TAGS && self.shared.meta.is_some() {
+            (Side::Meta, Below::new(BITS, 1, 2))
+        } else {
+            (Side::Data, Below::new(BITS, 0, 2))
+        }
+    }
+
+    /// Starts what of a request was not started, or not taken. The request, when it is over with that.
+    fn go(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
+        for part in [DATA, TAGS] {
+            let (side, way) = self.way(part);
+            let channel = self.lower.side(side);
+            let moving = self.moving.get_mut(slot as usize)?.as_mut()?;
+            let Some(io) = moving.next(part, channel) else { continue };
+            let below = slot << BITS | part;
+            if let Started::Finished(done) = ring.nested(way, |ring| channel.start(ring, below, io)) {
+                self.take(ring, done);
+            }
+        }
+        self.end(slot)
+    }
+
+    /// A part of a request has come back. The request, when it is over with that.
+    fn part_over(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
+        let slot = done.slot >> BITS;
+        self.take(ring, done);
+        self.end(slot)
+    }
+
+    fn take(&mut self, ring: &mut Ring, done: Finished) {
+        let slot = done.slot >> BITS;
+        let Some(Some(moving)) = self.moving.get_mut(slot as usize) else { return };
+        let Again::Soon = moving.take(done, ring.has_timeouts()) else { return };
+        if !self.again.contains(&slot) {
+            self.again.push(slot);
+        }
+        if !self.ticks {
+            self.ticks = ring.timeout(Token::channel(CLOCK), monotonic() + SOON).is_ok();
+        }
+    }
+
+    /// The request, if nothing of it is under way any more.
+    fn end(&mut self, slot: u32) -> Option<Finished> {
+        let place = self.moving.get_mut(slot as usize)?;
+        let moving = place.take_if(|moving| moving.is_over())?;
+        let Moving { flight, is_read, offset, buffer, range, mut tags, pages, failed, .. } = moving;
+        let core = &self.shared.core;
+        if let Some((at, memory)) = pages {
+            if let (Some(memory), None) = (&memory, &failed) {
+                core.pages_came(&flight, at, memory);
+            }
+            memory.into_iter().for_each(|memory| self.arena.free(memory));
+        }
+        let mut buffer = buffer;
+        let came = match (failed, &buffer) {
+            (Some(e), _) => Err(e),
+            (None, None) => Err(kept(is_read, offset)),
+            (None, Some(_)) => Ok(()),
+        };
+        let of_tags = self.shared.geometry.tags_of(range.len());
+        let (step, kind) = if is_read {
+            let data = buffer.as_deref_mut().map(|buffer| &mut buffer[range]).unwrap_or_default();
+            let tags = tags.as_deref_mut().map(|tags| &mut tags[..of_tags]).unwrap_or_default();
+            (core.end_read(&flight, came, data, tags), Kind::Read)
+        } else {
+            let tags = tags.as_deref().map(|tags| &tags[..of_tags]).unwrap_or_default();
+            (core.end_write(&flight, came, tags), Kind::Write)
+        };
+        drop(flight);
+        if !is_read {
+            self.shared.rouse_keeper();
+        }
+        Some(Finished { slot, buffer, tags, result: as_result(step, kind, offset) })
+    }
+}
+
+/// A channel below breaks its contract.
+fn kept(is_read: bool, offset: u64) -> underseal_device::Error {
+    let kind = if is_read { Kind::Read } else { Kind::Write };
+    kind.failed(offset, "the request's memory did not come back from the device below", rustix::io::Errno::IO)
 }
 
 fn not_kept(kind: Kind, offset: u64) -> underseal_device::Error {

@@ -212,11 +212,16 @@ pub(super) struct AtOnce {
 }
 
 impl AtOnce {
-    pub(super) fn new(data: &dyn Device, meta: Option<&dyn Device>) -> underseal_device::Result<Self> {
-        Ok(Self { data: data.channel(1)?, meta: meta.map(|meta| meta.channel(1)).transpose()? })
+    /// A way for which also so many requests may be under way.
+    pub(super) fn new(
+        data: &dyn Device,
+        meta: Option<&dyn Device>,
+        depth: u32,
+    ) -> underseal_device::Result<Self> {
+        Ok(Self { data: data.channel(depth)?, meta: meta.map(|meta| meta.channel(depth)).transpose()? })
     }
 
-    fn side(&mut self, side: Side) -> &mut dyn Channel {
+    pub(super) fn side(&mut self, side: Side) -> &mut dyn Channel {
         match (side, &mut self.meta) {
             (Side::Meta, Some(meta)) => &mut **meta,
             _ => &mut *self.data,

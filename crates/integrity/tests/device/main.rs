@@ -3,6 +3,7 @@
 mod bitmap;
 #[path = "../layout/memory.rs"]
 mod memory;
+mod ring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -1,0 +1,165 @@
+//! Requests whose bytes others move, in a ring, while nobody waits here: what such a request needs is taken at its beginning, all of it or
+//! nothing, and kept to its end. So it waits for the disk, and for nothing that somebody else has.
+//!
+//! What cannot go that way is done by [`Core::read`] and [`Core::write`], in a thread that may wait: where others have the blocks, the tags
+//! have no room in memory, the blocks lie in several runs, or the journal takes the write.
+
+use std::ops::Range;
+
+use underseal_device::{Error, Kind};
+
+use super::Core;
+use super::claims::Claim;
+use super::journal::Found;
+use super::lower::Step;
+use super::tag_cache::Held;
+use crate::Mode;
+
+/// Blocks that are being read or written where they lie, in one run.
+pub(crate) struct Flight {
+    /// Where they lie on the data device.
+    pub(crate) place: u64,
+    blocks: Range<u64>,
+    writes: bool,
+    verifies: bool,
+    /// The pages in which their tags are; none where nobody wants tags.
+    held: Option<Held>,
+    /// What of them is in the journal.
+    found: Vec<Found>,
+    /// Tags that are made here.
+    own: Vec<u8>,
+    /// Until everything above is done with.
+    _claim: Claim,
+}
+
+impl Core {
+    /// Begins to read blocks; `tags`: theirs are wanted. None: it has to be done by who may wait.
+    pub(crate) fn begin_read(&self, offset: u64, len: usize, tags: bool) -> Option<Flight> {
+        let (blocks, claim) = self.claim_run(offset, len, false)?;
+        let verifies = self.verifies(&blocks);
+        let held = if tags || verifies { Some(self.hold(&blocks)?) } else { None };
+        let found = self.journal.as_ref().map(|journal| journal.find(blocks.clone())).unwrap_or_default();
+        let place = self.place(&blocks);
+        Some(Flight { place, blocks, writes: false, verifies, held, found, own: Vec::new(), _claim: claim })
+    }
+
+    /// Begins to write blocks to their places. None, as above.
+    ///
+    /// # Errors
+    /// A volume that takes no writes.
+    pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> Step<Option<Flight>> {
+        self.check_writable(Kind::Write, offset)?;
+        if self.journal.is_some() {
+            return Ok(None);
+        }
+        Ok(self.begin_to_write(offset, data))
+    }
+
+    fn begin_to_write(&self, offset: u64, data: &[u8]) -> Option<Flight> {
+        let (blocks, claim) = self.claim_run(offset, data.len(), true)?;
+        let held = self.hold(&blocks)?;
+        if let Some(regions) = &self.regions
+            && !regions.begin_now(&self.sectors(&blocks))
+        {
+            return None;
+        }
+        let mut own = Vec::new();
+        if let Some(hash) = &self.hash {
+            own.resize(self.count(&blocks) * self.geometry.tag_size(), 0);
+            hash.make(offset / 512, data, &mut own);
+        }
+        let place = self.place(&blocks);
+        let (held, found) = (Some(held), Vec::new());
+        Some(Flight { place, blocks, writes: true, verifies: false, held, found, own, _claim: claim })
+    }
+
+    /// Ends one of which nothing was begun below.
+    pub(crate) fn give_up(&self, flight: &Flight) {
+        if let (true, Some(regions)) = (flight.writes, &self.regions) {
+            regions.end(&self.sectors(&flight.blocks));
+        }
+    }
+
+    /// Where on the metadata's device pages have to be read before the flight can end.
+    pub(crate) fn unread(&self, flight: &Flight) -> Option<Range<u64>> {
+        self.cache.unread(flight.held.as_ref()?, flight.writes)
+    }
+
+    /// They were read, from byte `at` on.
+    pub(crate) fn pages_came(&self, flight: &Flight, at: u64, bytes: &[u8]) {
+        flight.held.iter().for_each(|held| self.cache.came(held, at, bytes));
+    }
+
+    /// Ends a read whose bytes and pages have come, or have not.
+    pub(crate) fn end_read(
+        &self,
+        flight: &Flight,
+        came: Result<(), Error>,
+        data: &mut [u8],
+        tags: &mut [u8],
+    ) -> Step {
+        came?;
+        let (size, tag_size) = (self.geometry.block_size(), self.geometry.tag_size());
+        let mut own = Vec::new();
+        let tags = if flight.verifies && tags.is_empty() {
+            own.resize(self.count(&flight.blocks) * tag_size, 0);
+            &mut own[..]
+        } else {
+            tags
+        };
+        let offset = flight.blocks.start * size as u64;
+        if let Some(held) = &flight.held
+            && !self.cache.get(held, tags)
+        {
+            return Err(no_tags(Kind::Read, offset).into());
+        }
+        for known in &flight.found {
+            let i = self.count(&(flight.blocks.start..known.block));
+            let tag = tags.get_mut(i * tag_size..(i + 1) * tag_size).unwrap_or_default();
+            if let Some(journal) = &self.journal {
+                journal.get(known, &mut data[i * size..(i + 1) * size], tag);
+            }
+        }
+        if flight.verifies { self.verify(offset, data, tags) } else { Ok(()) }
+    }
+
+    /// Ends a write whose bytes were written, or not; its pages have come before. Tags that were not made here are `tags`.
+    pub(crate) fn end_write(&self, flight: &Flight, written: Result<(), Error>, tags: &[u8]) -> Step {
+        let tags = if self.hash.is_some() { &flight.own[..] } else { tags };
+        let kept = written.and_then(|()| match &flight.held {
+            Some(held) if !self.cache.put(held, tags) => {
+                Err(no_tags(Kind::Write, flight.blocks.start * self.geometry.block_size() as u64))
+            }
+            _ => Ok(()),
+        });
+        self.give_up(flight);
+        Ok(kept?)
+    }
+
+    /// A claim on the blocks of a range, where they lie in one run and nobody else has them.
+    fn claim_run(&self, offset: u64, len: usize, alone: bool) -> Option<(Range<u64>, Claim)> {
+        if len == 0 || self.mode == Mode::Inline {
+            return None;
+        }
+        let blocks = self.blocks(offset, len);
+        let sectors = self.sectors(&blocks);
+        if self.geometry.place(sectors.start).sectors < sectors.end - sectors.start {
+            return None;
+        }
+        let claim = self.claims.try_take(blocks.clone(), alone)?;
+        Some((blocks, claim))
+    }
+
+    fn hold(&self, blocks: &Range<u64>) -> Option<Held> {
+        let tag = self.geometry.place(self.sectors(blocks).start).tag;
+        self.cache.hold(tag, self.count(blocks) * self.geometry.tag_size())
+    }
+
+    fn place(&self, blocks: &Range<u64>) -> u64 {
+        self.geometry.place(self.sectors(blocks).start).data
+    }
+}
+
+fn no_tags(kind: Kind, offset: u64) -> Error {
+    kind.failed(offset, "the tags were not read", rustix::io::Errno::IO)
+}

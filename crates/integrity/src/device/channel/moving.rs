@@ -1,0 +1,147 @@
+//! A request in the ring: its bytes, and the pages that its tags are in, on their ways beside each other.
+
+use std::ops::Range;
+
+use rustix::io::Errno;
+use underseal_device::{Buffer, Channel, Error, Finished, Io, Now};
+
+use crate::core::Flight;
+
+/// Bits of the slots below that say which part of a request it is.
+pub(super) const BITS: u32 = 1;
+/// Its bytes.
+pub(super) const DATA: u32 = 0;
+/// The pages of its tags.
+pub(super) const TAGS: u32 = 1;
+/// How often a part is started anew that the ring has not taken.
+const TRIES: u16 = 2000;
+
+/// A request that was begun.
+pub(super) struct Moving {
+    pub(super) flight: Flight,
+    pub(super) is_read: bool,
+    pub(super) offset: u64,
+    /// Its memory, unless the channel below has it.
+    pub(super) buffer: Option<Buffer>,
+    pub(super) range: Range<usize>,
+    /// Its memory for tuples.
+    pub(super) tags: Option<Buffer>,
+    /// Pages to be read: from where, and memory for them, unless the channel below has it.
+    pub(super) pages: Option<(u64, Option<Buffer>)>,
+    /// The first failure.
+    pub(super) failed: Option<Error>,
+    /// So many bytes of a write are written.
+    written: usize,
+    parts: [Part; 2],
+    tries: u16,
+}
+
+/// Where a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Waits,
+    Below,
+    Over,
+}
+
+/// What is to be done after a part came back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    No,
+    /// It was not taken: it is to be started again.
+    Soon,
+}
+
+impl Moving {
+    /// None for what is neither a read nor a write.
+    pub(super) fn new(flight: Flight, pages: Option<(u64, Buffer)>, io: Io) -> Option<Self> {
+        let is_read = matches!(io, Io::Read { .. } | Io::ReadTagged { .. });
+        let (offset, buffer, range, tags) = match io {
+            Io::Read { offset, buffer, range } | Io::Write { offset, buffer, range, .. } => {
+                (offset, buffer, range, None)
+            }
+            Io::ReadTagged { offset, buffer, range, tags }
+            | Io::WriteTagged { offset, buffer, range, tags, .. } => (offset, buffer, range, Some(tags)),
+            _ => return None,
+        };
+        let of_tags = if pages.is_some() { Part::Waits } else { Part::Over };
+        Some(Self {
+            flight,
+            is_read,
+            offset,
+            buffer: Some(buffer),
+            range,
+            tags,
+            pages: pages.map(|(at, memory)| (at, Some(memory))),
+            failed: None,
+            written: 0,
+            parts: [Part::Waits, of_tags],
+            tries: 0,
+        })
+    }
+
+    /// What is to be started of a part, on its channel; None: nothing now. What can be written at once is.
+    pub(super) fn next(&mut self, part: u32, channel: &mut dyn Channel) -> Option<Io> {
+        if self.parts[part as usize] != Part::Waits {
+            return None;
+        }
+        if self.failed.is_some() {
+            self.parts[part as usize] = Part::Over;
+            return None;
+        }
+        let io = if part == TAGS {
+            let (at, memory) = self.pages.as_mut()?;
+            let buffer = memory.take()?;
+            Io::Read { offset: *at, range: 0..buffer.len(), buffer }
+        } else if self.is_read {
+            Io::Read { offset: self.flight.place, buffer: self.buffer.take()?, range: self.range.clone() }
+        } else {
+            let rest = |written: usize| {
+                (self.flight.place + written as u64, self.range.start + written..self.range.end)
+            };
+            let (offset, range) = rest(self.written);
+            match channel.write_now(offset, &self.buffer.as_deref()?[range]) {
+                Now::Blocked(n) => self.written += n,
+                now => {
+                    self.parts[DATA as usize] = Part::Over;
+                    self.failed = if let Now::Failed(e) = now { Some(e) } else { None };
+                    return None;
+                }
+            }
+            let (offset, range) = rest(self.written);
+            Io::Write { offset, buffer: self.buffer.take()?, range, durable: false }
+        };
+        self.parts[part as usize] = Part::Below;
+        Some(io)
+    }
+
+    /// A part is over, or was not taken. `may_wait`: it can be started again later.
+    pub(super) fn take(&mut self, done: Finished, may_wait: bool) -> Again {
+        let Finished { slot, buffer, result, .. } = done;
+        let part = slot % (1 << BITS);
+        let has_memory = buffer.is_some();
+        if part == DATA {
+            self.buffer = buffer;
+        } else if let Some((_, memory)) = &mut self.pages {
+            *memory = buffer;
+        }
+        let errno = result.as_ref().err().and_then(Error::errno).map(Errno::from_raw_os_error);
+        let is_refused = matches!(errno, Some(Errno::BUSY | Errno::AGAIN));
+        if is_refused && has_memory && may_wait && self.tries < TRIES && self.failed.is_none() {
+            self.tries += 1;
+            self.parts[part as usize] = Part::Waits;
+            return Again::Soon;
+        }
+        self.parts[part as usize] = Part::Over;
+        if let Err(e) = result {
+            self.failed.get_or_insert(e);
+        }
+        Again::No
+    }
+
+    /// Nothing of it is under way, or will be.
+    pub(super) fn is_over(&self) -> bool {
+        let is_over = |part: &Part| *part == Part::Over || self.failed.is_some() && *part == Part::Waits;
+        self.parts.iter().all(is_over)
+    }
+}

@@ -1,0 +1,361 @@
+//! Requests that wait in a ring, many at a time: over devices that are late, fail, and refuse.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use underseal_device::{Arena, Error, Kind, monotonic};
+
+use super::*;
+
+/// Their tags fill 32 pages, and 8 are in memory where there is no room for more.
+const BLOCKS: u64 = 4000;
+const BLOCK: usize = 512;
+const HASH: &str = "sha256";
+const DEPTH: u32 = 24;
+
+/// A way with many requests under way, and what it knows of the blocks that it alone writes.
+struct Player {
+    channel: Box<dyn Channel>,
+    ring: Ring,
+    arena: Arena,
+    free: Vec<u32>,
+    under_way: HashMap<u32, Played>,
+    /// Each block's version; none: nobody knows.
+    versions: Vec<Option<u64>>,
+    dice: u64,
+    /// It acts among so many blocks.
+    span: u64,
+    failed: u64,
+    read: u64,
+}
+
+struct Played {
+    first: u64,
+    count: u64,
+    version: Option<u64>,
+}
+
+impl Player {
+    fn new(volume: &IntegrityDevice, seed: u64) -> Self {
+        Self {
+            channel: volume.channel(DEPTH).unwrap(),
+            ring: Ring::new(DEPTH + 8).unwrap(),
+            arena: Arena::new(4 << 20).unwrap(),
+            free: (0..DEPTH).collect(),
+            under_way: HashMap::new(),
+            versions: vec![None; usize::try_from(BLOCKS).unwrap()],
+            dice: seed,
+            span: BLOCKS,
+            failed: 0,
+            read: 0,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.dice >> 33) % bound
+    }
+
+    /// Begins something at blocks where nothing of this way is under way.
+    fn act(&mut self, version: u64, writes: bool) {
+        let count = 1 + self.below(9) / 2;
+        let first = self.below(self.span - count);
+        let meets = |p: &Played| p.first < first + count && first < p.first + p.count;
+        if self.under_way.values().any(meets) {
+            return;
+        }
+        let is_write = writes && self.below(2) == 0;
+        self.submit(first, count, is_write.then_some(version));
+    }
+
+    fn submit(&mut self, first: u64, count: u64, version: Option<u64>) {
+        while self.free.is_empty() {
+            self.wait();
+        }
+        let slot = self.free.pop().unwrap();
+        let len = usize::try_from(count).unwrap() * BLOCK;
+        let (offset, range) = (first * BLOCK as u64, 0..len);
+        let mut buffer = self.arena.alloc(len).unwrap();
+        let io = if let Some(version) = version {
+            let blocks = (first..).zip(buffer.chunks_exact_mut(BLOCK));
+            blocks.for_each(|(number, bytes)| bytes.copy_from_slice(&block(BLOCK, number, version)));
+            Io::Write { offset, buffer, range, durable: version.is_multiple_of(31) }
+        } else {
+            Io::Read { offset, buffer, range }
+        };
+        self.under_way.insert(slot, Played { first, count, version });
+        if let Started::Finished(done) = self.channel.start(&mut self.ring, slot, io) {
+            self.over(done);
+        }
+    }
+
+    fn wait(&mut self) {
+        self.ring.wait_until(Some(Instant::now() + underseal_testing::PATIENCE)).unwrap();
+        let (mut over, mut some) = (Vec::new(), false);
+        while let Some(completion) = self.ring.next_completion() {
+            some = true;
+            if completion.token.as_channel().is_some() {
+                self.channel.woken(&mut self.ring, completion.token, completion.result, &mut over);
+            } else {
+                over.extend(self.channel.finish(&mut self.ring, completion.token, completion.result));
+            }
+        }
+        assert!(some, "{} requests hang", self.under_way.len());
+        over.into_iter().for_each(|done| self.over(done));
+    }
+
+    fn over(&mut self, done: Finished) {
+        let Played { first, count, version } = self.under_way.remove(&done.slot).unwrap();
+        let (buffer, blocks) = (done.buffer.unwrap(), first..first + count);
+        match (done.result, version) {
+            (Err(_), version) => {
+                self.failed += 1;
+                if version.is_some() {
+                    blocks.for_each(|number| self.versions[usize::try_from(number).unwrap()] = None);
+                }
+            }
+            (Ok(()), Some(_)) => {
+                blocks.for_each(|number| self.versions[usize::try_from(number).unwrap()] = version);
+            }
+            (Ok(()), None) => {
+                self.read += 1;
+                for (number, bytes) in blocks.zip(buffer.chunks_exact(BLOCK)) {
+                    if let Some(version) = self.versions[usize::try_from(number).unwrap()] {
+                        assert!(
+                            bytes == block(BLOCK, number, version),
+                            "block {number} of version {version}"
+                        );
+                    }
+                }
+            }
+        }
+        self.arena.free(buffer);
+        self.free.push(done.slot);
+    }
+
+    fn end(&mut self) {
+        while !self.under_way.is_empty() {
+            self.wait();
+        }
+    }
+
+    /// Writes all blocks, and reads them.
+    fn all(&mut self, version: u64) {
+        self.end();
+        for version in [Some(version), None] {
+            (0..BLOCKS / 8).for_each(|number| self.submit(number * 8, 8, version));
+            self.end();
+        }
+    }
+}
+
+fn late(device: Arc<dyn Device>) -> (Arc<FaultDevice>, Arc<underseal_device_lab::FaultControl>) {
+    let faulty = Arc::new(FaultDevice::new(device, 5));
+    let control = faulty.control();
+    (faulty, control)
+}
+
+fn volume_on(device: Arc<dyn Device>, mode: Mode, tag_cache: usize) -> IntegrityDevice {
+    let settings = Settings { tag_cache, workers: 2, journal_memory: 1 << 20, ..Settings::default() };
+    IntegrityDevice::open(device, None, &options(mode, HASH), &settings).unwrap()
+}
+
+fn made(mode: Mode) -> Arc<dyn Device> {
+    let below: Arc<dyn Device> = Arc::new(RamDevice::new(SIZE as u64));
+    make(&*below, &options(mode, HASH), u32::try_from(BLOCK).unwrap(), None);
+    let volume = volume_on(below.clone(), mode, 64 << 10);
+    wait_until("tags are made anew", || volume.status().recalculated.is_none());
+    volume.close().unwrap();
+    below
+}
+
+const MODES: [Mode; 3] = [Mode::Direct, Mode::Bitmap, Mode::Journal];
+
+#[test]
+fn a_ring_full_of_requests_over_a_device_that_is_late_finds_what_it_wrote() {
+    for (mode, tag_cache) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1 << 20)]) {
+        let below = made(mode);
+        let (faulty, control) = late(below.clone());
+        let volume = volume_on(faulty, mode, tag_cache);
+        let delay = |micros| Rule::new(Fault::Delay(Duration::from_micros(micros)));
+        control.add(delay(300).chance(0.3));
+        control.add(delay(50).chance(0.8));
+        control.add(Rule::new(Fault::Short).chance(0.2));
+        let mut player = Player::new(&volume, 7);
+        player.all(1);
+        for version in 2..1500 {
+            player.act(version, true);
+            if version % 400 == 0 {
+                volume.forget();
+            }
+        }
+        player.end();
+        assert!(player.failed == 0 && player.read > 300, "{mode:?}: {} read", player.read);
+        let versions = player.versions.clone();
+        drop(player);
+        control.clear();
+        volume.close().unwrap();
+        drop(volume);
+        let volume = volume_on(below, mode, tag_cache);
+        let mut player = Player::new(&volume, 8);
+        player.versions = versions;
+        (0..BLOCKS / 8).for_each(|number| player.submit(number * 8, 8, None));
+        player.end();
+        assert_eq!((player.failed, volume.status().mismatches), (0, 0), "{mode:?}");
+    }
+}
+
+#[test]
+fn many_wait_at_a_time_however_few_threads_there_are() {
+    let (faulty, control) = late(made(Mode::Direct));
+    let volume = volume_on(faulty, Mode::Direct, 1 << 20);
+    let mut player = Player::new(&volume, 7);
+    player.all(1);
+    let delay = Duration::from_millis(25);
+    control.add(Rule::new(Fault::Delay(delay)));
+    for version in [None, Some(2)] {
+        let begun = monotonic();
+        (0..u64::from(DEPTH)).for_each(|number| player.submit(number * 3, 1, version));
+        player.end();
+        let took = monotonic() - begun;
+        assert!(took < delay * DEPTH / 2 / 2, "{took:?}, as if they had waited in threads");
+    }
+    assert_eq!(player.failed, 0);
+}
+
+#[test]
+fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
+    for mode in [Mode::Direct, Mode::Bitmap] {
+        let (faulty, control) = late(made(mode));
+        let volume = volume_on(faulty, mode, 0);
+        let mut player = Player::new(&volume, 11);
+        player.all(1);
+        control.add(Rule::new(Fault::Delay(Duration::from_micros(80))).chance(0.6));
+        control.add(Rule::new(Fault::EIO).on(Kind::Read).chance(0.1));
+        // Data lies there. What fails in writing tags is final.
+        let data = 2 << 20..SIZE as u64;
+        control.add(Rule::new(Fault::EIO).on(Kind::Write).within(data.clone()).chance(0.05));
+        control.add(Rule::new(Fault::Torn).within(data).chance(0.05));
+        for version in 2..800 {
+            player.act(version, true);
+        }
+        player.end();
+        assert!(player.failed > 20, "{}", player.failed);
+        control.clear();
+        let failed = player.failed;
+        player.all(1000);
+        assert_eq!(player.failed, failed, "{mode:?}");
+    }
+}
+
+/// A device that refuses every other request, as a ring that is full.
+struct Grudging(Arc<dyn Device>);
+
+impl Device for Grudging {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        Ok(Box::new(GrudgingChannel(self.0.channel(depth)?, depth > 32, 0)))
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+/// Those that refuse, and how many they were asked.
+struct GrudgingChannel(Box<dyn Channel>, bool, u64);
+
+impl Channel for GrudgingChannel {
+    fn read_now(&mut self, _offset: u64, _data: &mut [u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn write_now(&mut self, _offset: u64, _data: &[u8]) -> Now {
+        Now::Blocked(0)
+    }
+
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        self.2 += 1;
+        if self.1 && self.2 % 2 == 1 {
+            let busy = Error::new(ErrorKind::Other, "no room").with_source(rustix::io::Errno::BUSY);
+            return Started::Finished(Finished::of(slot, io, Err(busy)));
+        }
+        self.0.start(ring, slot, io)
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        self.0.finish(ring, token, result)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        self.0.woken(ring, token, result, over);
+    }
+}
+
+#[test]
+fn what_the_ring_has_no_room_for_is_started_again() {
+    for mode in MODES {
+        let volume = volume_on(Arc::new(Grudging(made(mode))), mode, 0);
+        let mut player = Player::new(&volume, 3);
+        player.all(1);
+        (2..400).for_each(|version| player.act(version, true));
+        player.end();
+        assert_eq!((player.failed, volume.status().mismatches), (0, 0), "{mode:?}");
+    }
+}
+
+#[test]
+fn readers_meet_no_half_of_a_write_of_another_queue() {
+    for (mode, tag_cache) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1 << 20)]) {
+        let (faulty, control) = late(made(mode));
+        let volume = volume_on(faulty, mode, tag_cache);
+        control.add(Rule::new(Fault::Delay(Duration::from_micros(60))).chance(0.5));
+        Player::new(&volume, 1).all(1);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let mut player = Player::new(volume, thread);
+                    player.span = 100;
+                    for version in 0..600 {
+                        player.act(version * 3 + thread, true);
+                        // What others have written meanwhile is not known.
+                        player.versions.fill(None);
+                    }
+                    player.end();
+                    assert_eq!(player.failed, 0, "{mode:?}");
+                });
+            }
+        });
+        assert_eq!(volume.status().mismatches, 0);
+        volume.close().unwrap();
+    }
+}
+
+#[test]
+fn no_region_stays_marked_once_what_was_written_through_the_ring_is_stored() {
+    let below = made(Mode::Bitmap);
+    let (faulty, control) = late(below.clone());
+    let options = options(Mode::Bitmap, HASH);
+    let settings = Settings { bitmap_time: Duration::from_millis(50), ..Settings::default() };
+    let volume = IntegrityDevice::open(faulty, None, &options, &settings).unwrap();
+    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).chance(0.5));
+    control.add(Rule::new(Fault::EIO).on(Kind::Write).within(2 << 20..SIZE as u64).chance(0.1));
+    let mut player = Player::new(&volume, 13);
+    (1..200).for_each(|version| player.act(version, true));
+    player.end();
+    assert!(player.failed > 0);
+    control.clear();
+    // What is left to be made anew if it stops now.
+    wait_until("the bits go", || {
+        let mut now = vec![0; SIZE];
+        Blocking::new(&*below).unwrap().read(0, &mut now).unwrap();
+        let copy = RamDevice::new(SIZE as u64);
+        Blocking::new(&copy).unwrap().write(0, &now, false).unwrap();
+        let copy = IntegrityDevice::open_to_read(Arc::new(copy), None, &options, &settings).unwrap();
+        copy.unverified() == 0
+    });
+}
