@@ -18,6 +18,8 @@ pub struct Blocking {
     /// Slots of requests that are not under way.
     free: Vec<u32>,
     depth: usize,
+    /// It could not be waited for what is under way: whose answer would come next is not known.
+    astray: bool,
     /// The device's block.
     block: usize,
 }
@@ -55,6 +57,7 @@ impl Blocking {
             over: Vec::new(),
             free: (0..depth).collect(),
             depth: depth as usize,
+            astray: false,
             block: device.geometry().block as usize,
         })
     }
@@ -188,6 +191,9 @@ impl Blocking {
 
     /// Starts a request: whether it is to be waited for. If not, it is among those that are over.
     fn begin(&mut self, io: Io) -> Result<bool> {
+        if self.astray {
+            return Err(Error::new(ErrorKind::Ring, "the device could not be waited for before"));
+        }
         let slot = self.free.pop().ok_or_else(lost)?;
         match self.channel.start(&mut self.ring, slot, io) {
             Started::Finished(done) => {
@@ -203,6 +209,7 @@ impl Blocking {
     fn wait(&mut self) -> Result<()> {
         while self.over.is_empty() {
             if let Err(e) = self.ring.wait() {
+                self.astray = true;
                 return Err(Error::new(ErrorKind::Ring, "cannot wait for the device").with_source(e));
             }
             while let Some(Completion { token, result }) = self.ring.next_completion() {
