@@ -32,6 +32,13 @@ pub(crate) struct Flight {
     _claim: Claim,
 }
 
+impl Flight {
+    /// Whether some of its blocks are in the journal.
+    pub(crate) fn is_in_journal(&self) -> bool {
+        !self.found.is_empty()
+    }
+}
+
 impl Core {
     /// Begins to read blocks; `tags`: theirs are wanted. None: it has to be done by who may wait.
     pub(crate) fn begin_read(&self, offset: u64, len: usize, tags: bool) -> Option<Flight> {

@@ -111,7 +111,7 @@ impl Channel for IntegrityChannel {
             Err(refused) => return Started::Finished(refused),
             Ok(io) => io,
         };
-        match self.begin(&io) {
+        match self.begin(ring, &io) {
             Ok(Some((flight, pages))) => {
                 self.moving[slot as usize] = Moving::new(flight, pages, io);
                 self.go(ring, slot).map_or(Started::Pending, Started::Finished)
@@ -152,7 +152,11 @@ impl Channel for IntegrityChannel {
 
 impl IntegrityChannel {
     /// What a request needs to go through the ring, and memory for the pages that it has to read. None: a worker does it.
-    fn begin(&mut self, io: &Io) -> underseal_device::Result<Option<(Flight, Pages)>> {
+    fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(Flight, Pages)>> {
+        if !ring.has_timeouts() {
+            // What the ring has no room for could not be started again later.
+            return Ok(None);
+        }
         let core = &self.shared.core;
         let aligned = |buffer: &Buffer, range: &std::ops::Range<usize>| {
             let unit = self.shared.alignment;
@@ -219,20 +223,20 @@ impl IntegrityChannel {
                 self.take(ring, done);
             }
         }
-        self.end(slot)
+        self.end(ring, slot)
     }
 
     /// A part of a request has come back. The request, when it is over with that.
     fn part_over(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
         let slot = done.slot >> BITS;
         self.take(ring, done);
-        self.end(slot)
+        self.end(ring, slot)
     }
 
     fn take(&mut self, ring: &mut Ring, done: Finished) {
         let slot = done.slot >> BITS;
         let Some(Some(moving)) = self.moving.get_mut(slot as usize) else { return };
-        let Again::Soon = moving.take(done, ring.has_timeouts()) else { return };
+        let Again::Soon = moving.take(done) else { return };
         if !self.again.contains(&slot) {
             self.again.push(slot);
         }
@@ -242,10 +246,10 @@ impl IntegrityChannel {
     }
 
     /// The request, if nothing of it is under way any more.
-    fn end(&mut self, slot: u32) -> Option<Finished> {
+    fn end(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let place = self.moving.get_mut(slot as usize)?;
         let moving = place.take_if(|moving| moving.is_over())?;
-        let Moving { flight, is_read, offset, buffer, range, mut tags, pages, failed, .. } = moving;
+        let Moving { flight, is_read, offset, mut buffer, range, mut tags, pages, failed, .. } = moving;
         let core = &self.shared.core;
         if let Some((at, memory)) = pages {
             if let (Some(memory), None) = (&memory, &failed) {
@@ -253,7 +257,21 @@ impl IntegrityChannel {
             }
             memory.into_iter().for_each(|memory| self.arena.free(memory));
         }
-        let mut buffer = buffer;
+        if failed.is_some()
+            && flight.is_in_journal()
+            && let Some(buffer) = buffer.take()
+        {
+            // What could not be read may be what is in the journal anyway: a worker reads only what is not.
+            drop(flight);
+            let io = match tags {
+                Some(tags) => Io::ReadTagged { offset, buffer, range, tags },
+                None => Io::Read { offset, buffer, range },
+            };
+            return match self.hand_over(ring, slot, io) {
+                Started::Finished(done) => Some(done),
+                Started::Pending => None,
+            };
+        }
         let came = match (failed, &buffer) {
             (Some(e), _) => Err(e),
             (None, None) => Err(kept(is_read, offset)),
@@ -273,6 +291,21 @@ impl IntegrityChannel {
             self.shared.rouse_keeper();
         }
         Some(Finished { slot, buffer, tags, result: as_result(step, kind, offset) })
+    }
+}
+
+impl Drop for IntegrityChannel {
+    /// What is still written when its queue has broken is written by the kernel, nobody knows when: nobody else may have these blocks, and
+    /// their region is not clean.
+    fn drop(&mut self) {
+        for moving in self.moving.drain(..).flatten().filter(|moving| !moving.is_read) {
+            log::error!(
+                "a queue ended while it wrote {} bytes at byte {}: they are locked until the volume is opened again",
+                moving.range.len(),
+                moving.offset
+            );
+            std::mem::forget(moving.flight);
+        }
     }
 }
 

@@ -248,6 +248,31 @@ fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
     }
 }
 
+#[test]
+fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
+    let below = made(Mode::Journal);
+    let volume = volume_on(below.clone(), Mode::Journal, 1 << 20);
+    Player::new(&volume, 3).all(1);
+    volume.close().unwrap();
+    drop(volume);
+    let mut all = vec![0; SIZE];
+    Blocking::new(&*below).unwrap().read(0, &mut all).unwrap();
+    let place = all.chunks(BLOCK).rposition(|bytes| bytes == block(BLOCK, 10, 1)).unwrap() * BLOCK;
+
+    let (faulty, control) = late(below);
+    let volume = volume_on(faulty, Mode::Journal, 1 << 20);
+    let mut player = Player::new(&volume, 4);
+    player.versions.fill(Some(1));
+    player.submit(10, 1, Some(2));
+    player.end();
+    let unreadable = place as u64..(place + BLOCK) as u64;
+    control.add(Rule::new(Fault::EIO).on(Kind::Read).within(unreadable));
+    player.submit(10, 1, None);
+    player.submit(8, 5, None);
+    player.end();
+    assert_eq!((player.failed, player.read), (0, 2));
+}
+
 /// A device that refuses every other request, as a ring that is full.
 struct Grudging(Arc<dyn Device>);
 

@@ -115,8 +115,8 @@ impl Moving {
         Some(io)
     }
 
-    /// A part is over, or was not taken. `may_wait`: it can be started again later.
-    pub(super) fn take(&mut self, done: Finished, may_wait: bool) -> Again {
+    /// A part is over, or was not taken.
+    pub(super) fn take(&mut self, done: Finished) -> Again {
         let Finished { slot, buffer, result, .. } = done;
         let part = slot % (1 << BITS);
         let has_memory = buffer.is_some();
@@ -127,7 +127,7 @@ impl Moving {
         }
         let errno = result.as_ref().err().and_then(Error::errno).map(Errno::from_raw_os_error);
         let is_refused = matches!(errno, Some(Errno::BUSY | Errno::AGAIN));
-        if is_refused && has_memory && may_wait && self.tries < TRIES && self.failed.is_none() {
+        if is_refused && has_memory && self.tries < TRIES && self.failed.is_none() {
             self.tries += 1;
             self.parts[part as usize] = Part::Waits;
             return Again::Soon;
