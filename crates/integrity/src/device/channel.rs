@@ -213,7 +213,7 @@ impl IntegrityChannel {
 
     /// Starts what of a request was not started, or not taken. The request, when it is over with that.
     fn go(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
-        for part in [DATA, TAGS] {
+        for part in [TAGS, DATA] {
             let (side, way) = self.way(part);
             let channel = self.lower.side(side);
             let moving = self.moving.get_mut(slot as usize)?.as_mut()?;
@@ -230,7 +230,7 @@ impl IntegrityChannel {
     fn part_over(&mut self, ring: &mut Ring, done: Finished) -> Option<Finished> {
         let slot = done.slot >> BITS;
         self.take(ring, done);
-        self.end(ring, slot)
+        self.go(ring, slot)
     }
 
     fn take(&mut self, ring: &mut Ring, done: Finished) {

@@ -89,6 +89,10 @@ impl Moving {
             self.parts[part as usize] = Part::Over;
             return None;
         }
+        if part == DATA && !self.is_read && self.parts[TAGS as usize] != Part::Over {
+            // Data whose tags cannot be changed would be without them.
+            return None;
+        }
         let io = if part == TAGS {
             let (at, memory) = self.pages.as_mut()?;
             let buffer = memory.take()?;
