@@ -13,8 +13,6 @@ use crate::Place;
 const BATCH: usize = 512;
 /// The most that is written to a place with one request, in bytes.
 const RUN: usize = 1 << 20;
-/// Images that are kept for the next sections.
-const SPARE: usize = 8;
 
 impl Journal {
     /// Sees to it that there is room, by copying back what is there if need be.
@@ -97,9 +95,9 @@ impl Journal {
         while state.first < end {
             let Some(slot) = state.slots.pop_front() else { break };
             state.first += 1;
-            // Somebody who reads from it has it for a moment longer.
+            // Somebody who reads from it has it for a moment longer. Its memory was allowed for, and fresh memory costs a fault a page.
             if let Ok(section) = Arc::try_unwrap(slot.section)
-                && state.spare.len() < SPARE
+                && state.spare.len() + state.slots.len() < self.window
             {
                 state.spare.push(section.image.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
