@@ -98,7 +98,8 @@ pub(crate) fn unlock(fd: impl AsFd) {
 /// Says who has locked a file or folder.
 pub(crate) fn busy(fd: impl AsFd) -> Error {
     let mut context = String::from("it is in use");
-    if let Some(process) = holder(fd) {
+    // Where locks come and go the kernel's list, read in pieces, may leave one out.
+    if let Some(process) = (0..8).find_map(|_| holder(&fd)) {
         let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         let name = if name.is_empty() { "a program" } else { name.trim_end() };
         // Writing to a string does not fail.
