@@ -4,6 +4,7 @@
 //! ```text
 //!   NORMAL/multi-user.target.wants/underseal.target
 //!   NORMAL/underseal.target.wants/underseal@NAME.service       but for noauto
+//!   NORMAL/underseal.target.wants/underseal@NAME.socket        instead, where the first client opens it (nbd=systemd)
 //!   NORMAL/underseal@NAME.service.d/50-volume.conf             what has to be there before it
 //! ```
 
@@ -84,11 +85,20 @@ fn unfit(entry: &Entry) -> Option<String> {
 fn write(entry: &Entry, folder: &Path) -> io::Result<()> {
     let unit = format!("underseal@{}.service", entry.name);
     if entry.is_auto() {
-        want(folder, "underseal.target", &unit, "underseal@.service")?;
+        let (unit, file) = match entry.waits_for_clients() {
+            true => (socket(entry), "underseal@.socket"),
+            false => (unit.clone(), "underseal@.service"),
+        };
+        want(folder, "underseal.target", &unit, file)?;
     }
     let drop_in = folder.join(format!("{unit}.d"));
     fs::create_dir_all(&drop_in)?;
     fs::write(drop_in.join("50-volume.conf"), conf(entry))
+}
+
+/// The unit that listens for a volume's clients.
+fn socket(entry: &Entry) -> String {
+    format!("underseal@{}.socket", entry.name)
 }
 
 /// Lets one unit want another.
@@ -111,8 +121,11 @@ fn conf(entry: &Entry) -> String {
     if let Some(source) = quotable(&entry.at.file) {
         line("SourcePath", &source);
     }
-    // What starts after the target finds it served, as crypttab's volumes are there behind theirs.
-    if entry.is_auto() && !entry.may_fail() {
+    if entry.waits_for_clients() {
+        line("Requires", &socket(entry));
+        line("After", &socket(entry));
+    } else if entry.is_auto() && !entry.may_fail() {
+        // What starts after the target finds it served, as crypttab's volumes are there behind theirs.
         line("Before", "underseal.target");
     }
     for path in entry.files() {

@@ -231,6 +231,11 @@ impl Entry {
         self.options.nofail
     }
 
+    /// Whether systemd listens for its clients, the first of which opens it.
+    pub(crate) fn waits_for_clients(&self) -> bool {
+        self.options.of_open.iter().any(|(name, value)| *name == "nbd" && value.as_deref() == Some("systemd"))
+    }
+
     /// The file or folder that it is mounted over.
     pub(crate) fn mount_point(&self) -> Option<&Path> {
         self.value("fuse").map(Path::new)

@@ -5,8 +5,10 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
+use crate::support::nbd::Client;
+use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::text;
+use crate::support::volume::{text, underseal};
 
 /// Listens as systemd does.
 struct Supervisor(UnixDatagram);
@@ -115,4 +117,47 @@ fn one_process_serves_one_volume() {
     assert_eq!(host.run("up --foreground a b").code, Some(2));
     assert_eq!(host.run("up --foreground").code, Some(2));
     assert_eq!(host.run("up --foreground c").code, Some(2));
+}
+
+#[test]
+fn the_first_client_opens_a_volume_that_waits_for_one() {
+    let mut host = Host::new();
+    host.volume("disk", "nbd=systemd,hand-over");
+    host.volume("other", "");
+    host.does("up");
+    assert_eq!(host.states(), "disk:down other:up");
+    let ps = host.ps();
+    assert_eq!((&ps["volumes"][0]["auto"], &ps["volumes"][0]["on_demand"]), (&false.into(), &true.into()));
+    assert!(host.does("ps").contains("a client opens it"));
+    let ran = host.run("up disk");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("try: systemctl start underseal@disk.socket"), "{ran:?}");
+
+    let socket = host.scratch.path("disk.nbd");
+    let up = host.command("up --foreground disk");
+    let mut activate = tool("systemd-socket-activate");
+    activate.arg(format!("--listen={}", text(&socket)));
+    for (name, value) in up.get_envs() {
+        activate.arg(format!("--setenv={}={}", name.to_str().unwrap(), value.unwrap().to_str().unwrap()));
+    }
+    activate.arg(up.get_program()).args(up.get_args()).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = activate.spawn().unwrap();
+    let mut client = None;
+    wait_until("systemd listens", PATIENCE, || {
+        client = Client::connect(&socket).ok();
+        client.is_some()
+    });
+    let mut client = client.unwrap();
+    client.write(0, &[7; 4096]).unwrap();
+    assert_eq!(host.states(), "disk:up other:up");
+    // The next process listens there, too.
+    let mut upgrade = underseal();
+    upgrade.args(["upgrade", "disk"]).env("UNDERSEAL_RUNTIME_DIR", host.directory());
+    assert!(upgrade.status().unwrap().success());
+    assert!(server.wait().unwrap().success());
+    assert_eq!(client.read(0, 4096).unwrap(), [7; 4096]);
+    assert_eq!(Client::connect(&socket).unwrap().read(0, 4096).unwrap(), [7; 4096]);
+    host.does("down");
+    assert_eq!(host.states(), "disk:down other:down");
+    assert!(socket.exists(), "it is systemd's");
 }

@@ -26,7 +26,7 @@ fn analyze() -> Option<Command> {
 /// A folder with the units, whose program is the one under test, and systemd's drop-in for the network.
 fn units(network: bool) -> Scratch {
     let scratch = Scratch::new();
-    for unit in ["underseal@.service", "underseal.target"] {
+    for unit in ["underseal@.service", "underseal@.socket", "underseal.target"] {
         let unit_text = fs::read_to_string(packaging().join(unit)).unwrap();
         let program = env!("CARGO_BIN_EXE_underseal");
         scratch.file(unit, unit_text.replace("/usr/bin/underseal", program).as_bytes());
@@ -45,7 +45,8 @@ fn systemd_takes_the_units() {
     for network in [false, true] {
         let units = units(network);
         verify.args(["verify", "--man=no"]);
-        verify.args([units.path("underseal@.service"), units.path("underseal.target")]);
+        let names = ["underseal@.service", "underseal@.socket", "underseal.target"];
+        verify.args(names.map(|name| units.path(name)));
         let verified = output(&mut verify);
         let told = String::from_utf8_lossy(&verified.stderr).into_owned();
         assert!(verified.status.success() && told.is_empty(), "{}: {told}", verified.status);
@@ -226,6 +227,24 @@ fn the_list_becomes_units() {
         assert!(told.contains(line), "{line}: {told}");
     }
     assert_eq!(generated("# nothing\n"), (String::new(), String::new()));
+}
+
+#[test]
+fn a_volume_that_waits_for_a_client_becomes_a_socket() {
+    let (units, told) = generated("disk /srv/disk /k nbd=systemd\nlater /srv/later /k noauto,nbd=systemd\n");
+    let waits = |name: &str| {
+        format!(
+            "underseal@{name}.service.d/50-volume.conf: Requires=underseal@{name}.socket After=underseal@{name}.socket \
+             RequiresMountsFor=/srv/{name} RequiresMountsFor=/k"
+        )
+    };
+    let expected = [
+        "multi-user.target.wants/underseal.target -> /usr/lib/systemd/system/underseal.target",
+        "underseal.target.wants/underseal@disk.socket -> /usr/lib/systemd/system/underseal@.socket",
+        &waits("disk"),
+        &waits("later"),
+    ];
+    assert_eq!((units, told), (expected.join("\n"), String::new()));
 }
 
 #[test]

@@ -36,6 +36,8 @@ struct Volume<'t> {
     image: &'t Path,
     /// Whether `up` without names opens it.
     auto: bool,
+    /// Whether its first client opens it, for whom systemd listens.
+    on_demand: bool,
     state: State,
     /// Why its state cannot be told.
     error: Option<String>,
@@ -93,8 +95,9 @@ impl<'t> Volume<'t> {
             Err(e) => (State::Unknown, Some(Error::what(&e)), None),
         };
         let Entry { at: At { file, line }, name, device, .. } = entry;
-        let (name, auto) = (name.as_str(), entry.is_auto());
-        Self { name, file, line: *line, image: device, auto, state, error, status }
+        let (name, on_demand) = (name.as_str(), entry.waits_for_clients());
+        let auto = entry.is_auto() && !on_demand;
+        Self { name, file, line: *line, image: device, auto, on_demand, state, error, status }
     }
 }
 
@@ -108,7 +111,11 @@ fn text(volumes: &[Volume<'_>]) -> String {
             }
             (None, Some(error)) => ["unknown".into(), "-".into(), "-".into(), image, error.clone()],
             (None, None) => {
-                let state = if volume.auto { "down" } else { "down, noauto" };
+                let state = match (volume.auto, volume.on_demand) {
+                    (true, _) => "down",
+                    (_, true) => "down, a client opens it",
+                    (false, false) => "down, noauto",
+                };
                 [state.into(), "-".into(), "-".into(), image, "-".into()]
             }
         };

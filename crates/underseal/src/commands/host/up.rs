@@ -38,7 +38,8 @@ pub(in crate::commands) fn run(args: &UpArgs, quiet: bool) -> Result<()> {
         };
     }
     let named = !args.which.names.is_empty();
-    volumes.retain(|entry| named || entry.is_auto());
+    // Those that wait for a client are systemd's.
+    volumes.retain(|entry| named || entry.is_auto() && !entry.waits_for_clients());
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let jobs = args.jobs.map_or(processors, usize::from);
     let open = |entry: &&Entry| {
@@ -89,6 +90,10 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
 /// Opens a volume that is not open: where it is served then, or nothing where it was before.
 fn bring_up(entry: &Entry) -> Result<Option<String>> {
     asked(entry, false)?;
+    if entry.waits_for_clients() {
+        let unit = format!("systemctl start underseal@{}.socket", entry.name);
+        return Err(entry.complain("nbd=systemd: its first client opens it").with_remedy(unit));
+    }
     let _lock = lock(&entry.name)?;
     if status(entry, ANSWERS)?.is_some() {
         return Ok(None);
