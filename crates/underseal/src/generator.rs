@@ -122,7 +122,8 @@ fn conf(entry: &Entry) -> String {
         line("SourcePath", &source);
     }
     if entry.waits_for_clients() {
-        line("Requires", &socket(entry));
+        // Who stops the socket leaves the volume open.
+        line("Wants", &socket(entry));
         line("After", &socket(entry));
     } else if entry.is_auto() && !entry.may_fail() {
         // What starts after the target finds it served, as crypttab's volumes are there behind theirs.

@@ -150,6 +150,7 @@ fn the_first_client_opens_a_volume_that_waits_for_one() {
     let mut client = client.unwrap();
     client.write(0, &[7; 4096]).unwrap();
     assert_eq!(host.states(), "disk:up other:up");
+    assert_eq!(host.does("up disk"), "");
     // The next process listens there, too.
     let mut upgrade = underseal();
     upgrade.args(["upgrade", "disk"]).env("UNDERSEAL_RUNTIME_DIR", host.directory());

@@ -90,13 +90,13 @@ fn asked(entry: &Entry, foreground: bool) -> Result<Box<OpenArgs>> {
 /// Opens a volume that is not open: where it is served then, or nothing where it was before.
 fn bring_up(entry: &Entry) -> Result<Option<String>> {
     asked(entry, false)?;
-    if entry.waits_for_clients() {
-        let unit = format!("systemctl start underseal@{}.socket", entry.name);
-        return Err(entry.complain("nbd=systemd: its first client opens it").with_remedy(unit));
-    }
     let _lock = lock(&entry.name)?;
     if status(entry, ANSWERS)?.is_some() {
         return Ok(None);
+    }
+    if entry.waits_for_clients() {
+        let unit = format!("systemctl start underseal@{}.socket", entry.name);
+        return Err(entry.complain("nbd=systemd: its first client opens it").with_remedy(unit));
     }
     if let Some(path) = entry.mount_point() {
         make_mount_point(path)?;
