@@ -9,7 +9,8 @@
 //!   Worker         one thread, one queue, one descriptor: requests in, completions out
 //!        |- files.rs      names and attributes
 //!        |- protocol.rs   what the kernel wants
-//!        +- turns.rs      which of the idle threads listens
+//!        |- turns.rs      which of the idle threads listens
+//!        +- hold.rs       threads at rest, while another process takes the mount over
 //!
 //!   script         the kernel's side without a kernel, for fuzzing
 //! ```
@@ -21,6 +22,7 @@
 //! reached the lower device's file, and survives this process.
 
 mod files;
+mod hold;
 mod mount;
 mod protocol;
 pub mod script;
@@ -28,6 +30,7 @@ mod server;
 mod turns;
 mod worker;
 
+pub use hold::{CarriedMount, FuseHolder, MountPlace};
 pub use mount::MountPoint;
 pub use server::{FuseConfig, FuseServer, FuseStopper};
 

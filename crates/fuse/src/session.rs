@@ -1,7 +1,7 @@
 //! A mount, from its handshake to its end.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,6 +32,11 @@ impl Session {
         Ok(session)
     }
 
+    /// A mount that another process has made, by its descriptor. That process sees to its end until this one says that it does.
+    pub fn over(device: OwnedFd) -> Self {
+        Self { first: Channel::over(device), at: None }
+    }
+
     /// A descriptor for one more thread. `waits`: it sleeps until there is a request.
     ///
     /// # Errors
@@ -50,6 +55,12 @@ impl Session {
         let mut fds = [PollFd::new(&self.first, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.first.as_fd()
     }
 }
 

@@ -34,6 +34,7 @@ use super::offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Su
 use super::protocol::{Refusal, RefusalKind, Reply};
 use super::reencryption::Reencrypter;
 use super::volume::{Answer, Described};
+use crate::fuse::{CarriedMount, FuseHolder};
 use crate::nbd;
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
 
@@ -59,6 +60,8 @@ pub struct Giver {
     pub origin: Origin,
     /// Its NBD server.
     pub nbd: Option<nbd::Holder>,
+    /// Its mount, and what brings that to rest.
+    pub mount: Option<(CarriedMount, FuseHolder)>,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
@@ -112,11 +115,12 @@ impl Giver {
         image: Arc<FileDevice>,
         origin: Origin,
         nbd: Option<nbd::Holder>,
+        mount: Option<(CarriedMount, FuseHolder)>,
         supervised: Option<Supervised>,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, nbd, supervised, end: Box::new(end), gates, handing }
+        Self { image, origin, nbd, mount, supervised, end: Box::new(end), gates, handing }
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -221,6 +225,12 @@ impl Giver {
         let control = listening(gates.control.listeners())?;
         let metrics = gates.metrics.as_ref().map_or(Ok(vec![]), |gate| listening(gate.listeners()))?;
         let nbd = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| listening(nbd.listeners()))?;
+        // One that is unmounted nobody has any more.
+        let mount = self.mount.as_ref().filter(|(_, holder)| !holder.is_gone());
+        let mount = mount.map(|(mount, _)| mount.place.clone());
+        if mount.as_ref().is_some_and(|mount| mount.path.to_str().is_none()) {
+            return Err(no("the path of its mount is no text".into(), INSTEAD));
+        }
         let places = |sockets: &[CarriedListener]| sockets.iter().map(|one| one.place.clone()).collect();
         let policy = of.mapping.policy();
         let offer = Offer {
@@ -237,6 +247,7 @@ impl Giver {
             control: places(&control),
             metrics: places(&metrics),
             nbd: places(&nbd),
+            mount,
         };
         let sockets = control.into_iter().chain(metrics).chain(nbd).collect();
         Ok(Offered { offer, sockets, volume, policy, key })
@@ -259,6 +270,9 @@ impl Giver {
         hears(Asking::Begin, NEXT)?;
         let mut fds = vec![self.image.file().as_fd()];
         fds.extend(offered.sockets.iter().map(|one| one.fd.as_fd()));
+        if offered.offer.mount.is_some() {
+            fds.extend(self.mount.iter().map(|(mount, _)| mount.device.as_fd()));
+        }
         let offer = Given::Offer(Box::new(offered.offer.clone()));
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
         hears(Asking::Ready, PREPARES)?;
@@ -315,6 +329,7 @@ impl Giver {
             metrics.close(0, LEAVES);
         }
         let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until)).map_err(told)?;
+        self.mount.as_ref().map_or(Ok(()), |(_, holder)| holder.hold(until)).map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
         line.send(&Given::Rests(connections.len()), &[], &[], until).map_err(told)?;
@@ -407,6 +422,9 @@ impl Drop for Resting<'_> {
         }
         if let Some(nbd) = &self.giver.nbd {
             nbd.go_on();
+        }
+        if let Some((_, mount)) = &self.giver.mount {
+            mount.go_on();
         }
         if let Some(Gates { control, metrics }) = self.giver.gates.get() {
             control.open();

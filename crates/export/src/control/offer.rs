@@ -5,6 +5,7 @@ use underseal_volume as volume;
 
 use super::protocol::Refusal;
 use super::status::Opened;
+use crate::fuse::MountPlace;
 use crate::nbd::{self, Negotiated};
 use crate::net::ListenerPlace;
 
@@ -52,6 +53,9 @@ pub struct Offer {
     pub control: Vec<ListenerPlace>,
     pub metrics: Vec<ListenerPlace>,
     pub nbd: Vec<ListenerPlace>,
+    /// The mount, whose descriptor comes last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<MountPlace>,
 }
 
 /// What who takes over says.

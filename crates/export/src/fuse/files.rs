@@ -63,6 +63,21 @@ impl Files {
         }
     }
 
+    /// Whether there is a folder of them.
+    pub(super) fn are_in_a_folder(&self) -> bool {
+        matches!(self.root, Root::Folder(_))
+    }
+
+    /// What the files' attributes say of their times and their group.
+    pub(super) fn since_and_group(&self) -> (u64, u32) {
+        (self.since, self.gid)
+    }
+
+    /// The same files with other such attributes.
+    pub(super) fn with(self, (since, gid): (u64, u32)) -> Self {
+        Self { since, gid, ..self }
+    }
+
     /// The part of the volume that a file shows.
     pub(super) fn range(&self, node: u64) -> Option<Range<u64>> {
         match &self.root {

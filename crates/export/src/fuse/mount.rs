@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use underseal_fuse::{Failure, Init, Mounted, Options, Session, capability, unmount};
 
-use super::INBOX;
+use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
 
 /// What mount(8) shows as the source, and how a mount of ours is known that its server left behind.
@@ -53,6 +53,11 @@ impl MountPoint {
             }
             _ => Ok(Self { folder: kind.is_dir(), path }),
         }
+    }
+
+    /// Where a server of ours has mounted what this process takes over.
+    pub fn of_carried(place: &MountPlace) -> Self {
+        Self { path: place.path.clone(), folder: place.folder }
     }
 
     /// Its absolute path.

@@ -1,6 +1,7 @@
 //! From the mount to its end.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use underseal_datapath::Mapping;
 use underseal_fuse::{Channel, Session, unmount};
 
+use super::INBOX;
 use super::files::Files;
+use super::hold::{CarriedMount, Hold, namespace};
 use super::mount::{MountPoint, mount};
 use super::turns::Turns;
 use super::worker::Worker;
@@ -63,11 +66,12 @@ pub(super) struct Shared {
     pub(super) files: Files,
     pub(super) cache: bool,
     pub(super) turns: Turns,
+    pub(super) hold: Hold,
     /// No more requests are to be taken.
     pub(super) cut_off: AtomicBool,
     /// A thread was told by the kernel that the mount is gone.
     gone: AtomicBool,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -78,12 +82,20 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn new(mapping: Arc<Mapping>, files: Files, cache: bool, path: PathBuf) -> io::Result<Self> {
+    /// `is_held`: its threads rest until they are let go on.
+    pub(super) fn new(
+        mapping: Arc<Mapping>,
+        files: Files,
+        cache: bool,
+        path: PathBuf,
+        is_held: bool,
+    ) -> io::Result<Self> {
         Ok(Self {
             mapping,
             files,
             cache,
             turns: Turns::new()?,
+            hold: Hold::new(is_held),
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path,
@@ -102,23 +114,48 @@ impl FuseServer {
     /// [any bytes](Mapping::with_bytes), as writers of files expect; `Mount` when the system refuses; `Io` when there is no queue,
     /// descriptor or thread for it.
     pub fn mount(mapping: Arc<Mapping>, point: &MountPoint, config: &FuseConfig) -> Result<Self> {
-        if mapping.block() > LARGEST_BLOCK {
-            let context = format!(
-                "blocks of {} bytes cannot be served through FUSE, where writes come in pages of {LARGEST_BLOCK}",
-                mapping.block()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, context));
-        }
-        if !mapping.takes_bytes() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "a file takes writes of any bytes, this volume does not",
-            ));
-        }
-        let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
+        fits(&mapping)?;
         let session = mount(point, mapping.read_only(), config.allow_root)?;
+        Self::serve(mapping, point, session, config, None)
+    }
+
+    /// Takes the mount of another process over, which serves it until [`FuseHolder::go_on`](super::FuseHolder::go_on): from then on this
+    /// one does. Dropped before, it leaves the mount as it is.
+    ///
+    /// # Errors
+    /// As for [`mount`](Self::mount), but for the system's refusal to mount; `Unsupported` where the mount cannot be seen from here, or more
+    /// was agreed on than is known here.
+    pub fn take_over(
+        mapping: Arc<Mapping>,
+        point: &MountPoint,
+        CarriedMount { device, place }: CarriedMount,
+        config: &FuseConfig,
+    ) -> Result<Self> {
+        fits(&mapping)?;
+        let no =
+            |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("{}: {why}", place.path.display())));
+        if place.namespace != namespace()? {
+            // What is unmounted here would stay there.
+            return no("it is mounted in another mount namespace than this process is in");
+        }
+        if place.longest > INBOX {
+            return no("the kernel was promised longer writes than this version takes");
+        }
+        Self::serve(mapping, point, Session::over(device), config, Some((place.since, place.gid)))
+    }
+
+    fn serve(
+        mapping: Arc<Mapping>,
+        point: &MountPoint,
+        session: Session,
+        config: &FuseConfig,
+        carried: Option<(u64, u32)>,
+    ) -> Result<Self> {
+        let files = if point.is_folder() { Files::folder(&mapping) } else { Files::one(&mapping) };
+        let is_held = carried.is_some();
+        let files = carried.into_iter().fold(files, Files::with);
         let path = point.path().to_owned();
-        let shared = Arc::new(Shared::new(mapping, files, config.cache, path).map_err(no_thread)?);
+        let shared = Arc::new(Shared::new(mapping, files, config.cache, path, is_held).map_err(no_thread)?);
         // On the way out through an error the mount goes, and with it those threads that have begun.
         let (ready, begun) = mpsc::channel();
         for number in 0..config.threads.max(1) {
@@ -139,6 +176,15 @@ impl FuseServer {
     /// What stops this server.
     pub fn stopper(&self) -> FuseStopper {
         FuseStopper(self.shared.clone())
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// What requests come from.
+    pub(super) fn device(&self) -> BorrowedFd<'_> {
+        self.session.as_fd()
     }
 
     /// Makes the kernel see another size of the volume: it asks for the file's attributes again, and forgets what it has of its
@@ -178,7 +224,7 @@ impl FuseServer {
             };
         }
         drop(state);
-        if !self.shared.gone.load(Ordering::SeqCst) {
+        if !self.shared.is_gone() {
             // All threads have failed: nobody would answer those who look at the mount.
             self.stopper().abandon();
         }
@@ -210,6 +256,10 @@ impl FuseStopper {
         state.stopping = Some(Instant::now());
         drop(state);
         self.0.changed.notify_all();
+        if self.0.is_gone() {
+            // Something else may be mounted there by now.
+            return;
+        }
         let shown = self.0.path.display();
         match unmount(&self.0.path, false) {
             Ok(()) => {}
@@ -224,6 +274,9 @@ impl FuseStopper {
 
     /// Takes the mount out of sight without waiting for anybody: for a process that ends at once.
     pub fn abandon(&self) {
+        if self.0.is_gone() {
+            return;
+        }
         if let Err(e) = unmount(&self.0.path, true) {
             log::error!("{} cannot be unmounted: {e}", self.0.path.display());
         }
@@ -231,10 +284,38 @@ impl FuseStopper {
 }
 
 impl Shared {
+    /// Whether it is unmounted.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// How many serve.
+    pub(super) fn threads(&self) -> usize {
+        self.lock().threads
+    }
+
     /// Nothing that runs under the lock can leave the state half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the kernel can be shown such a volume as a file.
+fn fits(mapping: &Mapping) -> Result<()> {
+    if mapping.block() > LARGEST_BLOCK {
+        let context = format!(
+            "blocks of {} bytes cannot be served through FUSE, where writes come in pages of {LARGEST_BLOCK}",
+            mapping.block()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if !mapping.takes_bytes() {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "a file takes writes of any bytes, this volume does not",
+        ));
+    }
+    Ok(())
 }
 
 /// A thread that counts as serving until this goes, however the thread ends.

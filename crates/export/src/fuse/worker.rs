@@ -61,6 +61,10 @@ pub(super) struct Worker {
     ended: bool,
     watching: bool,
     resting: bool,
+    /// It takes nothing, so that another process may.
+    rests: bool,
+    /// No request wakes it.
+    is_deaf: bool,
     /// The bytes of the last read or write.
     last: usize,
     complaints: Complaints,
@@ -125,6 +129,8 @@ impl Worker {
             ended: false,
             watching: false,
             resting: false,
+            rests: false,
+            is_deaf: false,
             last: 0,
             complaints: Complaints::new("this thread"),
         })
@@ -140,6 +146,17 @@ impl Worker {
 
     fn receive(&mut self) -> io::Result<Received> {
         self.channel.receive(&mut [IoSliceMut::new(&mut self.head), IoSliceMut::new(&mut self.inbox)])
+    }
+
+    fn hears_again(&mut self) {
+        if std::mem::take(&mut self.is_deaf) {
+            self.shared.hold.is_deaf(false);
+        }
+    }
+
+    /// Whether no request is under way here.
+    fn has_nothing(&self) -> bool {
+        self.held.is_none() && self.tickets.is_empty()
     }
 
     /// Sees to it that the next request wakes this thread, or another that listens already.
@@ -331,6 +348,14 @@ impl Door for Worker {
     }
 
     fn begin_turn(&mut self) -> Result<()> {
+        let held = self.shared.hold.is_held();
+        if held != self.rests && (!held || self.has_nothing()) {
+            self.rests = held;
+            self.shared.hold.rests(held);
+        }
+        if !held {
+            self.hears_again();
+        }
         self.ended |= self.shared.cut_off.load(Ordering::Relaxed);
         Ok(())
     }
@@ -338,7 +363,7 @@ impl Door for Worker {
     fn take(&mut self) -> Result<Took> {
         let len = match self.held.take() {
             Some(len) => len,
-            None if self.ended => return Ok(Took::Nothing),
+            None if self.ended || self.rests || self.shared.hold.is_held() => return Ok(Took::Nothing),
             None if self.tickets.is_full() => return Ok(Took::NoRoom),
             None => match self.receive()? {
                 Received::Request(len) => len,
@@ -390,6 +415,13 @@ impl Door for Worker {
     }
 
     fn listen(&mut self, wake: Wake) -> Result<bool> {
+        if self.shared.hold.is_held() {
+            if !std::mem::replace(&mut self.is_deaf, true) {
+                self.shared.hold.is_deaf(true);
+            }
+            // Whoever waits for this thread to rest is told first; whoever lets it go on may not have seen that it is deaf.
+            return Ok(!self.shared.hold.is_held() || !self.rests && self.has_nothing());
+        }
         if wake.requests && !self.ended {
             self.listen_or_rest()?;
         }
@@ -412,7 +444,7 @@ impl Door for Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.ended && self.held.is_none() && self.tickets.is_empty()
+        self.ended && self.has_nothing()
     }
 }
 
@@ -422,6 +454,10 @@ impl Drop for Worker {
         if self.watching {
             self.shared.turns.has_heard();
         }
+        if self.rests {
+            self.shared.hold.rests(false);
+        }
+        self.hears_again();
         self.shared.turns.call_all();
     }
 }

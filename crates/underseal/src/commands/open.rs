@@ -103,7 +103,9 @@ pub(super) fn serve(
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
     let holder = nbd.as_ref().map(Server::holder);
-    let given = giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), nbd: holder };
+    let mount = if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None };
+    let given =
+        giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), nbd: holder, mount };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.

@@ -14,6 +14,7 @@
 //!   dashboard.rs  Grafana's dashboard over those metrics, asked of Prometheus
 //!   top.rs      the live view, on a pipe and on a terminal
 //!   upgrade.rs  another process takes it over, or fails to
+//!   upgrade_mount.rs  the same of a mount
 //! ```
 
 #[path = "../support/support.rs"]
@@ -34,3 +35,4 @@ mod status;
 mod suspend;
 mod top;
 mod upgrade;
+mod upgrade_mount;

@@ -22,9 +22,9 @@ use crate::support::volume::Volume;
 use crate::support::{bytes, fio, seed};
 
 /// Clients notice less than this, on a busy machine too: far more than it takes.
-const PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-fn pid(operator: &Operator) -> u32 {
+pub(crate) fn pid(operator: &Operator) -> u32 {
     u32::try_from(operator.status("image")["pid"].as_u64().unwrap()).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn asking(operator: &Operator, protocol: u32) -> Result<Line, String> {
 }
 
 /// The same in this version, once nobody else is at it: who has gone away is noticed in a moment.
-fn alone(operator: &Operator) -> Line {
+pub(crate) fn alone(operator: &Operator) -> Line {
     let mut line = None;
     wait_until("nobody else takes over", PATIENCE, || {
         line = match asking(operator, PROTOCOL) {
@@ -54,7 +54,7 @@ fn alone(operator: &Operator) -> Line {
 }
 
 /// What there is once all rests: so many connections, and what each was left with.
-fn at_rest(line: &Line) -> Vec<wire::Heard<Given>> {
+pub(crate) fn at_rest(line: &Line) -> Vec<wire::Heard<Given>> {
     let until = Instant::now() + PATIENCE;
     line.send(&Asking::Ready, &[], &[], until).unwrap();
     let Given::Rests(count) = line.receive(until).unwrap().message else { panic!("it does not rest") };

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use underseal_device::FileDevice;
 use underseal_export::control::{Giver, Origin};
+use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
 use underseal_export::nbd::Holder;
 
 use super::control::Sides;
 use crate::cli::ServeArgs;
+use crate::error;
 use crate::notify;
 
 /// What is served.
@@ -19,6 +21,12 @@ pub(super) struct Serving {
     /// Something lies between it and its image.
     pub(super) layers: bool,
     pub(super) nbd: Option<Holder>,
+    pub(super) mount: Option<(CarriedMount, FuseHolder)>,
+}
+
+/// What of a mount can be given.
+pub(super) fn mount(server: Option<&FuseServer>) -> error::Result<Option<(CarriedMount, FuseHolder)>> {
+    server.map(|server| Ok((server.carried()?, server.holder()))).transpose()
 }
 
 /// How this process was started; why nobody could start it so again.
@@ -37,13 +45,12 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, nbd } = serving;
+    let Serving { image, lock, layers, nbd, mount } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
         (std::process::id() == 1, "its server is the first process of a container, which ends with it"),
         (args.tls_certificates.is_some(), "TLS sessions cannot be handed over"),
-        (args.fuse.is_some(), "its mount (--fuse) cannot be handed over yet"),
         (args.ublk, "its block device (--ublk) cannot be handed over yet"),
         (args.vhost_user.path.is_some(), "its virtual machine (--vhost-user) cannot be handed over yet"),
         (layers, "the integrity layer below it cannot be handed over yet"),
@@ -60,7 +67,7 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    Ok(Arc::new(Giver::new(image, origin, nbd, notify::supervised(), end)))
+    Ok(Arc::new(Giver::new(image, origin, nbd, mount, notify::supervised(), end)))
 }
 
 /// From here on it can be handed over.

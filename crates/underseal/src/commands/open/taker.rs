@@ -17,11 +17,12 @@ use underseal_export::control::status::Format;
 use underseal_export::control::{
     Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request,
 };
+use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried, Server};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
-use super::{control, giver, nbd_server, reencrypter, sandbox, tls};
+use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls};
 use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -61,6 +62,9 @@ struct Prepared {
     mapping: Arc<underseal_datapath::Mapping>,
     beside: Option<Arc<crate::reencryption::beside::Beside>>,
     server: Option<Server>,
+    /// The mount's, and what lets its threads go on.
+    ways: Vec<Way>,
+    held: Option<FuseHolder>,
     stoppers: Stoppers,
     sides: control::Sides,
     watch: Watch,
@@ -70,7 +74,7 @@ struct Prepared {
 
 /// Hears what there is, and makes everything ready to serve it.
 fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
-    let (offer, mut fds, key) = offered(line)?;
+    let (offer, mut fds, len) = offered(line)?;
     let Offer { origin, image, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
     // Its paths begin there.
     std::env::set_current_dir(&origin.folder)
@@ -85,7 +89,11 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let Command::Open(mut args) = cli.command else {
         return Err(Error::usage("the server was started in a way that this version does not know"));
     };
-    if args.serve.fuse.is_some() || args.serve.ublk || args.serve.vhost_user.path.is_some() {
+    // One that somebody has unmounted is not offered.
+    if args.serve.fuse.is_none() && offer.mount.is_some()
+        || args.serve.ublk
+        || args.serve.vhost_user.path.is_some()
+    {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
     }
     // As it will be.
@@ -93,7 +101,9 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     if let Some(path) = &args.serve.log_file {
         logging::to_file(path)?;
     }
-    sandbox::prepare(&args.serve, None)?;
+    let mount_point = offer.mount.as_ref().map(MountPoint::of_carried);
+    sandbox::prepare(&args.serve, mount_point.as_ref())?;
+    let key = key(line, len)?;
     if let Some(supervised) = &supervised {
         // It would not know this process, and take the service for ended.
         if supervised.groups != notify::groups() {
@@ -114,7 +124,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let volume = volume.volume(&key)?;
     let Opened { mapping, lower, opened, known, inside, image: file, .. } =
         volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
-    let mapping = Arc::new(mapping);
+    let mapping = Arc::new(for_kernels(&args.serve, mapping)?);
     let (beside, _) = reencrypter(&mapping, inside, None)?;
     let locks = beside.is_some();
     let policy: Policy = policy.parse()?;
@@ -128,12 +138,26 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let watch = Watch::start(taken)?;
+    let config = fuse_config(&args.serve, &nbd, &mapping);
+    let mounted = |(point, place)| {
+        let device = sockets.next().ok_or_else(nonsense)?;
+        Ok::<_, Error>(FuseServer::take_over(
+            mapping.clone(),
+            &point,
+            CarriedMount { device, place },
+            &config,
+        )?)
+    };
+    let fuse = mount_point.zip(offer.mount).map(mounted).transpose()?;
     let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
-    let serving =
-        giver::Serving { image: file, lock: false, layers: false, nbd: server.as_ref().map(Server::holder) };
+    let holder = server.as_ref().map(Server::holder);
+    let mount = giver::mount(fuse.as_ref())?;
+    let serving = giver::Serving { image: file, lock: false, layers: false, nbd: holder, mount };
     let giver = giver::of(&args.serve, serving, Ok(origin));
     let gives = giver.as_ref().ok().cloned();
-    let stoppers = Stoppers::of(&[], &mapping, gives.clone());
+    let held = fuse.as_ref().map(FuseServer::holder);
+    let ways: Vec<_> = fuse.map(Way::from).into_iter().collect();
+    let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     let in_force = Arc::new(OnceLock::new());
     let image = std::path::PathBuf::from(image);
     let described = Described {
@@ -160,19 +184,21 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         let stoppers = stoppers.clone();
         move || stoppers.stop()
     };
-    let sides = control::go_on((control, metrics), described, opening, &mapping, vec![], stop)?;
+    let tell_size = ways.iter().filter_map(Way::tells_size).collect();
+    let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
     giver::gates(gives.as_deref(), &sides);
     let pid_file = args.serve.pid_file.as_deref().map(Another::open).transpose()?;
     if let Some(state) = sandbox::enter(&args.serve, &lower, None, &mapping, locks)? {
         let _ = in_force.set(state);
     }
-    Ok(Prepared { args, mapping, beside, server, stoppers, sides, watch, pid_file, addresses })
+    Ok(Prepared { args, mapping, beside, server, ways, held, stoppers, sides, watch, pid_file, addresses })
 }
 
 impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self { args, mapping, beside, server, stoppers, sides, watch, pid_file, addresses } = self;
+        let Self { args, mapping, beside, server, ways, held, stoppers, sides, watch, pid_file, addresses } =
+            self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -190,6 +216,7 @@ impl Prepared {
         if let Some(adopted) = adopted {
             adopted.go();
         }
+        held.iter().for_each(FuseHolder::go_on);
         let holder = server.as_ref().map(Server::holder);
         let gates = sides.gates();
         let gates: Vec<_> =
@@ -205,7 +232,7 @@ impl Prepared {
             log::error!("{}", e.what());
             None
         }));
-        let ways: Vec<Way> = server.into_iter().map(Way::from).collect();
+        let ways: Vec<Way> = server.into_iter().map(Way::from).chain(ways).collect();
         watch.serves(&stoppers);
         gates.iter().for_each(|gate| gate.open());
         let lost = stoppers.clone();
@@ -244,8 +271,8 @@ fn lets_go(line: Line, starter: Option<rustix::process::Pid>) {
     }
 }
 
-/// Hears the offer: its descriptors, and the key.
-fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, Key)> {
+/// Hears the offer: its descriptors, and how many bytes the key has that comes next.
+fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
     let until = Instant::now() + PATIENCE;
     line.send(&Asking::Begin, &[], &[], until)?;
     let heard = line.receive(until)?;
@@ -253,11 +280,14 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, Key)> {
         Given::Offer(offer) => *offer,
         other => return Err(not_given(other)),
     };
-    // It is received into locked memory.
-    let len = usize::try_from(heard.bytes).unwrap_or(usize::MAX);
-    let mut key = Key::zeroed(len)?;
-    line.read(key.as_mut_bytes(), until)?;
-    Ok((offer, heard.fds, key))
+    Ok((offer, heard.fds, heard.bytes))
+}
+
+/// Hears the key, into locked memory.
+fn key(line: &Line, len: u64) -> Result<Key> {
+    let mut key = Key::zeroed(usize::try_from(len).unwrap_or(usize::MAX))?;
+    line.read(key.as_mut_bytes(), Instant::now() + PATIENCE)?;
+    Ok(key)
 }
 
 fn listeners(
