@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use super::Failure;
 use super::open::read_most;
+use super::{EXTENT_BYTES, Failure};
 use crate::{EXTENT, Error, ErrorKind};
 
 /// Why extents cannot be had.
@@ -19,9 +19,26 @@ pub(crate) enum Unread {
     Missing(u64),
 }
 
+/// So many extents are read and decrypted at a time: the second-level cache still has what was read.
+const CACHED: usize = 32;
+
 /// Reads extents from `at` on, of which the first has this number, and decrypts them. What is missing is an error, or zeros
 /// where that is not `strict`.
 pub(crate) fn read(
+    fd: BorrowedFd<'_>,
+    at: u64,
+    first: u64,
+    run: &mut [u8],
+    strict: bool,
+    decrypt: impl Fn(u64, &mut [u8]),
+) -> Result<(), Unread> {
+    for (n, piece) in (0..).step_by(CACHED).zip(run.chunks_mut(CACHED * EXTENT)) {
+        read_piece(fd, at + n * EXTENT_BYTES, first + n, piece, strict, &decrypt)?;
+    }
+    Ok(())
+}
+
+fn read_piece(
     fd: BorrowedFd<'_>,
     at: u64,
     first: u64,

@@ -8,7 +8,7 @@ use underseal_volume::Volume;
 
 use super::super::Queue;
 use super::{beyond, no_key};
-use crate::piece::{Piece, Place};
+use crate::piece::{CACHED, Piece, Place};
 use crate::slot::{Class, Lock, Op, Slot, Stage};
 use crate::stats::{Did, nanos};
 use crate::{Dispatch, Result};
@@ -51,7 +51,13 @@ impl Queue {
         let arrived = self.now;
         while at < range.end {
             let Some(volume) = self.epochs.current() else { return Some(Err(no_key())) };
-            let Some(piece) = find(volume, at, &range, !tags.is_empty()) else {
+            // Tuples are read with their sectors, and as many at once as can be.
+            let cached = if tags.is_empty() {
+                range.start..range.end.min(at.saturating_add(CACHED))
+            } else {
+                range.clone()
+            };
+            let Some(piece) = find(volume, at, &cached, !tags.is_empty()) else {
                 return Some(Err(beyond()));
             };
             at = piece.end();
