@@ -3,6 +3,8 @@
 //! ```text
 //!   UblkServer     one thread for the device's life: claims it, starts it, waits, stops it, deletes it
 //!     |  claim.rs     which device: a new one, or one whose server was killed and that waits for another
+//!     |  queues.rs    the threads of its queues
+//!     |  hold.rs      lets go of it, for another process; goes on with it
 //!     |  params.rs    what the kernel is told of the volume
 //!     |  control.rs   commands to /dev/ublk-control
 //!     |  link.rs      /dev/underseal/NAME
@@ -38,9 +40,13 @@ mod claim;
 #[cfg(feature = "ublk")]
 mod control;
 #[cfg(feature = "ublk")]
+mod hold;
+#[cfg(feature = "ublk")]
 mod link;
 #[cfg(feature = "ublk")]
 mod params;
+#[cfg(feature = "ublk")]
+mod queues;
 #[cfg(feature = "ublk")]
 mod request;
 #[cfg(feature = "ublk")]
@@ -56,6 +62,12 @@ mod server;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "ublk")]
+pub use hold::UblkHolder;
+#[cfg(not(feature = "ublk"))]
+pub use server::UblkHolder;
 pub use server::{UblkServer, UblkStopper, available};
 
 /// How a volume becomes a block device.
@@ -75,6 +87,25 @@ pub struct UblkConfig {
     pub unprivileged: bool,
     /// How long the device is served on when it is in use and the server is to stop.
     pub drain_timeout: Duration,
+}
+
+impl UblkConfig {
+    /// How long a device that is in use is served on by default.
+    pub const DRAINS: Duration = Duration::from_secs(30);
+}
+
+/// Which block device a volume is, for another process that goes on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct UblkPlace {
+    /// The N of /dev/ublkbN.
+    pub id: u32,
+    /// As [`UblkConfig::name`].
+    pub name: String,
+    /// As [`UblkConfig::identity`].
+    pub identity: u64,
+    /// Whether /dev/underseal/NAME leads to it.
+    pub linked: bool,
 }
 
 /// A number for [`UblkConfig::identity`] out of what names the volume: FNV-1a.

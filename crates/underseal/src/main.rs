@@ -39,6 +39,7 @@ mod progress;
 mod reencryption;
 mod signals;
 mod size;
+mod time_limit;
 mod tokens;
 mod transfer;
 mod volume;

@@ -9,9 +9,10 @@
 //!   prepares all that it can                      serves
 //!   Asking::Ready               ------>
 //!                                                 flushes; then nobody comes in, connections come to rest, the
-//!                                                 volume is suspended and flushed: from here on clients wait
+//!                                                 volume is suspended and flushed: from here on clients wait; the
+//!                                                 kernel's block device is let go of
 //!                               <------  Rests, and each connection
-//!   opens its queues
+//!   opens its queues, recovers the block device
 //!   taken                       ------>           ends, and leaves all as it is
 //!   serves
 //! ```
@@ -37,6 +38,7 @@ use super::volume::{Answer, Described};
 use crate::fuse::{CarriedMount, FuseHolder};
 use crate::nbd;
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
+use crate::ublk::UblkHolder;
 
 /// What to do where nothing can be handed over.
 pub(super) const INSTEAD: &str = "`underseal close` it, and open it again with the new version";
@@ -62,6 +64,8 @@ pub struct Giver {
     pub nbd: Option<nbd::Holder>,
     /// Its mount, and what brings that to rest.
     pub mount: Option<(CarriedMount, FuseHolder)>,
+    /// What lets go of its block device.
+    pub ublk: Option<UblkHolder>,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
@@ -116,11 +120,12 @@ impl Giver {
         origin: Origin,
         nbd: Option<nbd::Holder>,
         mount: Option<(CarriedMount, FuseHolder)>,
+        ublk: Option<UblkHolder>,
         supervised: Option<Supervised>,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, nbd, mount, supervised, end: Box::new(end), gates, handing }
+        Self { image, origin, nbd, mount, ublk, supervised, end: Box::new(end), gates, handing }
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -231,6 +236,8 @@ impl Giver {
         if mount.as_ref().is_some_and(|mount| mount.path.to_str().is_none()) {
             return Err(no("the path of its mount is no text".into(), INSTEAD));
         }
+        let ublk = self.ublk.as_ref().filter(|holder| !holder.is_gone()).map(UblkHolder::place).transpose();
+        let ublk = ublk.map_err(|why| no(why, INSTEAD))?;
         let places = |sockets: &[CarriedListener]| sockets.iter().map(|one| one.place.clone()).collect();
         let policy = of.mapping.policy();
         let offer = Offer {
@@ -248,6 +255,7 @@ impl Giver {
             metrics: places(&metrics),
             nbd: places(&nbd),
             mount,
+            ublk,
         };
         let sockets = control.into_iter().chain(metrics).chain(nbd).collect();
         Ok(Offered { offer, sockets, volume, policy, key })
@@ -332,6 +340,8 @@ impl Giver {
         self.mount.as_ref().map_or(Ok(()), |(_, holder)| holder.hold(until)).map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
+        let ublk = self.ublk.as_ref().filter(|_| offered.offer.ublk.is_some());
+        ublk.map_or(Ok(()), |ublk| ublk.let_go(until)).map_err(told)?;
         line.send(&Given::Rests(connections.len()), &[], &[], until).map_err(told)?;
         for one in &connections {
             let fds: [BorrowedFd<'_>; 1] = [one.socket.as_fd()];
@@ -425,6 +435,9 @@ impl Drop for Resting<'_> {
         }
         if let Some((_, mount)) = &self.giver.mount {
             mount.go_on();
+        }
+        if let Some(ublk) = &self.giver.ublk {
+            ublk.go_on();
         }
         if let Some(Gates { control, metrics }) = self.giver.gates.get() {
             control.open();

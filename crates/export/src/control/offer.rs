@@ -8,6 +8,7 @@ use super::status::Opened;
 use crate::fuse::MountPlace;
 use crate::nbd::{self, Negotiated};
 use crate::net::ListenerPlace;
+use crate::ublk::UblkPlace;
 
 /// The version of what is said after the request.
 pub const PROTOCOL: u32 = 1;
@@ -56,6 +57,9 @@ pub struct Offer {
     /// The mount, whose descriptor comes last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<MountPlace>,
+    /// The block device, which needs no descriptor: it is let go of when all rests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ublk: Option<UblkPlace>,
 }
 
 /// What who takes over says.

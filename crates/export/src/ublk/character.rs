@@ -37,13 +37,12 @@ pub(super) fn disk(id: u32) -> PathBuf {
 /// Opens the device's node, which may have been made just now.
 ///
 /// # Errors
-/// The kernel's.
-pub(super) fn open(id: u32) -> io::Result<File> {
-    let started = Instant::now();
+/// The kernel's, where it is still so then.
+pub(super) fn open(id: u32, until: Instant) -> io::Result<File> {
     loop {
         match File::options().read(true).write(true).open(path(id)) {
             // A rule of udev's may still have to give it to this user; an old server may still be on its way out.
-            Err(e) if started.elapsed() < APPEARS => {
+            Err(e) if Instant::now() < until => {
                 log::debug!("{}: {e}", path(id));
                 thread::sleep(Duration::from_millis(20));
             }

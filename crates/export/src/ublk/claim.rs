@@ -85,7 +85,7 @@ fn take_over(
             if let Some(difference) = params::difference(&was, params) {
                 return in_use(format!("waits for its volume as it was: {difference}"));
             }
-            recover(control, id)?;
+            recover(control, id, Instant::now() + SEEN_OFF)?;
             let info =
                 control.info(id).map_err(|e| refused(format!("device {id} cannot be looked at"), e))?;
             Ok(Some(Claimed { info, recovered: true }))
@@ -93,17 +93,34 @@ fn take_over(
     }
 }
 
-fn recover(control: &mut ControlDevice, id: u32) -> Result<()> {
-    let started = Instant::now();
+/// Makes the kernel ready for another server of a device whose last one is gone.
+///
+/// # Errors
+/// `Ublk` when it is not gone by then, or the kernel refuses.
+pub(super) fn recover(control: &mut ControlDevice, id: u32, until: Instant) -> Result<()> {
+    let (started, mut pause) = (Instant::now(), Duration::from_millis(1));
     loop {
         match control.begin_recovery(id) {
             Ok(()) => return Ok(()),
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) && started.elapsed() < SEEN_OFF => {
-                thread::sleep(Duration::from_millis(20));
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) && Instant::now() < until => {
+                thread::sleep(pause);
+                if started.elapsed() > Duration::from_secs(1) {
+                    pause = Duration::from_millis(20);
+                }
             }
+            // Before Linux 6.16: somebody has come as far as this, and was gone before there was a queue.
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) && waits(control, id) => return Ok(()),
             Err(e) => return Err(refused(format!("/dev/ublkb{id} cannot be taken over"), e)),
         }
     }
+}
+
+/// Whether a device waits for a server.
+fn waits(control: &mut ControlDevice, id: u32) -> bool {
+    control.info(id).is_ok_and(|info| {
+        u32::from(info.state) == sys::UBLK_S_DEV_QUIESCED
+            && info.flags & u64::from(sys::UBLK_F_USER_RECOVERY) != 0
+    })
 }
 
 fn add(control: &mut ControlDevice, config: &UblkConfig, params: &sys::ublk_params) -> Result<Claimed> {

@@ -32,6 +32,11 @@ impl Link {
         Ok(Self(path))
     }
 
+    /// The link that another server has made, for the one that goes on with its device.
+    pub(super) fn of(name: &str) -> Self {
+        Self(Path::new(FOLDER).join(name))
+    }
+
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.0

@@ -101,13 +101,19 @@ fn zoned(
 
 /// How a volume differs from the disk that it was, if it does.
 pub(super) fn difference(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
-    let (was, is) = (&was.basic, &is.basic);
     let bytes = |basic: &sys::ublk_param_basic| basic.dev_sectors.saturating_mul(SECTOR);
+    if was.basic.dev_sectors != is.basic.dev_sectors {
+        return Some(format!("it had {} bytes, the volume has {}", bytes(&was.basic), bytes(&is.basic)));
+    }
+    another_disk(was, is)
+}
+
+/// How it differs but for the size, which changes under a server where the kernel cannot tell the disk's users.
+pub(super) fn another_disk(was: &sys::ublk_params, is: &sys::ublk_params) -> Option<String> {
+    let (was, is) = (&was.basic, &is.basic);
     let (was_read_only, is_read_only) =
         (was.attrs & sys::UBLK_ATTR_READ_ONLY != 0, is.attrs & sys::UBLK_ATTR_READ_ONLY != 0);
-    if was.dev_sectors != is.dev_sectors {
-        Some(format!("it had {} bytes, the volume has {}", bytes(was), bytes(is)))
-    } else if was.logical_bs_shift != is.logical_bs_shift {
+    if was.logical_bs_shift != is.logical_bs_shift {
         let size = |shift: u8| 1u64.checked_shl(shift.into()).unwrap_or(0);
         let (was, is) = (size(was.logical_bs_shift), size(is.logical_bs_shift));
         Some(format!("its blocks were of {was} bytes, the volume's are of {is}"))

@@ -18,8 +18,8 @@ use underseal_datapath::Mapping;
 use super::claim::{Claimed, claim, refused};
 use super::control::ControlDevice;
 use super::link::Link;
-use super::worker::{Part, Worker};
-use super::{UblkConfig, character, params};
+use super::queues::Queues;
+use super::{UblkConfig, UblkPlace, character, hold, params};
 use crate::{Error, ErrorKind, Result, TellSize};
 
 /// How often it is looked whether a device that is in use still is.
@@ -28,25 +28,40 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long those may take who have a stopped device open.
 const CLOSED: Duration = Duration::from_secs(5);
 
+/// How often it is tried again to go on with a device that somebody else has.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// A volume that is served as a block device.
 pub struct UblkServer {
     thread: JoinHandle<Result<()>>,
     stopper: UblkStopper,
+    shared: Arc<Shared>,
     device: PathBuf,
     link: Option<PathBuf>,
 }
 
 /// Ends the serving from any thread.
 #[derive(Clone)]
-pub struct UblkStopper(Arc<Mutex<Sender<Message>>>);
+pub struct UblkStopper(pub(super) Arc<Mutex<Sender<Message>>>);
 
-/// What the device's thread is told.
-enum Message {
+/// What the device's thread is told. What became of it is sent back.
+pub(super) enum Message {
     Stop,
-    /// The volume has another size. What became of it is sent back.
+    /// The volume has another size.
     Size(Sender<io::Result<()>>),
     /// A queue's thread has ended, well or not.
     Ended(Result<()>),
+    LetGo(Instant, Sender<Result<()>>),
+    Recover(Instant, Sender<Result<()>>),
+    GoOn(Sender<Result<()>>),
+}
+
+/// What other threads know of the device.
+pub(super) struct Shared {
+    pub(super) place: UblkPlace,
+    /// Why it cannot be let go of.
+    pub(super) stays_not: Option<&'static str>,
+    pub(super) is_gone: AtomicBool,
 }
 
 /// Whether there is ublk, before anything is unlocked.
@@ -75,6 +90,24 @@ impl UblkServer {
     /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse` when the device is another's;
     /// `Unsupported` when the kernel has no such block devices; `Ublk` when it refuses for another reason.
     pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
+        let this = Self::with(|sender, messages| Device::start(mapping, config, sender, messages))?;
+        log::info!("serving {}", this.device.display());
+        Ok(this)
+    }
+
+    /// Prepares to go on with a block device that another process serves, and will [let go of](super::UblkHolder::let_go). It is
+    /// at rest until this process's [holder](Self::holder) lets it go on.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn take_over(mapping: Arc<Mapping>, place: &UblkPlace) -> Result<Self> {
+        let place = place.clone();
+        Self::with(move |sender, _| Device::take_over(mapping, &place, sender))
+    }
+
+    fn with(
+        begin: impl FnOnce(Sender<Message>, &Receiver<Message>) -> Result<Device> + Send + 'static,
+    ) -> Result<Self> {
         underseal_device::restrictions::allow_commands();
         let (sender, messages) = mpsc::channel();
         let (ready, begun) = mpsc::channel();
@@ -83,24 +116,24 @@ impl UblkServer {
         let thread = thread::Builder::new()
             .name("ublk".into())
             .spawn(move || {
-                let started = Device::start(mapping, config, for_queues, &messages);
-                match started {
-                    Ok(device) => {
-                        let _ = ready.send(Ok((device.disk(), device.link())));
-                        device.serve(&messages)
-                    }
+                let device = match begin(for_queues, &messages) {
+                    Ok(device) => device,
                     Err(e) => {
                         let _ = ready.send(Err(e));
-                        Ok(())
+                        return Ok(());
                     }
-                }
+                };
+                let shared = Arc::new(device.shared());
+                let _ = ready.send(Ok((shared.clone(), device.disk(), device.link())));
+                let served = device.serve(&messages);
+                shared.is_gone.store(true, Ordering::SeqCst);
+                served
             })
             .map_err(|e| Error::new(ErrorKind::Io, "no thread for ublk").with_source(e))?;
         let begun =
             begun.recv().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the thread of ublk died")));
-        let (device, link) = begun?;
-        log::info!("serving {}", device.display());
-        Ok(Self { thread, stopper: UblkStopper(Arc::new(Mutex::new(sender))), device, link })
+        let (shared, device, link) = begun?;
+        Ok(Self { thread, stopper: UblkStopper(Arc::new(Mutex::new(sender))), shared, device, link })
     }
 
     /// The block device.
@@ -111,6 +144,10 @@ impl UblkServer {
     /// The link to the device, where there is one.
     pub fn link(&self) -> Option<&Path> {
         self.link.as_deref()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// What stops this server.
@@ -157,15 +194,29 @@ impl UblkStopper {
 }
 
 /// A device that runs.
-struct Device {
-    mapping: Arc<Mapping>,
-    control: ControlDevice,
-    id: u32,
-    config: UblkConfig,
-    queues: Vec<JoinHandle<()>>,
+pub(super) struct Device {
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) control: ControlDevice,
+    pub(super) info: sys::ublksrv_ctrl_dev_info,
+    pub(super) config: UblkConfig,
+    /// For the queues' threads.
+    pub(super) sender: Sender<Message>,
+    pub(super) queues: Option<Queues>,
     /// Kept until the queues have ended; the device is deleted when it is closed.
-    file: Arc<File>,
-    link: Option<Link>,
+    pub(super) file: Option<Arc<File>>,
+    pub(super) link: Option<Link>,
+    pub(super) at: At,
+}
+
+/// Who serves a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum At {
+    /// This process.
+    Serves,
+    /// This process, once it goes on.
+    Recovered,
+    /// Another one, or nobody.
+    LetGo,
 }
 
 impl Device {
@@ -180,8 +231,8 @@ impl Device {
         stay_in_memory(&config);
         let Claimed { info, recovered } = claim(&mut control, &config, &params)?;
         let id = info.dev_id;
-        let file = match character::open(id) {
-            Ok(file) => Arc::new(file),
+        let file = match character::open(id, Instant::now() + character::APPEARS) {
+            Ok(file) => Some(Arc::new(file)),
             Err(e) => {
                 if !recovered {
                     let _ = control.delete(id, &|| false);
@@ -189,9 +240,9 @@ impl Device {
                 return Err(refused(format!("{} cannot be opened", character::path(id)), e));
             }
         };
-        let mut this =
-            Self { mapping: mapping.clone(), control, id, config, queues: Vec::new(), file, link: None };
-        let begun = this.begin(mapping, &info, recovered, sender, messages);
+        let (queues, link, at) = (None, None, At::Serves);
+        let mut this = Self { mapping, control, info, config, sender, queues, file, link, at };
+        let begun = this.begin(recovered, messages);
         match begun {
             Ok(()) => {
                 lock_as_touched(&this.config);
@@ -208,47 +259,11 @@ impl Device {
     }
 
     /// Starts the queues, then the disk.
-    fn begin(
-        &mut self,
-        mapping: Arc<Mapping>,
-        info: &sys::ublksrv_ctrl_dev_info,
-        recovered: bool,
-        sender: Sender<Message>,
-        messages: &Receiver<Message>,
-    ) -> Result<()> {
-        let (ready, begun) = mpsc::channel();
-        let failed = Arc::new(AtomicBool::new(false));
-        for number in 0..info.nr_hw_queues {
-            let part = Part {
-                mapping: mapping.clone(),
-                file: self.file.clone(),
-                number,
-                depth: info.queue_depth,
-                longest: info.max_io_buf_bytes as usize,
-                unprivileged: self.config.unprivileged,
-            };
-            let (ready, ended, failed) = (ready.clone(), sender.clone(), failed.clone());
-            let thread = thread::Builder::new().name(format!("ublk-{number}")).spawn(move || {
-                let result = match Worker::new(part) {
-                    Ok(worker) => {
-                        let _ = ready.send(Ok(()));
-                        drop(ready);
-                        worker.run()
-                    }
-                    Err(e) => {
-                        let _ = ready.send(Err(e));
-                        Ok(())
-                    }
-                };
-                failed.store(true, Ordering::SeqCst);
-                // Nobody listens at the very end.
-                let _ = ended.send(Message::Ended(result));
-            });
-            self.queues.push(thread.map_err(|e| refused("no thread for a queue".into(), e))?);
-        }
-        drop(ready);
-        begun.iter().collect::<Result<()>>()?;
-        let (id, gives_up) = (self.id, || failed.load(Ordering::SeqCst));
+    fn begin(&mut self, recovered: bool, messages: &Receiver<Message>) -> Result<()> {
+        let prepared = Queues::prepare(&self.mapping, &self.info, self.config.unprivileged, &self.sender)?;
+        let queues = self.queues.insert(prepared);
+        self.file.iter().try_for_each(|file| queues.begin(file))?;
+        let (id, gives_up) = (self.info.dev_id, || queues.has_failed());
         let started = match recovered {
             true => self.control.end_recovery(id, &gives_up),
             false => self.control.start(id, &gives_up),
@@ -259,18 +274,28 @@ impl Device {
         })
     }
 
+    fn shared(&self) -> Shared {
+        let UblkConfig { name, identity, .. } = &self.config;
+        let (id, linked) = (self.info.dev_id, self.link.is_some());
+        Shared {
+            place: UblkPlace { id, name: name.clone(), identity: *identity, linked },
+            stays_not: hold::stays_not(&self.info, &self.config),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
     fn name(&mut self) {
         if self.config.unprivileged {
             return;
         }
-        match Link::make(&self.config.name, self.id) {
+        match Link::make(&self.config.name, self.info.dev_id) {
             Ok(link) => self.link = Some(link),
             Err(e) => log::warn!("no link /dev/underseal/{}: {e}", self.config.name),
         }
     }
 
-    fn disk(&self) -> PathBuf {
-        character::disk(self.id)
+    pub(super) fn disk(&self) -> PathBuf {
+        character::disk(self.info.dev_id)
     }
 
     fn link(&self) -> Option<PathBuf> {
@@ -279,21 +304,51 @@ impl Device {
 
     /// Waits for the end.
     fn serve(mut self, messages: &Receiver<Message>) -> Result<()> {
+        let mut goes_on = false;
         loop {
-            match messages.recv() {
-                Ok(Message::Ended(result)) => {
+            let message = match goes_on && self.at != At::Serves {
+                true => messages.recv_timeout(AGAIN),
+                false => messages.recv().map_err(RecvTimeoutError::from),
+            };
+            match message {
+                Ok(Message::Ended(result)) if self.at == At::Serves => {
                     match &result {
                         Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
                         Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
                     }
                     return result.and(self.delete(None));
                 }
+                Ok(Message::Ended(result)) => {
+                    log::error!(
+                        "a queue of {} has ended before it went on: {result:?}",
+                        self.disk().display()
+                    );
+                    let _ = self.let_go(Instant::now());
+                }
                 Ok(Message::Size(answer)) => {
                     // Who asked has gone if it took too long.
                     let _ = answer.send(self.update_size());
                 }
-                Ok(Message::Stop) | Err(_) => break,
+                Ok(Message::LetGo(until, answer)) => {
+                    goes_on = false;
+                    let _ = answer.send(self.let_go(until));
+                }
+                Ok(Message::Recover(until, answer)) => {
+                    let _ = answer.send(self.recover(until));
+                }
+                Ok(Message::GoOn(answer)) => {
+                    goes_on = true;
+                    let _ = answer.send(self.go_on(messages));
+                }
+                Err(RecvTimeoutError::Timeout) => match self.go_on(messages) {
+                    Ok(()) => log::info!("{} goes on", self.disk().display()),
+                    Err(e) => log::debug!("{} does not go on yet: {e}", self.disk().display()),
+                },
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+        if self.at != At::Serves {
+            return self.leave();
         }
         let claim = match self.drained(messages) {
             Ok(claim) => claim,
@@ -315,7 +370,7 @@ impl Device {
         if self.control.features()? & u64::from(sys::UBLK_F_UPDATE_SIZE) == 0 {
             return Err(Errno::OPNOTSUPP.into());
         }
-        self.control.update_size(self.id, params::sectors(&self.mapping))
+        self.control.update_size(self.info.dev_id, params::sectors(&self.mapping))
     }
 
     /// Waits until nobody has the device mounted or otherwise for itself.
@@ -343,7 +398,8 @@ impl Device {
             }
             match messages.recv_timeout(left.min(LOOK)) {
                 Ok(Message::Ended(_)) => return Ok(None),
-                Ok(Message::Stop | Message::Size(_)) | Err(RecvTimeoutError::Timeout) => {}
+                // It is not given away any more; who asks hears nothing.
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),
             }
         }
@@ -353,16 +409,15 @@ impl Device {
     /// meanwhile.
     fn delete(mut self, claimed: Option<File>) -> Result<()> {
         let disk = self.disk();
-        let stopped = self.control.stop(self.id);
+        let id = self.info.dev_id;
+        let stopped = self.control.stop(id);
         stopped.map_err(|e| refused(format!("{} cannot be stopped", disk.display()), e))?;
         drop(claimed);
-        for queue in self.queues.drain(..) {
-            let _ = queue.join();
-        }
+        self.queues.take().into_iter().for_each(Queues::join);
         drop(self.file);
         // It goes when the last one has closed it; who does not, gets errors, and is not waited for.
         let started = Instant::now();
-        match self.control.delete(self.id, &|| started.elapsed() > CLOSED) {
+        match self.control.delete(id, &|| started.elapsed() > CLOSED) {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::CANCELED) => {
                 log::warn!("{} is stopped, but somebody still has it open", disk.display());
             }
@@ -381,7 +436,7 @@ fn exclusive(disk: &Path) -> io::Result<File> {
 
 /// Who serves memory that was swapped out must not wait for memory: neither for its own to come back, nor for the kernel
 /// to write out other pages, perhaps to this very device. Threads that start from here on have this from this one.
-fn stay_in_memory(config: &UblkConfig) {
+pub(super) fn stay_in_memory(config: &UblkConfig) {
     // Only root's devices carry swap; and where locked memory is limited, all of it would soon be locked.
     if config.unprivileged {
         return;
@@ -396,7 +451,7 @@ fn stay_in_memory(config: &UblkConfig) {
 
 /// The memory of the device's queues is there as a whole by now. Of what comes later, such as the queues of other clients,
 /// only what is used is kept in memory.
-fn lock_as_touched(config: &UblkConfig) {
+pub(super) fn lock_as_touched(config: &UblkConfig) {
     if !config.unprivileged
         && let Err(e) = mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
     {

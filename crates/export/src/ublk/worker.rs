@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use libublk_rs_sys as sys;
@@ -25,13 +26,26 @@ const IN_FLIGHT: usize = 8 << 20;
 /// What a worker's queue serves.
 pub(super) struct Part {
     pub(super) mapping: Arc<Mapping>,
-    pub(super) file: Arc<File>,
     pub(super) number: u16,
     pub(super) depth: u16,
     /// The longest read or write, in bytes.
     pub(super) longest: usize,
     /// Data is copied by the kernel.
     pub(super) unprivileged: bool,
+    /// The worker ends, and leaves to the next server what it has not answered.
+    pub(super) lets_go: Arc<AtomicBool>,
+}
+
+impl Part {
+    /// The calling thread's queue, which takes most of the time that a worker's start takes.
+    ///
+    /// # Errors
+    /// `Io` when the system has no ring or memory for it.
+    pub(super) fn queue(&self) -> Result<Queue> {
+        let options = QueueOptions { depth: self.depth.into(), max_request: IN_FLIGHT.max(self.longest) };
+        Queue::open(self.mapping.clone(), options)
+            .map_err(|e| Error::new(ErrorKind::Io, "no queue for the block device").with_source(e))
+    }
 }
 
 pub(super) struct Worker {
@@ -48,19 +62,16 @@ pub(super) struct Worker {
     complaints: Complaints,
     /// Where zones are written next.
     pointers: Pointers,
+    lets_go: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// The calling thread's. The driver has a fetch for each tag when it returns.
+    /// The calling thread's, with its queue. The driver has a fetch for each tag when it returns.
     ///
     /// # Errors
-    /// `Io` when the system has no ring or memory for its queue; `Ublk` when the driver refuses.
-    pub(super) fn new(part: Part) -> Result<Self> {
-        let Part { mapping, file, number, depth, longest, unprivileged } = part;
-        let no_queue = |e| Error::new(ErrorKind::Io, "no queue for the block device").with_source(e);
-        let max_request = IN_FLIGHT.max(longest);
-        let queue = Queue::open(mapping.clone(), QueueOptions { depth: depth.into(), max_request })
-            .map_err(no_queue)?;
+    /// `Ublk` when the driver refuses.
+    pub(super) fn new(part: Part, queue: Queue, file: Arc<File>) -> Result<Self> {
+        let Part { mapping, number, depth, longest, unprivileged, lets_go } = part;
         let refused = |e| Error::new(ErrorKind::Ublk, format!("queue {number} of ublk")).with_source(e);
         let pointers = Pointers::new(mapping);
         let driver = character::HardwareQueue::new(file, number, depth, unprivileged.then_some(longest));
@@ -74,20 +85,30 @@ impl Worker {
             live: 0,
             complaints: Complaints::new("this queue"),
             pointers,
+            lets_go,
         };
         for tag in 0..depth {
             this.command(sys::UBLK_U_IO_FETCH_REQ, tag, 0).map_err(refused)?;
         }
         this.queue.poll().map_err(refused)?;
+        // What the driver does not take it says at once.
+        while let Some((tag, answer)) = this.queue.next_answer() {
+            this.begin(tag, answer)?;
+        }
         Ok(this)
     }
 
-    /// Serves until the device is stopped; what is in flight is finished.
+    /// Serves until the device is stopped; what is in flight is finished. Or until it lets go of it: what is answered by then
+    /// reaches the driver.
     ///
     /// # Errors
     /// When the kernel refuses to go on.
     pub(super) fn run(mut self) -> Result<()> {
-        door::serve(&mut self)
+        door::serve(&mut self)?;
+        if self.live > 0 {
+            self.queue.poll()?;
+        }
+        Ok(())
     }
 
     /// Gives the driver the outcome of a tag's request, and waits for the next one there.
@@ -305,7 +326,7 @@ impl Door for Worker {
 
     /// Each command in the ring wakes it.
     fn listen(&mut self, _: Wake) -> Result<bool> {
-        Ok(false)
+        Ok(self.lets_go.load(Ordering::SeqCst))
     }
 
     /// All of it is for [`take`](Door::take), which leaves nothing behind.
@@ -314,7 +335,7 @@ impl Door for Worker {
     }
 
     fn is_over(&self) -> bool {
-        self.live == 0
+        self.live == 0 || self.lets_go.load(Ordering::SeqCst)
     }
 }
 

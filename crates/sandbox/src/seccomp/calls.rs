@@ -143,6 +143,10 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
     }
     if needs.ublk.is_some() {
         calls.extend([Any(SYS_mlockall), When(SYS_prctl, 0, Test::Is(57))]); // PR_SET_IO_FLUSHER
+        if needs.hand_over {
+            // Of a timer that was made before: who has another process's device for too long ends.
+            calls.push(Any(SYS_timer_settime));
+        }
     }
     if needs.tree.is_some() {
         calls.extend([TREE, TREE_OLDER].into_iter().flatten().map(|call| Any(*call)));

@@ -23,6 +23,7 @@ use underseal_export::nbd::{
     ExportInfo, Exports, MAX_PAYLOAD, Server, ServerConfig, TlsConfig, TlsFiles, TlsMode, VolumeHandler,
 };
 use underseal_export::net::Listener;
+use underseal_export::ublk::UblkServer;
 
 pub(super) use self::taker::take_over;
 
@@ -104,8 +105,8 @@ pub(super) fn serve(
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
     let holder = nbd.as_ref().map(Server::holder);
     let mount = if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None };
-    let given =
-        giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), nbd: holder, mount };
+    let (lock, layered, held) = (lock.is_some(), !layers.is_empty(), ublk.as_ref().map(UblkServer::holder));
+    let given = giver::Serving { image, lock, layers: layered, nbd: holder, mount, ublk: held };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.

@@ -20,6 +20,7 @@ use underseal_export::control::{
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried, Server};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
+use underseal_export::ublk::{UblkHolder, UblkServer};
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
 use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls};
@@ -28,12 +29,15 @@ use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::pid_file::Another;
+use crate::time_limit::TimeLimit;
 use crate::volume::{self, Opened};
 use crate::{daemon, logging, memory, notify, signals};
 
 /// What the other process may take for what it does at once, and until it has flushed and all rests.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FLUSHES: Duration = Duration::from_secs(600);
+/// How long it may have the device, until the other process has it back: longer than that one waits.
+const DEVICE: Duration = Duration::from_secs(10);
 /// The most bytes that a connection can have been left with: two of the longest requests, and what was received at once.
 const MOST_LEFT: u64 = 160 << 20;
 
@@ -65,6 +69,7 @@ struct Prepared {
     /// The mount's, and what lets its threads go on.
     ways: Vec<Way>,
     held: Option<FuseHolder>,
+    ublk: Option<(UblkHolder, TimeLimit)>,
     stoppers: Stoppers,
     sides: control::Sides,
     watch: Watch,
@@ -91,7 +96,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     };
     // One that somebody has unmounted is not offered.
     if args.serve.fuse.is_none() && offer.mount.is_some()
-        || args.serve.ublk
+        || !args.serve.ublk && offer.ublk.is_some()
         || args.serve.vhost_user.path.is_some()
     {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
@@ -149,14 +154,20 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         )?)
     };
     let fuse = mount_point.zip(offer.mount).map(mounted).transpose()?;
+    let ublk = offer.ublk.map(|place| UblkServer::take_over(mapping.clone(), &place)).transpose()?;
+    let (disk, device) =
+        (ublk.as_ref().map(|ublk| ublk.device().to_owned()), ublk.as_ref().map(UblkServer::holder));
+    let limit = || TimeLimit::new().map_err(|e| Error::new(Exit::Failed, "no timer").because(&e));
+    let limited = device.clone().map(|device| Ok::<_, Error>((device, limit()?))).transpose()?;
     let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
     let holder = server.as_ref().map(Server::holder);
     let mount = giver::mount(fuse.as_ref())?;
-    let serving = giver::Serving { image: file, lock: false, layers: false, nbd: holder, mount };
+    let serving =
+        giver::Serving { image: file, lock: false, layers: false, nbd: holder, mount, ublk: device.clone() };
     let giver = giver::of(&args.serve, serving, Ok(origin));
     let gives = giver.as_ref().ok().cloned();
     let held = fuse.as_ref().map(FuseServer::holder);
-    let ways: Vec<_> = fuse.map(Way::from).into_iter().collect();
+    let ways: Vec<_> = fuse.map(Way::from).into_iter().chain(ublk.map(Way::from)).collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     let in_force = Arc::new(OnceLock::new());
     let image = std::path::PathBuf::from(image);
@@ -188,17 +199,42 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
     giver::gates(gives.as_deref(), &sides);
     let pid_file = args.serve.pid_file.as_deref().map(Another::open).transpose()?;
-    if let Some(state) = sandbox::enter(&args.serve, &lower, None, &mapping, locks)? {
+    if let Some(state) = sandbox::enter(&args.serve, &lower, disk, &mapping, locks)? {
         let _ = in_force.set(state);
     }
-    Ok(Prepared { args, mapping, beside, server, ways, held, stoppers, sides, watch, pid_file, addresses })
+    Ok(Prepared {
+        args,
+        mapping,
+        beside,
+        server,
+        ways,
+        held,
+        ublk: limited,
+        stoppers,
+        sides,
+        watch,
+        pid_file,
+        addresses,
+    })
 }
 
 impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self { args, mapping, beside, server, ways, held, stoppers, sides, watch, pid_file, addresses } =
-            self;
+        let Self {
+            args,
+            mapping,
+            beside,
+            server,
+            ways,
+            held,
+            ublk,
+            stoppers,
+            sides,
+            watch,
+            pid_file,
+            addresses,
+        } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -208,15 +244,24 @@ impl Prepared {
             None => None,
         };
         adopted.as_ref().map_or(Ok(()), |adopted| adopted.ready(until)).map_err(at)?;
-        // The keys of a terminal, which end what this process does, do not end the volume.
+        // The keys of a terminal, which end what this process does, or stop it, do not end the volume.
         child.survives()?;
+        if let Some((device, limit)) = &ublk {
+            limit.set(DEVICE).map_err(|e| Error::new(Exit::Failed, "no time limit").because(&e))?;
+            device.recover(Instant::now() + DEVICE / 2).map_err(at)?;
+        }
         watch.go_on()?;
         // From here on it is this process's.
         line.take().map_err(|e| at(e.within("the process that serves it does not wait any more")))?;
+        let (device, limit) = ublk.unzip();
+        if let Some(Err(e)) = limit.map(TimeLimit::lift) {
+            log::error!("this process ends soon, since its time limit stays: {e}");
+        }
         if let Some(adopted) = adopted {
             adopted.go();
         }
         held.iter().for_each(FuseHolder::go_on);
+        device.iter().for_each(UblkHolder::go_on);
         let holder = server.as_ref().map(Server::holder);
         let gates = sides.gates();
         let gates: Vec<_> =

@@ -47,7 +47,7 @@ pub(super) fn start(args: &ServeArgs, image: &Path, mapping: &Arc<Mapping>) -> R
         name: name.as_str().into(),
         identity: ublk::identity(whole.as_os_str().as_bytes()),
         unprivileged: !rustix::process::geteuid().is_root(),
-        drain_timeout: std::time::Duration::from_secs(30),
+        drain_timeout: UblkConfig::DRAINS,
     };
     Ok(Some(UblkServer::start(mapping.clone(), config)?))
 }

@@ -1,0 +1,268 @@
+//! A device that is let go of, so that another process may go on with it.
+//!
+//! ```text
+//!   Serves  -- let_go -->  LetGo  -- recover -->  Recovered  -- go_on -->  Serves
+//!                            the queues' threads     they fetch again,
+//!                            are gone                 and get nothing
+//! ```
+//!
+//! Who gives it lets go of it, and goes on with it when nobody has taken it; who takes it begins where it is let go of. What the
+//! driver has handed out and got no answer for it hands out again, to whoever goes on. The disk and its users stay; they wait.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libublk_rs_sys as sys;
+
+use super::claim::{self, refused};
+use super::control::ControlDevice;
+use super::queues::Queues;
+use super::server::{self, At, Device, Message, Shared};
+use super::{UblkConfig, UblkPlace, UblkServer, UblkStopper, character, params};
+use crate::{Error, ErrorKind, Result};
+
+/// How often it is looked whether the kernel has seen the queues off.
+const LOOK: Duration = Duration::from_millis(1);
+/// How long it is waited for a device that another process has.
+const TRIES: Duration = Duration::from_secs(1);
+/// How long a device may take to go on.
+const GOING_ON: Duration = Duration::from_secs(10);
+
+/// Lets go of a device, and goes on with it.
+#[derive(Clone)]
+pub struct UblkHolder {
+    stopper: UblkStopper,
+    shared: Arc<Shared>,
+}
+
+impl UblkServer {
+    /// What lets go of its device; one that was [taken over](Self::take_over) is let go of until it [goes on](UblkHolder::go_on).
+    pub fn holder(&self) -> UblkHolder {
+        UblkHolder { stopper: self.stopper(), shared: self.shared().clone() }
+    }
+}
+
+impl UblkHolder {
+    /// Whether the device is deleted.
+    pub fn is_gone(&self) -> bool {
+        self.shared.is_gone.load(Ordering::SeqCst)
+    }
+
+    /// The device, for another process.
+    ///
+    /// # Errors
+    /// Why no other process can go on with it.
+    pub fn place(&self) -> std::result::Result<UblkPlace, String> {
+        match &self.shared.stays_not {
+            Some(why) => Err((*why).to_owned()),
+            None => Ok(self.shared.place.clone()),
+        }
+    }
+
+    /// Lets go of the device of a suspended volume.
+    ///
+    /// # Errors
+    /// `Drain` when that takes longer; `Ublk` when the kernel refuses. The device [goes on](Self::go_on) when it is told.
+    pub fn let_go(&self, until: Instant) -> Result<()> {
+        self.ask(|answer| Message::LetGo(until, answer), until)
+    }
+
+    /// Does all of [`go_on`](Self::go_on) that can fail. The kernel hands out no request yet.
+    ///
+    /// # Errors
+    /// `Ublk` when the kernel refuses, or another process has it; `Drain`, `Io`.
+    pub fn recover(&self, until: Instant) -> Result<()> {
+        self.ask(|answer| Message::Recover(until, answer), until)
+    }
+
+    /// As if nothing had been: the device is served by this process.
+    pub fn go_on(&self) {
+        let until = Instant::now() + GOING_ON;
+        if let Err(e) = self.ask(Message::GoOn, until)
+            && !self.is_gone()
+        {
+            let disk = character::disk(self.shared.place.id);
+            log::error!("{} does not go on yet: {}", disk.display(), underseal_error::with_causes(&e));
+        }
+    }
+
+    /// Has the device's thread do something.
+    fn ask(&self, message: impl FnOnce(Sender<Result<()>>) -> Message, until: Instant) -> Result<()> {
+        let (answer, answered) = mpsc::channel();
+        let sent = self.stopper.0.lock().unwrap_or_else(PoisonError::into_inner).send(message(answer));
+        let gone = || Err(late("its block device is gone"));
+        if sent.is_err() {
+            return gone();
+        }
+        // It looks at the time itself, and may be a little late.
+        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(100);
+        answered.recv_timeout(left).unwrap_or_else(|e| match e {
+            mpsc::RecvTimeoutError::Timeout => Err(late("its block device takes long")),
+            mpsc::RecvTimeoutError::Disconnected => gone(),
+        })
+    }
+}
+
+impl fmt::Debug for UblkHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UblkHolder").field(&self.shared.place).finish()
+    }
+}
+
+impl Device {
+    /// Another process's device, while that serves it: everything that can be done before it is let go of.
+    pub(super) fn take_over(
+        mapping: Arc<underseal_datapath::Mapping>,
+        place: &UblkPlace,
+        sender: Sender<Message>,
+    ) -> Result<Self> {
+        let id = place.id;
+        let config = UblkConfig {
+            id: Some(id),
+            queues: 0,
+            depth: 0,
+            name: place.name.clone(),
+            identity: place.identity,
+            unprivileged: false,
+            drain_timeout: UblkConfig::DRAINS,
+        };
+        let mut control = ControlDevice::open(false)?;
+        let unknown = |e| refused(format!("device {id} cannot be looked at"), e);
+        let info = control.info(id).map_err(unknown)?;
+        let was = control.params(id).map_err(unknown)?;
+        let is = params::of(&mapping)?;
+        let another = match info.ublksrv_flags == config.identity {
+            false => Some("it is another volume's".into()),
+            true => params::another_disk(&was, &is),
+        };
+        if let Some(why) = another {
+            let context = format!("/dev/ublkb{id} cannot be taken over: {why}");
+            return Err(Error::new(ErrorKind::DeviceInUse, context));
+        }
+        if let Some(why) = stays_not(&info, &config) {
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        server::stay_in_memory(&config);
+        let queues = Queues::prepare(&mapping, &info, false, &sender)?;
+        server::lock_as_touched(&config);
+        let link = place.linked.then(|| super::link::Link::of(&place.name));
+        Ok(Self {
+            mapping,
+            control,
+            info,
+            config,
+            sender,
+            queues: Some(queues),
+            file: None,
+            link,
+            at: At::LetGo,
+        })
+    }
+
+    /// Ends the queues' threads, and waits until the kernel has seen them off.
+    pub(super) fn let_go(&mut self, until: Instant) -> Result<()> {
+        if self.at == At::LetGo {
+            return Ok(());
+        }
+        self.at = At::LetGo;
+        self.queues.take().into_iter().for_each(|queues| queues.let_go(&self.mapping));
+        self.file = None;
+        let id = self.info.dev_id;
+        loop {
+            let info =
+                self.control.info(id).map_err(|e| refused(format!("device {id} cannot be looked at"), e))?;
+            if u32::from(info.state) != sys::UBLK_S_DEV_LIVE {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(late("the kernel does not see its block device's server off in time"));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Has the queues' threads fetch, of a device that was let go of.
+    pub(super) fn recover(&mut self, until: Instant) -> Result<()> {
+        if self.at != At::LetGo {
+            return Ok(());
+        }
+        let mut queues = match self.queues.take() {
+            Some(queues) => queues,
+            None => {
+                server::stay_in_memory(&self.config);
+                let queues = Queues::prepare(&self.mapping, &self.info, false, &self.sender);
+                server::lock_as_touched(&self.config);
+                queues?
+            }
+        };
+        let id = self.info.dev_id;
+        let opened = claim::recover(&mut self.control, id, until).and_then(|()| {
+            character::open(id, until)
+                .map_err(|e| refused(format!("{} cannot be opened", character::path(id)), e))
+        });
+        let file = match opened {
+            Ok(file) => Arc::new(file),
+            Err(e) => {
+                // As they were: they have not begun.
+                self.queues = Some(queues);
+                return Err(e);
+            }
+        };
+        if let Err(e) = queues.begin(&file) {
+            queues.let_go(&self.mapping);
+            return Err(e);
+        }
+        (self.queues, self.file, self.at) = (Some(queues), Some(file), At::Recovered);
+        Ok(())
+    }
+
+    /// Lets the device go on. While another process has it this fails, and is tried again until this one is told to stop.
+    pub(super) fn go_on(&mut self, messages: &Receiver<Message>) -> Result<()> {
+        if self.at == At::Serves {
+            return Ok(());
+        }
+        self.recover(Instant::now() + TRIES)?;
+        let (id, queues) = (self.info.dev_id, self.queues.as_ref());
+        let gives_up = || queues.is_none_or(Queues::has_failed);
+        let ended = self.control.end_recovery(id, &gives_up);
+        ended.map_err(|e| match messages.try_recv() {
+            Ok(Message::Ended(Err(why))) => why,
+            _ => refused(format!("{} does not go on", character::disk(id).display()), e),
+        })?;
+        self.at = At::Serves;
+        Ok(())
+    }
+
+    /// Ends, and leaves the device to who recovers it.
+    pub(super) fn leave(mut self) -> Result<()> {
+        let disk = self.disk();
+        self.queues.take().into_iter().for_each(|queues| queues.let_go(&self.mapping));
+        self.link.take().into_iter().for_each(super::link::Link::leave);
+        Err(Error::new(ErrorKind::Ublk, format!("{} waits for its volume's next server", disk.display())))
+    }
+}
+
+/// Why a device does not outlive its server, or not without its users waiting for long; nothing when it does.
+pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) -> Option<&'static str> {
+    let needed = u64::from(sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE);
+    if config.unprivileged {
+        return Some("a block device of a user who is not root ends with its server");
+    }
+    if info.flags & needed != needed {
+        return Some("this kernel keeps no block device without its server");
+    }
+    // Later ones cancel what a ring has asked for that is closed. Those that are older by their number and have ublk have got it from
+    // later ones.
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next() == Some(6) && numbers.next().is_some_and(|minor| minor < 7))
+        .then_some("this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)")
+}
+
+fn late(what: &str) -> Error {
+    Error::new(ErrorKind::Drain, what)
+}
