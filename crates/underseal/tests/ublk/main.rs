@@ -10,6 +10,7 @@
 //!   older.rs     what an older kernel does otherwise
 //!   zoned.rs     volumes on zoned disks have zones
 //!   recovery.rs  servers that are killed, stopped, replaced
+//!   upgrade.rs   servers that hand over; writer.py looks at the clock
 //! ```
 
 #[path = "../guest/guest.rs"]
@@ -26,4 +27,5 @@ mod machine;
 mod older;
 mod recovery;
 mod tasks;
+mod upgrade;
 mod zoned;

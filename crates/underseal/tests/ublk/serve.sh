@@ -29,6 +29,33 @@ stop() {
     ends 0
 }
 
+# pid: who serves it now.
+pid() {
+    "$OURS" status "$name" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])'
+}
+
+# upgrade: another process takes it over, and is $server then.
+upgrade() {
+    "$OURS" upgrade "$name" -vv 2>> "$name.err" || { cat "$name.err"; return 1; }
+    now=$(pid)
+    [ "$now" != $server ]
+    server=$now
+}
+
+# gone: the server, whoever has started it, ends and leaves no device and no link behind.
+gone() {
+    { set +x; } 2> /dev/null
+    while kill -0 $server 2> /dev/null && ! grep -q '^State:.Z' /proc/$server/status; do sleep 0.1; done
+    set -x
+    [ ! -e /dev/underseal/"$name" ]
+    ! ls /dev/ublkc*
+}
+
+close() {
+    "$OURS" close "$name"
+    gone
+}
+
 # refused TEXT COMMAND...: the command fails and says so, and what to do.
 refused() {
     text=$1

@@ -1,0 +1,239 @@
+//! A block device that another process takes over, under the hands of those who use it.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::guest::ONE_PROCESSOR;
+use crate::support::Scratch;
+use crate::support::volume::Volume;
+use crate::tasks::{guest, script};
+
+#[test]
+fn a_device_stays_while_new_processes_take_over() {
+    let scratch = Scratch::new();
+    scratch.file("writer.py", include_bytes!("writer.py"));
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    guest.task("verified", &script(&volume, VERIFIED));
+    guest.task("mounted", &script(&volume, MOUNTED));
+    guest.task("afterwards", &script(&volume, AFTERWARDS));
+    guest.task("refused", &script(&volume, REFUSED));
+    guest.boot();
+    let pause = fs::read_to_string(scratch.path("pause")).unwrap();
+    eprintln!("in the guest, through 6 processes: {}", pause.trim());
+}
+
+#[test]
+fn a_device_goes_on_when_nobody_takes_it() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    guest.hardware(&ONE_PROCESSOR);
+    guest.task("failing", &script(&volume, FAILING));
+    guest.task_within("killed", Duration::from_secs(900), &script(&volume, KILLED));
+    guest.task("told", &script(&volume, TOLD));
+    guest.boot();
+}
+
+/// Deep queues that are verified, and one writer that looks at the clock: it never waits for a second.
+const VERIFIED: &str = "
+serve /run/image disk --hand-over --pid-file /run/pid
+rm -f ends
+python3 ./writer.py /dev/ublkb0 ends > writer.out &
+writer=$!
+(verify /dev/ublkb0 --offset=1M --size=24M --loops=3 --iodepth=64 --numjobs=1) &
+load=$!
+for round in 1 2 3 4 5; do
+    sleep 1
+    upgrade
+    [ $(cat /run/pid) = $server ]
+    \"$OURS\" status disk | grep -q 'served at  /dev/ublkb0 /dev/underseal/disk'
+done
+wait $load
+touch ends
+wait $writer
+cat writer.out
+mv writer.out pause
+# The longest wait of a write, in milliseconds, on a machine in software.
+[ $(sed 's/.*longest \\([0-9]*\\) ms.*/\\1/' pause) -lt 3000 ]
+close
+! dmesg | grep -i 'I/O error'
+";
+
+/// A filesystem is written to through two of them.
+const MOUNTED: &str = "
+serve /run/image disk --hand-over
+mkfs.ext4 -q /dev/ublkb0
+mount /dev/ublkb0 /mnt
+cp -r /usr/share/doc/util-linux /mnt/ &
+copy=$!
+upgrade
+cp /usr/bin/bash /mnt/
+sync -f /mnt
+echo 3 > /proc/sys/vm/drop_caches
+upgrade
+wait $copy
+diff -r /usr/share/doc/util-linux /mnt/util-linux
+cmp /usr/bin/bash /mnt/bash
+umount /mnt
+e2fsck -fn /dev/ublkb0
+close
+! dmesg | grep -i 'I/O error'
+";
+
+/// A device of the next process is what it would be of the first: its size changes, its server may be killed, told to end, and told
+/// to while the device is in use.
+const AFTERWARDS: &str = "
+serve /run/image disk --hand-over
+upgrade
+kill -9 $server
+serve /run/image disk --hand-over
+upgrade
+truncate -s +16M /run/image
+before=$(blockdev --getsize64 /dev/ublkb0)
+$OURS resize disk > said 2>&1
+upgrade
+if grep 'when the volume is opened again' said; then
+    [ $(blockdev --getsize64 /dev/ublkb0) = $before ]
+else
+    [ $(blockdev --getsize64 /dev/ublkb0) = $((before + (16 << 20))) ]
+fi
+verify /dev/ublkb0
+kill $server
+gone
+serve /run/image disk --hand-over --ublk-id 5 --read-only
+name=disk upgrade
+[ $(blockdev --getro /dev/ublkb5) = 1 ]
+[ $(readlink /dev/underseal/disk) = ../ublkb5 ]
+exec 3< /dev/underseal/disk
+\"$OURS\" close disk
+exec 3<&-
+gone
+serve /run/image disk --hand-over
+upgrade
+mkfs.ext4 -q /dev/ublkb0
+mount /dev/ublkb0 /mnt
+kill $server
+sleep 0.5
+echo still here > /mnt/file
+umount /mnt
+gone
+";
+
+/// What cannot go over is said before anything is at rest.
+const REFUSED: &str = "
+serve /run/image disk
+refused 'without --hand-over' $OURS upgrade disk
+stop
+serve /run/image disk --hand-over
+\"$OURS\" suspend disk
+refused 'it is suspended' $OURS upgrade disk
+\"$OURS\" resume disk
+upgrade
+close
+chmod 666 /dev/ublk-control
+mkdir /run/user
+cp $PASS /run/user/pass
+cp $OURS /run/user/ours
+mv /run/image /run/user/image
+chown -R 1000 /run/user
+user='setpriv --reuid 1000 --regid 1000 --clear-groups env UNDERSEAL_RUNTIME_DIR=/run/user/run /run/user/ours'
+$user open /run/user/image --ublk --ublk-queues 1 --hand-over --passphrase-file /run/user/pass \\
+    > user.out 2> user.err &
+server=$! name=image
+until chown 1000 /dev/ublkc0; do kill -0 $server; sleep 0.1; done 2> /dev/null
+until grep 'is open: /dev/ublkb0$' user.out; do kill -0 $server || { cat user.err; exit 1; }; sleep 0.1; done
+refused 'ends with its server' $user upgrade image
+verify /dev/ublkb0
+stop
+mv /run/user/image /run/image
+chmod 600 /dev/ublk-control
+rm -r /run/user
+";
+
+/// New processes that can do less and less of it: the old one serves on, and what was under way is done.
+const FAILING: &str = "
+serve /run/image disk --hand-over --ublk-queues 3
+rm -f ends
+(until [ -e ends ]; do verify /dev/ublkb0 --iodepth=64 || exit 1; done) &
+load=$!
+first=$server
+serves() {
+    [ $(pid) = $first ]
+    dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none
+}
+fails() { ! unshare --mount sh -euxc \"$1; exec $OURS upgrade disk\" > fails.out 2>&1; cat fails.out; serves; }
+fails 'mount --bind /dev/null /dev/ublk-control'
+grep ublk fails.out
+# It has recovered the device by then, and cannot open it; twice, since that leaves the driver in a state of its own.
+for again in 1 2; do
+    fails 'mount --bind /dev/null /dev/ublkc0'
+    grep -i 'ublk' fails.out
+done
+# It can open it, and cannot go on.
+fails 'mount --bind /dev/zero /dev/ublkc0'
+touch ends
+wait $load
+upgrade
+close
+! dmesg | grep -i 'I/O error'
+";
+
+/// At random moments: the new process, and the old one.
+const KILLED: &str = "
+serve /run/image disk --hand-over --ublk-queues 3
+rm -f ends
+(until [ -e ends ]; do verify /dev/ublkb0 --iodepth=64 || exit 1; done) &
+load=$!
+for round in $(seq 1 12); do
+    { set +x; } 2> /dev/null
+    \"$OURS\" upgrade disk > upgrade.out 2>&1 &
+    upgrading=$!
+    sleep $(awk -v seed=$(date +%N) 'BEGIN { srand(seed); print 0.3 + rand() * 1.5 }')
+    victim=$(cat /proc/$upgrading/task/$upgrading/children 2> /dev/null || true)
+    how=KILL
+    case $((round % 4)) in
+        0) victim=$server ;;
+        1) how=STOP ;;
+    esac
+    kill -$how $victim 2> /dev/null || true
+    if [ $how = STOP ]; then
+        # One that is stopped with the device in its hands ends, and the old one has it back.
+        sleep 20
+        kill -CONT $victim 2> /dev/null || echo \"$victim has ended\"
+    fi
+    wait $upgrading || true
+    set -x
+    sleep 0.5
+    # Who serves it, or somebody again.
+    if now=$(pid); then
+        server=$now
+    else
+        serve /run/image disk --hand-over --ublk-queues 3
+    fi
+    timeout 60 dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none
+done
+touch ends
+wait $load
+close
+! dmesg | grep -i 'I/O error'
+";
+
+/// The old process is told to end amid it: one of the two does.
+const TOLD: &str = "
+for wait in 0.4 0.6 0.8 1.0 1.2; do
+    serve /run/image disk --hand-over --ublk-queues 3
+    \"$OURS\" upgrade disk > upgrade.out 2>&1 &
+    upgrading=$!
+    sleep $wait
+    kill $server
+    if wait $upgrading; then
+        server=$(pid)
+        verify /dev/ublkb0 --size=1M
+        close
+    else
+        cat upgrade.out
+        gone
+    fi
+done
+";
