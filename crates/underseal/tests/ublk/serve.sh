@@ -29,6 +29,11 @@ stop() {
     ends 0
 }
 
+# no_errors: nobody has got any of the kernel's block devices'.
+no_errors() {
+    if dmesg | grep -i 'I/O error'; then return 1; fi
+}
+
 # pid: who serves it now.
 pid() {
     "$OURS" status "$name" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])'
@@ -48,7 +53,7 @@ gone() {
     while kill -0 $server 2> /dev/null && ! grep -q '^State:.Z' /proc/$server/status; do sleep 0.1; done
     set -x
     [ ! -e /dev/underseal/"$name" ]
-    ! ls /dev/ublkc*
+    if ls /dev/ublkc*; then return 1; fi
 }
 
 close() {
