@@ -8,6 +8,7 @@
 //!                |  Device: what they make of it          ^
 //!                +------ starts, tells, ends -------------+
 //!                |- back: what the front end is told without having asked
+//!                |- hold: both come to rest, so that another process may go on with them as they were `carried` there
 //! ```
 //!
 //! The crate vhost-user-backend is not used: its threads wait in an epoll of their own, where ours wait in their queue's ring
@@ -20,15 +21,18 @@
 //! message that makes none ends the connection.
 
 mod back;
+mod carried;
 pub mod chain;
 mod config;
 mod device;
 pub mod guest;
+mod hold;
 mod inflight;
 pub mod request;
 pub mod ring;
 mod running;
 mod server;
+mod session;
 mod shared;
 mod worker;
 
@@ -36,6 +40,8 @@ use std::io;
 
 use vhost::vhost_user::Error as ProtocolError;
 
+pub use carried::{Agreed, CarriedFrontEnd};
+pub use hold::VhostUserHolder;
 pub use server::{MOST_QUEUES, VhostUserConfig, VhostUserServer, VhostUserStopper};
 
 /// What a front end did wrong.

@@ -11,7 +11,7 @@
 //!                                                 flushes; then nobody comes in, connections come to rest, the
 //!                                                 volume is suspended and flushed: from here on clients wait; the
 //!                                                 kernel's block device is let go of
-//!                               <------  Rests, and each connection
+//!                               <------  Rests, and each connection; the virtual machine's front end
 //!   opens its queues, recovers the block device
 //!   taken                       ------>           ends, and leaves all as it is
 //!   serves
@@ -30,7 +30,7 @@ use underseal_device::{Blocking, FileDevice};
 use underseal_volume::Volume;
 
 use super::keys::Keys;
-use super::line::Line;
+use super::line::{Line, MOST_FDS};
 use super::offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Supervised};
 use super::protocol::{Refusal, RefusalKind, Reply};
 use super::reencryption::Reencrypter;
@@ -39,6 +39,7 @@ use crate::fuse::{CarriedMount, FuseHolder};
 use crate::nbd;
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
 use crate::ublk::UblkHolder;
+use crate::vhost_user::{CarriedFrontEnd, VhostUserHolder};
 
 /// What to do where nothing can be handed over.
 pub(super) const INSTEAD: &str = "`underseal close` it, and open it again with the new version";
@@ -66,6 +67,8 @@ pub struct Giver {
     pub mount: Option<(CarriedMount, FuseHolder)>,
     /// What lets go of its block device.
     pub ublk: Option<UblkHolder>,
+    /// What brings its virtual machine's front end to rest.
+    pub machine: Option<VhostUserHolder>,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
@@ -125,7 +128,24 @@ impl Giver {
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, nbd, mount, ublk, supervised, end: Box::new(end), gates, handing }
+        Self {
+            image,
+            origin,
+            nbd,
+            mount,
+            ublk,
+            machine: None,
+            supervised,
+            end: Box::new(end),
+            gates,
+            handing,
+        }
+    }
+
+    /// And a virtual machine's front end.
+    pub fn with_machine(mut self, machine: Option<VhostUserHolder>) -> Self {
+        self.machine = machine;
+        self
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -230,6 +250,7 @@ impl Giver {
         let control = listening(gates.control.listeners())?;
         let metrics = gates.metrics.as_ref().map_or(Ok(vec![]), |gate| listening(gate.listeners()))?;
         let nbd = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| listening(nbd.listeners()))?;
+        let machine = self.machine.as_ref().map_or(Ok(vec![]), |machine| listening(machine.listeners()))?;
         // One that is unmounted nobody has any more.
         let mount = self.mount.as_ref().filter(|(_, holder)| !holder.is_gone());
         let mount = mount.map(|(mount, _)| mount.place.clone());
@@ -254,10 +275,11 @@ impl Giver {
             control: places(&control),
             metrics: places(&metrics),
             nbd: places(&nbd),
+            machine: places(&machine),
             mount,
             ublk,
         };
-        let sockets = control.into_iter().chain(metrics).chain(nbd).collect();
+        let sockets = control.into_iter().chain(metrics).chain(nbd).chain(machine).collect();
         Ok(Offered { offer, sockets, volume, policy, key })
     }
 
@@ -338,6 +360,7 @@ impl Giver {
         }
         let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until)).map_err(told)?;
         self.mount.as_ref().map_or(Ok(()), |(_, holder)| holder.hold(until)).map_err(told)?;
+        let machine = self.machine.as_ref().map(|machine| machine.hold(until)).transpose().map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
         let ublk = self.ublk.as_ref().filter(|_| offered.offer.ublk.is_some());
@@ -348,7 +371,7 @@ impl Giver {
             let message = Given::Connection(CarriedConnection::of(&one.negotiated, one.ahead.len()));
             line.send(&message, &fds, &[&one.ahead, &one.owed], until).map_err(told)?;
         }
-        Ok(())
+        machine.map_or(Ok(()), |front| send_machine(line, front, until)).map_err(told)
     }
 
     /// Flushes while clients are served, until little is left to be flushed when they wait.
@@ -367,6 +390,16 @@ impl Giver {
     fn handing(&self) -> MutexGuard<'_, (Handing, Option<Socket>)> {
         self.handing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A virtual machine's front end, if there is one, and its descriptors.
+fn send_machine(line: &Line, front: Option<CarriedFrontEnd>, until: Instant) -> crate::Result<()> {
+    let (agreed, fds) = front.map_or((None, Vec::new()), |front| (Some(Box::new(front.agreed)), front.fds));
+    line.send(&Given::Machine(agreed), &[], &[], until)?;
+    fds.chunks(MOST_FDS).try_for_each(|fds| {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        line.send(&Given::Descriptors, &fds, &[], until)
+    })
 }
 
 impl State<'_> {
@@ -435,6 +468,9 @@ impl Drop for Resting<'_> {
         }
         if let Some((_, mount)) = &self.giver.mount {
             mount.go_on();
+        }
+        if let Some(machine) = &self.giver.machine {
+            machine.go_on();
         }
         if let Some(ublk) = &self.giver.ublk {
             ublk.go_on();

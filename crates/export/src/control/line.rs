@@ -29,7 +29,7 @@ use crate::{Error, ErrorKind, Result};
 /// The longest text.
 const MOST_TEXT: usize = 1 << 20;
 /// The most descriptors of one message.
-const MOST_FDS: usize = 64;
+pub(super) const MOST_FDS: usize = 64;
 /// The word that decides: no message begins so. The kernel queues it as a whole.
 const TAKEN: [u8; 8] = *b"\xffTAKEN\xff\n";
 

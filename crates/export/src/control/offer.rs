@@ -9,6 +9,7 @@ use crate::fuse::MountPlace;
 use crate::nbd::{self, Negotiated};
 use crate::net::ListenerPlace;
 use crate::ublk::UblkPlace;
+use crate::vhost_user::Agreed;
 
 /// The version of what is said after the request.
 pub const PROTOCOL: u32 = 1;
@@ -54,6 +55,9 @@ pub struct Offer {
     pub control: Vec<ListenerPlace>,
     pub metrics: Vec<ListenerPlace>,
     pub nbd: Vec<ListenerPlace>,
+    /// The sockets of a virtual machine's front end: one, if there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine: Vec<ListenerPlace>,
     /// The mount, whose descriptor comes last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<MountPlace>,
@@ -82,6 +86,11 @@ pub enum Given {
     Rests(usize),
     /// One of them. Its socket comes with it; the bytes that it had received and those that it owes follow.
     Connection(CarriedConnection),
+    /// A virtual machine's front end, behind the connections, where its socket was offered: none if there is none. Its descriptors
+    /// come in messages of their own.
+    Machine(Option<Box<Agreed>>),
+    /// Some of them.
+    Descriptors,
     /// It is not given after all.
     Refused(Refusal),
 }

@@ -62,6 +62,16 @@ impl Gate {
         true
     }
 
+    /// How many are being served.
+    pub(crate) fn serving(&self) -> usize {
+        self.serving.load(Ordering::Acquire)
+    }
+
+    /// Somebody is served who has not come through it: as long as this is kept.
+    pub(crate) fn occupy(&self) -> Place {
+        Place::take(&self.serving)
+    }
+
     /// Lets clients in again.
     pub fn open(&self) {
         *self.closed() = false;
@@ -172,7 +182,7 @@ fn accept(
 }
 
 /// One of the clients that are being served; given back however its thread ends.
-struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take(serving: &Arc<AtomicUsize>) -> Self {

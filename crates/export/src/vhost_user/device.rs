@@ -3,6 +3,8 @@
 //! A ring runs when it has an address, a kick and guest memory, and is enabled. Whatever else a message changes, the ring
 //! is stopped for it, and what it has in flight is answered first; only who is signalled and the memory change while it runs.
 
+mod carry;
+
 use std::fs::File;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
+use super::carried::Said;
 use super::config::{self, EVENT_INDEX, FLUSH, PROTOCOL_FEATURES};
 use super::guest::{Memory, REGIONS};
 use super::inflight::Inflight;
@@ -30,7 +33,7 @@ pub(super) struct Device {
     mapping: Arc<Mapping>,
     serial: [u8; SERIAL],
     features: u64,
-    protocol: VhostUserProtocolFeatures,
+    said: Said,
     memory: Arc<Memory>,
     inflight: Option<Inflight>,
     queues: Box<[Virtqueue]>,
@@ -49,20 +52,21 @@ struct Virtqueue {
     call: Option<File>,
     error: Option<File>,
     enabled: bool,
+    /// It made no sense, in the process before this one: it is not started again until it is described anew.
+    broken: bool,
     running: Option<Running>,
 }
 
 impl Device {
     pub(super) fn new(mapping: Arc<Mapping>, queues: u16, serial: [u8; SERIAL]) -> Self {
         let queues = (0..queues).map(|_| Virtqueue::default()).collect();
-        let (features, memory) = (0, Arc::default());
-        let protocol = VhostUserProtocolFeatures::empty();
-        Self { mapping, serial, features, protocol, memory, inflight: None, queues, closing: false }
+        let (said, memory) = (Said::default(), Arc::default());
+        Self { mapping, serial, features: 0, said, memory, inflight: None, queues, closing: false }
     }
 
     /// Whether the front end has negotiated this.
     pub(super) fn has(&self, feature: VhostUserProtocolFeatures) -> bool {
-        self.protocol.contains(feature)
+        self.said.protocol & feature.bits() != 0
     }
 
     /// Ends all rings; what they have is answered. `gone`: the front end is not there any more.
@@ -93,9 +97,14 @@ impl Device {
 
     /// Starts a ring if it should run and does not.
     fn start(&mut self, index: usize) -> Result<()> {
+        self.start_at(index, false)
+    }
+
+    /// As `start`; a ring that `rests` waits until it is let go on.
+    fn start_at(&mut self, index: usize, rests: bool) -> Result<()> {
         let queue = &mut self.queues[index];
         let (Some(at), Some(kick)) = (queue.at, &queue.kick) else { return Ok(()) };
-        if !queue.enabled || queue.running.is_some() || self.closing {
+        if !queue.enabled || queue.running.is_some() || queue.broken || self.closing {
             return Ok(());
         }
         let name = format!("vhost-user-{index}");
@@ -120,6 +129,7 @@ impl Device {
             error: signal(queue.error.as_ref())?,
             serial: self.serial,
             durable: self.features & FLUSH == 0,
+            rests,
         };
         queue.running = Some(Running::start(start).map_err(no_start)?);
         Ok(())
@@ -142,6 +152,7 @@ impl Virtqueue {
             // A thread that panicked has said so.
             self.base = running.join().unwrap_or(self.base);
         }
+        self.broken = false;
     }
 }
 
@@ -176,6 +187,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_features(&mut self) -> Result<u64> {
+        self.said.asked = true;
         Ok(config::features(&self.mapping))
     }
 
@@ -184,6 +196,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if unknown != 0 {
             return Err(broken(format!("features {unknown:#x}, which were not offered")));
         }
+        self.said.features = features;
         if features != self.features {
             self.stop_all(false);
             self.features = features;
@@ -312,7 +325,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if unknown != 0 {
             return Err(broken(format!("protocol features {unknown:#x}, which were not offered")));
         }
-        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
+        self.said.protocol = features;
         Ok(())
     }
 

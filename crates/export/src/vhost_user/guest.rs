@@ -7,6 +7,7 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, Permissions};
 
 use super::broken;
+use super::carried::CarriedRegion;
 use super::chain::Segment;
 use super::request::Status;
 use super::shared::{self, Watch};
@@ -82,7 +83,19 @@ impl Memory {
         Self::new(regions)
     }
 
+    /// The regions and their files, for another process; none of one that has no file.
+    pub(super) fn carried(&self) -> impl Iterator<Item = Option<(CarriedRegion, &File)>> {
+        self.regions.iter().map(|region| {
+            let of = region.mapped.file_offset()?;
+            let Region { front, guest, len, .. } = *region;
+            Some((CarriedRegion { front, guest, len, offset: of.start() }, of.file()))
+        })
+    }
+
     fn new(mut regions: Vec<Region>) -> vhost::vhost_user::Result<Self> {
+        if regions.is_empty() {
+            return Ok(Self::default());
+        }
         regions.sort_by_key(|region| region.guest);
         let ram = GuestRam::from_arc_regions(regions.iter().map(|r| r.mapped.clone()).collect())
             .map_err(|e| broken(format!("regions of guest memory: {e}")))?;
@@ -94,6 +107,13 @@ impl Memory {
         let region = self.regions.iter().find(|r| front.checked_sub(r.front).is_some_and(|at| at < r.len))?;
         let address = GuestAddress(region.guest.checked_add(front - region.front)?);
         self.ram.check_range(address, len, Permissions::ReadWrite).then_some(address)
+    }
+}
+
+impl CarriedRegion {
+    /// As the front end has described it.
+    pub(super) fn as_said(&self) -> VhostUserMemoryRegion {
+        VhostUserMemoryRegion::new(self.guest, self.len, self.front, self.offset)
     }
 }
 

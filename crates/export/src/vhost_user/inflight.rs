@@ -21,6 +21,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use vhost::vhost_user::message::VhostUserInflight;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
+use super::carried::CarriedInflight;
 use super::ring::LARGEST;
 use super::shared::{self, Watch};
 use super::{broken, no_memory};
@@ -97,6 +98,14 @@ impl Inflight {
         Ok(Self { mapped: Arc::new(mapped), size: queue_size, queues: num_queues })
     }
 
+    /// As it is given to another process; none where it has no file.
+    pub(super) fn carried(&self) -> Option<(CarriedInflight, &File)> {
+        let of = self.mapped.1.file_offset()?;
+        let len = part(self.size) as u64 * u64::from(self.queues);
+        let carried = CarriedInflight { len, offset: of.start(), queues: self.queues, size: self.size };
+        Some((carried, of.file()))
+    }
+
     /// The part of a ring, if it has one of this size.
     pub(super) fn tracker(&self, queue: usize, size: u16) -> Option<Tracker> {
         let there = queue < usize::from(self.queues) && size <= self.size;
@@ -107,6 +116,13 @@ impl Inflight {
             counter: 0,
             batch: Vec::with_capacity(usize::from(size)),
         })
+    }
+}
+
+impl CarriedInflight {
+    /// As the front end has described it.
+    pub(super) fn as_said(&self) -> VhostUserInflight {
+        VhostUserInflight::new(self.len, self.offset, self.queues, self.size)
     }
 }
 

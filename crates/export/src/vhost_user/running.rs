@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use underseal_datapath::Mapping;
@@ -33,6 +33,8 @@ pub(super) struct Start {
     pub(super) serial: [u8; SERIAL],
     /// Without a cache to flush, every write is on stable storage when it is answered.
     pub(super) durable: bool,
+    /// It rests until it is told to go on.
+    pub(super) rests: bool,
 }
 
 /// What a running ring is told.
@@ -40,10 +42,22 @@ pub(super) enum Order {
     Call(Option<Signal>),
     Error(Option<Signal>),
     Memory(Arc<Memory>, SyncSender<()>),
+    /// Take no more, and say so when all that was taken is answered.
+    Rest(SyncSender<Rested>),
+    /// As before that.
+    GoOn,
     /// Take no more, and end when all that was taken is answered.
     Stop,
     /// The same, for a front end that is gone: what waits for a suspended volume is given up.
     Leave,
+}
+
+/// A ring at rest.
+pub(super) struct Rested {
+    /// The next available head.
+    pub(super) next: u16,
+    /// It made no sense, and serves nobody any more.
+    pub(super) broken: bool,
 }
 
 /// Says that there are orders: to a thread that sleeps by a descriptor, and to one that never does by a flag.
@@ -128,6 +142,18 @@ impl Running {
         self.tell(Order::Memory(memory, seen));
         // An error means that the thread is gone, and with it the memory.
         let _ = wait.recv();
+    }
+
+    /// Asks it to rest. What is heard when it does; an error means that its thread is gone.
+    pub(super) fn ask_to_rest(&self) -> Receiver<Rested> {
+        let (tell, heard) = sync_channel(1);
+        self.tell(Order::Rest(tell));
+        heard
+    }
+
+    /// Lets it go on.
+    pub(super) fn go_on(&self) {
+        self.tell(Order::GoOn);
     }
 
     /// Asks it to end; `gone`: nobody is there any more who waits for it.

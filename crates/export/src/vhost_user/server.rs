@@ -10,13 +10,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use underseal_datapath::Mapping;
-use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vhost::vhost_user::{BackendReqHandler, Error as ProtocolError};
+use vhost::vhost_user::Error as ProtocolError;
 
 use super::back;
 use super::device::Device;
+use super::hold::Hold;
 use super::request::SERIAL;
-use crate::net::{Attend, Attendant, Endpoint, Found, Socket, SocketAccess};
+use super::session::{Handler, Session};
+use crate::event::event;
+use crate::net::{Attend, Attendant, Endpoint, Found, Listener, Socket, SocketAccess};
 use crate::{Error, ErrorKind, Result, TellSize};
 
 /// Front ends that may be at the door: the one that is served, and those that are told so.
@@ -43,37 +45,33 @@ pub struct VhostUserConfig {
 
 /// A volume that front ends can connect to.
 pub struct VhostUserServer {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     drain_timeout: Duration,
-    _attendant: Attendant,
+    pub(super) attendant: Attendant,
 }
 
 /// Ends the serving from any thread.
 #[derive(Clone)]
 pub struct VhostUserStopper(Arc<Shared>);
 
-struct Shared {
-    mapping: Arc<Mapping>,
-    queues: u16,
-    serial: [u8; SERIAL],
+pub(super) struct Shared {
+    pub(super) mapping: Arc<Mapping>,
+    pub(super) queues: u16,
+    pub(super) serial: [u8; SERIAL],
     name: String,
     state: Mutex<State>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
+    /// Wakes the thread that waits for messages.
+    pub(super) wake: OwnedFd,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     stopping: bool,
-    session: Option<Session>,
-}
-
-/// The front end that is being served.
-#[derive(Clone)]
-struct Session {
-    device: Arc<Mutex<Device>>,
-    socket: Arc<UnixStream>,
-    /// For what the front end is told without having asked, if it wants to be.
-    back: Arc<Mutex<Option<UnixStream>>>,
+    pub(super) session: Option<Session>,
+    pub(super) hold: Hold,
+    /// The rings were told to rest, too.
+    pub(super) rings_rest: bool,
 }
 
 impl VhostUserServer {
@@ -82,28 +80,52 @@ impl VhostUserServer {
     /// # Errors
     /// `Listen` and `InUse` as for NBD's sockets; `Unsupported` when the volume cannot be a block device of virtio.
     pub fn listen(mapping: Arc<Mapping>, path: &Path, config: &VhostUserConfig) -> Result<Self> {
-        let block = mapping.block();
-        if block < 512 || !mapping.size().is_multiple_of(512) {
-            let context =
-                format!("blocks of {block} bytes cannot be served to a virtio driver, which counts in 512");
-            return Err(Error::new(ErrorKind::Unsupported, context));
-        }
+        fits(&mapping)?;
         let endpoint = Endpoint::Unix(path.to_owned());
         let listeners = Found::look_up(&endpoint)?.with_access(config.access).listen()?;
+        Self::serve(mapping, path, listeners, config, Hold::No)
+    }
+
+    /// Goes on where another process listened, once [`go_on`](super::VhostUserHolder::go_on) says so.
+    ///
+    /// # Errors
+    /// As for [`listen`](Self::listen).
+    pub fn take_over(
+        mapping: Arc<Mapping>,
+        path: &Path,
+        listeners: Vec<Listener>,
+        config: &VhostUserConfig,
+    ) -> Result<Self> {
+        fits(&mapping)?;
+        Self::serve(mapping, path, listeners, config, Hold::Asked)
+    }
+
+    fn serve(
+        mapping: Arc<Mapping>,
+        path: &Path,
+        listeners: Vec<Listener>,
+        config: &VhostUserConfig,
+        hold: Hold,
+    ) -> Result<Self> {
         let mut serial = [0; SERIAL];
         serial.iter_mut().zip(config.serial.bytes()).for_each(|(place, byte)| *place = byte);
+        let name = format!("vhost-user:{}", path.display());
+        let no_event =
+            |e| Error::new(ErrorKind::Listen, format!("{name}: no event descriptor")).with_source(e);
+        let wake = event().map_err(no_event)?;
         let shared = Arc::new(Shared {
             mapping,
             queues: config.queues.clamp(1, MOST_QUEUES),
             serial,
-            name: format!("vhost-user:{}", path.display()),
-            state: Mutex::default(),
+            name,
+            state: Mutex::new(State { hold, ..State::default() }),
             changed: Condvar::new(),
+            wake,
         });
-        let attendant =
-            Attendant::start("vhost-user", listeners, true, CALLERS, Arc::new(Doorkeeper(shared.clone())))?;
+        let (open, doorkeeper) = (hold == Hold::No, Arc::new(Doorkeeper(shared.clone())));
+        let attendant = Attendant::start("vhost-user", listeners, open, CALLERS, doorkeeper)?;
         log::info!("{}: serving a device with {} rings", shared.name, shared.queues);
-        Ok(Self { shared, drain_timeout: config.drain_timeout, _attendant: attendant })
+        Ok(Self { shared, drain_timeout: config.drain_timeout, attendant })
     }
 
     /// What stops this server.
@@ -164,12 +186,23 @@ impl VhostUserStopper {
     }
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether the volume can be a block device of virtio.
+fn fits(mapping: &Mapping) -> Result<()> {
+    let block = mapping.block();
+    if block < 512 || !mapping.size().is_multiple_of(512) {
+        let context =
+            format!("blocks of {block} bytes cannot be served to a virtio driver, which counts in 512");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(())
+}
+
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -187,8 +220,7 @@ impl Shared {
             return None;
         }
         let device = Device::new(self.mapping.clone(), self.queues, self.serial);
-        let device = Arc::new(Mutex::new(device));
-        let session = Session { device, socket: socket.clone(), back: Arc::default() };
+        let session = Session::new(device, socket);
         state.session = Some(session.clone());
         Some(session)
     }
@@ -216,16 +248,19 @@ impl Shared {
             log::warn!("{name}: a second front end was turned away: the device has one already");
             return Ok(());
         };
-        let _left = Left(self);
         log::info!("{name}: a front end has come");
-        let mut handler = BackendReqHandler::from_stream(for_handler, session.device.clone());
+        let handler = Handler::from_stream(for_handler, session.device.clone());
+        self.attend(&session, handler);
+        Ok(())
+    }
+
+    /// Serves a front end that has its place, until it leaves or is cut off.
+    pub(super) fn attend(&self, session: &Session, mut handler: Handler) {
+        let _left = Left(self);
+        let name = &self.name;
         let end = loop {
-            match session.take_back_channel() {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(end) => break ProtocolError::ReqHandlerError(end),
-            }
-            if let Err(end) = handler.handle_request() {
+            let next = self.next_message(&session.socket).map_err(ProtocolError::ReqHandlerError);
+            if let Err(end) = next.and_then(|()| session.handle(&mut handler)) {
                 break end;
             }
         };
@@ -236,25 +271,6 @@ impl Shared {
             end => log::warn!("{name}: the front end is cut off: {end}"),
         }
         lock(&session.device).end(true);
-        Ok(())
-    }
-}
-
-impl Session {
-    /// Waits for a message, and takes the one that the handler does not. Whether it was that.
-    fn take_back_channel(&self) -> std::io::Result<bool> {
-        type Features = VhostUserProtocolFeatures;
-        // What is not negotiated the handler refuses.
-        let (wanted, acknowledges) = {
-            let device = lock(&self.device);
-            (device.has(Features::BACKEND_REQ), device.has(Features::REPLY_ACK))
-        };
-        let taken = if wanted { back::take(&self.socket, acknowledges)? } else { None };
-        let is_it = taken.is_some();
-        if is_it {
-            *lock(&self.back) = taken;
-        }
-        Ok(is_it)
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! The thread waits in one place, its queue's ring: for the lower device, for kicks, and for orders.
 
+mod rest;
 mod take;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use underseal_datapath::{
 use underseal_device::{POLLIN, Signal};
 use vm_memory::{Bytes, GuestAddress};
 
+use self::rest::Rest;
 use self::take::{Next, Stalled};
 use super::chain::{Malformed, Segment};
 use super::guest::{Memory, scatter};
@@ -81,13 +83,17 @@ pub(super) struct Worker {
     watching: [bool; 2],
     stopping: bool,
     gone: bool,
+    rest: Rest,
+    /// The ring made no sense.
+    broken: bool,
     complaints: Complaints,
 }
 
 impl Worker {
     pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<Bell>) -> io::Result<Self> {
-        let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, durable } =
+        let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, .. } =
             start;
+        let (durable, rest) = (start.durable, if start.rests { Rest::LaidDown } else { Rest::No });
         let depth = DEPTH.min(ring.size()).into();
         let options = QueueOptions { depth, max_request: LONGEST as usize };
         let mut queue = Queue::open(mapping.clone(), options).map_err(io::Error::other)?;
@@ -124,6 +130,8 @@ impl Worker {
             watching: [false; 2],
             stopping: false,
             gone: false,
+            rest,
+            broken: false,
             complaints: Complaints::new("this ring"),
         })
     }
@@ -131,7 +139,8 @@ impl Worker {
     /// Serves until it is told to end. The next available head.
     pub(super) fn run(mut self) -> u16 {
         // Nobody knows whether the driver was told of the last answers of the server before.
-        if let Err(trouble) = self.signal_now().and_then(|()| door::serve(&mut self)) {
+        let begun = if self.rests() { Ok(()) } else { self.signal_now() };
+        if let Err(trouble) = begun.and_then(|()| door::serve(&mut self)) {
             match trouble {
                 // Zeros in the place of what was there make no sense in many ways.
                 Trouble::Ring(_) if self.is_lost() => {
@@ -168,6 +177,12 @@ impl Worker {
                     self.memory = memory;
                     let _ = seen.send(());
                 }
+                Order::Rest(tell) => self.rest = Rest::Coming(tell),
+                Order::GoOn => {
+                    self.rest = Rest::No;
+                    // Nobody knows whether the driver was told of the last answers of the server before.
+                    self.signal_now()?;
+                }
                 Order::Stop => self.stopping = true,
                 Order::Leave => (self.stopping, self.gone) = (true, true),
             }
@@ -201,6 +216,7 @@ impl Worker {
 
     /// After a ring broke: what is under way ends, and nobody is told. Orders are obeyed until the end comes.
     fn finish_in_silence(&mut self) {
+        self.broken = true;
         (self.stalled, self.again) = (None, Vec::new());
         while !self.is_over() {
             while let Some(Completion { tag, buffer, .. }) = self.queue.next_completion() {
@@ -307,8 +323,10 @@ impl Door for Worker {
 
     /// For orders in any case.
     fn listen(&mut self, wake: Wake) -> Result<bool, Trouble> {
+        self.lie_down();
+        let takes = wake.requests && !self.stopping && !self.rests();
         let [kick, bell] = &mut self.watching;
-        if wake.requests && !self.stopping {
+        if takes {
             if self.ring.listen(self.memory.ram())? {
                 return Ok(true);
             }
@@ -326,7 +344,10 @@ impl Door for Worker {
             self.watching[number as usize] = false;
             // Neither blocks; what they have counted does not matter.
             if number == KICK {
-                still(&self.kick);
+                // Whoever serves next hears it: the next process, or this one when it goes on.
+                if !self.rests() {
+                    still(&self.kick);
+                }
             } else {
                 self.bell.still();
                 self.obey()?;

@@ -188,10 +188,10 @@ impl CloseLimitArgs {
 /// Has this version of the program take an open volume over from the process that serves it, without an interruption.
 ///
 /// The volume must have been opened with `--hand-over`: its server keeps the key for it. Clients of NBD stay connected, a mount
-/// stays with the files that are open in it, and so does a block device (ublk): their requests wait for a moment, and none fails.
-/// The new process goes on in the background with the arguments, the key, the policy and the sockets of the old one, which ends then;
-/// counters begin anew. Whatever goes wrong before that, the old one goes on. Vhost-user, TLS, images on servers and on Ceph, and what
-/// another command than `open` serves cannot be taken over yet: that is said before anything stops.
+/// stays with the files that are open in it, and so does a block device (ublk); a virtual machine (vhost-user) keeps its disk: their requests
+/// wait for a moment, and none fails. The new process goes on in the background with the arguments, the key, the policy and the sockets of
+/// the old one, which ends then; counters begin anew. Whatever goes wrong before that, the old one goes on. TLS, images on servers and on Ceph,
+/// and what another command than `open` serves cannot be taken over yet: that is said before anything stops.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal open disk.img --hand-over

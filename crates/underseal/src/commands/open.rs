@@ -24,6 +24,7 @@ use underseal_export::nbd::{
 };
 use underseal_export::net::Listener;
 use underseal_export::ublk::UblkServer;
+use underseal_export::vhost_user::VhostUserServer;
 
 pub(super) use self::taker::take_over;
 
@@ -105,8 +106,9 @@ pub(super) fn serve(
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
     let holder = nbd.as_ref().map(Server::holder);
     let mount = if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None };
+    let machine = vhost_user.as_ref().map(VhostUserServer::holder);
     let (lock, layered, held) = (lock.is_some(), !layers.is_empty(), ublk.as_ref().map(UblkServer::holder));
-    let given = giver::Serving { image, lock, layers: layered, nbd: holder, mount, ublk: held };
+    let given = giver::Serving { image, lock, layers: layered, nbd: holder, mount, ublk: held, machine };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.

@@ -72,10 +72,19 @@ impl Front {
 
     /// As `connect`, to be signalled on this descriptor.
     pub(crate) fn connect_with(socket: &Path, call: EventFd) -> Self {
+        Self::connect_to(socket, call, EVENT_INDEX)
+    }
+
+    /// As `connect`; kicks are asked for by a flag.
+    pub(crate) fn connect_with_flags(socket: &Path) -> Self {
+        Self::connect_to(socket, EventFd::new(EFD_NONBLOCK).unwrap(), 0)
+    }
+
+    fn connect_to(socket: &Path, call: EventFd, event_index: u64) -> Self {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         ftruncate(&file, MEMORY as u64).unwrap();
         let memory = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), 0), MEMORY).unwrap();
-        let mut link = negotiate(socket);
+        let mut link = negotiate(socket, event_index);
         let wanted = VhostUserInflight::new(0, 0, 1, RING);
         let inflight = link.get_inflight_fd(&wanted).unwrap();
         let [kick, error] = std::array::from_fn(|_| EventFd::new(EFD_NONBLOCK).unwrap());
@@ -87,7 +96,7 @@ impl Front {
 
     /// Goes on where it was, with a server that may be another one. What is in flight is handed over.
     pub(crate) fn reconnect(&mut self, socket: &Path) {
-        self.link = negotiate(socket);
+        self.link = negotiate(socket, EVENT_INDEX);
         self.start();
     }
 
@@ -236,11 +245,11 @@ impl Front {
     }
 }
 
-fn negotiate(socket: &Path) -> Frontend {
+fn negotiate(socket: &Path, event_index: u64) -> Frontend {
     let mut link = Frontend::connect(socket, 1).unwrap();
     link.set_owner().unwrap();
     let offered = link.get_features().unwrap();
-    let wanted = VERSION_1 | PROTOCOL_FEATURES | EVENT_INDEX | INDIRECT_DESCRIPTORS | BLOCK_FLUSH;
+    let wanted = VERSION_1 | PROTOCOL_FEATURES | event_index | INDIRECT_DESCRIPTORS | BLOCK_FLUSH;
     assert_eq!(offered & wanted, wanted, "{offered:#x}");
     let protocol = link.get_protocol_features().unwrap();
     let wanted_of_it = Protocol::REPLY_ACK

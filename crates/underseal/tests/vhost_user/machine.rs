@@ -10,6 +10,7 @@ use crate::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, run};
+use crate::upgrade::pid;
 
 /// A machine with the device of this socket, which it comes back to when the server does.
 fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
@@ -100,6 +101,31 @@ fn a_machine_goes_on_when_its_disks_server_is_killed_and_comes_back() {
     fs::write(scratch.path("enough"), "").unwrap();
     running.finish();
     server.stop();
+}
+
+#[test]
+fn a_machine_does_not_notice_that_another_process_has_its_disk() {
+    let operator = Operator::new();
+    let scratch = &operator.scratch;
+    let socket = scratch.path("vm");
+    let (_volume, server) = operator.open(&["--hand-over", "--vhost-user", text(&socket)]);
+    let mut guest = machine(scratch, &socket);
+    guest.task("load", LOAD);
+    let mut running = guest.start();
+    running.wait_for("begun");
+    for _ in 0..6 {
+        thread::sleep(Duration::from_millis(1500));
+        let before = pid(&operator);
+        operator.does("upgrade image");
+        assert_ne!(pid(&operator), before);
+    }
+    // The next one is asked by the machine, too.
+    let requests = || operator.status("image")["requests"]["write"]["requests"].as_u64().unwrap();
+    wait_until("the machine writes", PATIENCE, || requests() > 0);
+    fs::write(scratch.path("enough"), "").unwrap();
+    running.finish();
+    operator.does("close image");
+    drop(server);
 }
 
 /// Writes and verifies until it is enough, then once more without being disturbed.

@@ -9,6 +9,8 @@
 //!   sessions.rs    front ends that come, go, die and come again; the server stopped, closed, suspended
 //!   recovery.rs    a server that is killed, and what was in flight
 //!   resize.rs      a disk that gets another size
+//!   upgrade.rs     another process takes the disk over, or fails to
+//!   upgrade_killed.rs  the same, and it is killed
 //!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
 //! ```
 
@@ -33,3 +35,5 @@ mod recovery;
 mod requests;
 mod resize;
 mod sessions;
+mod upgrade;
+mod upgrade_killed;

@@ -18,13 +18,13 @@ const OK: u8 = 0;
 const FAILED: u8 = 1;
 
 /// The size as the configuration has it, in bytes.
-fn capacity(link: &mut Frontend) -> u64 {
+pub(crate) fn capacity(link: &mut Frontend) -> u64 {
     let got = link.get_config(0, 8, VhostUserConfigFlags::empty(), &[0; 8]).unwrap();
     u64::from_le_bytes(got.1.try_into().unwrap()) * 512
 }
 
 /// Whether the device says that its configuration has changed: VHOST_USER_BACKEND_CONFIG_CHANGE_MSG, and nothing else.
-fn is_told(back: &mut UnixStream, patience: Duration) -> bool {
+pub(crate) fn is_told(back: &mut UnixStream, patience: Duration) -> bool {
     back.set_read_timeout(Some(patience)).unwrap();
     let mut message = [0; 12];
     match back.read_exact(&mut message) {

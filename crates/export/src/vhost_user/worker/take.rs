@@ -26,7 +26,7 @@ impl Worker {
         let ram = self.memory.ram();
         let head = match self.again.pop() {
             Some(head) => head,
-            None if self.stopping => return Ok(Next::Nothing),
+            None if self.stopping || self.rests() => return Ok(Next::Nothing),
             None => match self.ring.take(ram)? {
                 Some(head) => {
                     if let Some(tracker) = &mut self.tracker {

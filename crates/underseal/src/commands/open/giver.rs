@@ -7,6 +7,7 @@ use underseal_export::control::{Giver, Origin};
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
 use underseal_export::nbd::Holder;
 use underseal_export::ublk::UblkHolder;
+use underseal_export::vhost_user::VhostUserHolder;
 
 use super::control::Sides;
 use crate::cli::ServeArgs;
@@ -24,6 +25,7 @@ pub(super) struct Serving {
     pub(super) nbd: Option<Holder>,
     pub(super) mount: Option<(CarriedMount, FuseHolder)>,
     pub(super) ublk: Option<UblkHolder>,
+    pub(super) machine: Option<VhostUserHolder>,
 }
 
 /// What of a mount can be given.
@@ -47,13 +49,12 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, nbd, mount, ublk } = serving;
+    let Serving { image, lock, layers, nbd, mount, ublk, machine } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
         (std::process::id() == 1, "its server is the first process of a container, which ends with it"),
         (args.tls_certificates.is_some(), "TLS sessions cannot be handed over"),
-        (args.vhost_user.path.is_some(), "its virtual machine (--vhost-user) cannot be handed over yet"),
         (layers, "the integrity layer below it cannot be handed over yet"),
         (lock, "it is in the middle of a reencryption"),
     ];
@@ -68,7 +69,8 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    Ok(Arc::new(Giver::new(image, origin, nbd, mount, ublk, notify::supervised(), end)))
+    let giver = Giver::new(image, origin, nbd, mount, ublk, notify::supervised(), end);
+    Ok(Arc::new(giver.with_machine(machine)))
 }
 
 /// From here on it can be handed over.

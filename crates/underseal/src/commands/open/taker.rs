@@ -21,9 +21,10 @@ use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried, Server};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
 use underseal_export::ublk::{UblkHolder, UblkServer};
+use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
-use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls};
+use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
 use crate::cli::{Cli, Command, OpenArgs, UpgradeArgs};
 use crate::commands::control::{connect, failed, refused};
 use crate::error::{Error, Result};
@@ -40,6 +41,9 @@ const FLUSHES: Duration = Duration::from_secs(600);
 const DEVICE: Duration = Duration::from_secs(10);
 /// The most bytes that a connection can have been left with: two of the longest requests, and what was received at once.
 const MOST_LEFT: u64 = 160 << 20;
+
+/// What to do where it cannot be taken over.
+const INSTEAD: &str = "`underseal close` it, and open it again with this version";
 
 pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<()> {
     let name = &args.volume.name;
@@ -70,6 +74,7 @@ struct Prepared {
     ways: Vec<Way>,
     held: Option<FuseHolder>,
     ublk: Option<(UblkHolder, TimeLimit)>,
+    machine: Option<VhostUserHolder>,
     stoppers: Stoppers,
     sides: control::Sides,
     watch: Watch,
@@ -97,7 +102,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     // One that somebody has unmounted is not offered.
     if args.serve.fuse.is_none() && offer.mount.is_some()
         || !args.serve.ublk && offer.ublk.is_some()
-        || args.serve.vhost_user.path.is_some()
+        || args.serve.vhost_user.path.is_some() == offer.machine.is_empty()
     {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
     }
@@ -139,7 +144,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let mut sockets = fds.into_iter();
     let mut listening = |places: Vec<ListenerPlace>| listeners(places, &mut sockets);
     let (control, metrics) = (listening(offer.control)?, listening(offer.metrics)?);
-    let nbd = listening(offer.nbd)?;
+    let (nbd, machine) = (listening(offer.nbd)?, listening(offer.machine)?);
     let taken = signals::take(signals::ENDING)
         .map_err(|e| Error::new(Exit::Failed, "cannot wait for signals").because(&e))?;
     let watch = Watch::start(taken)?;
@@ -162,12 +167,22 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let server = if nbd.is_empty() { None } else { Some(nbd_server(&args.serve, tls, nbd, &mapping)?) };
     let holder = server.as_ref().map(Server::holder);
     let mount = giver::mount(fuse.as_ref())?;
-    let serving =
-        giver::Serving { image: file, lock: false, layers: false, nbd: holder, mount, ublk: device.clone() };
+    let machine = vhost_user::take_over(&args.serve.vhost_user, machine, &args.volume.image, &mapping)?;
+    let front = machine.as_ref().map(VhostUserServer::holder);
+    let serving = giver::Serving {
+        image: file,
+        lock: false,
+        layers: false,
+        nbd: holder,
+        mount,
+        ublk: device.clone(),
+        machine: front.clone(),
+    };
     let giver = giver::of(&args.serve, serving, Ok(origin));
     let gives = giver.as_ref().ok().cloned();
     let held = fuse.as_ref().map(FuseServer::holder);
-    let ways: Vec<_> = fuse.map(Way::from).into_iter().chain(ublk.map(Way::from)).collect();
+    let others = machine.map(Way::from).into_iter().chain(ublk.map(Way::from));
+    let ways: Vec<_> = fuse.map(Way::from).into_iter().chain(others).collect();
     let stoppers = Stoppers::of(&ways, &mapping, gives.clone());
     let in_force = Arc::new(OnceLock::new());
     let image = std::path::PathBuf::from(image);
@@ -210,6 +225,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         ways,
         held,
         ublk: limited,
+        machine: front,
         stoppers,
         sides,
         watch,
@@ -221,24 +237,16 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
 impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
-        let Self {
-            args,
-            mapping,
-            beside,
-            server,
-            ways,
-            held,
-            ublk,
-            stoppers,
-            sides,
-            watch,
-            pid_file,
-            addresses,
-        } = self;
+        let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
+        let Self { sides, watch, pid_file, addresses, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
         let until = Instant::now() + PATIENCE;
+        if let Some(machine) = &machine {
+            let front = vhost_user::at_rest(&line, until).map_err(|e| e.within(name))?;
+            front.map_or(Ok(()), |front| machine.adopt(front)).map_err(|e| at(e).with_remedy(INSTEAD))?;
+        }
         let adopted = match &server {
             Some(server) => Some(server.adopt(connections).map_err(at)?),
             None => None,
@@ -262,12 +270,14 @@ impl Prepared {
         }
         held.iter().for_each(FuseHolder::go_on);
         device.iter().for_each(UblkHolder::go_on);
+        machine.iter().for_each(VhostUserHolder::go_on);
         let holder = server.as_ref().map(Server::holder);
         let gates = sides.gates();
         let gates: Vec<_> =
             gates.into_iter().flat_map(|(control, metrics)| [Some(control), metrics]).flatten().collect();
         let mut ours: Vec<_> = gates.iter().map(|gate| gate.are_ours()).collect();
         ours.extend(holder.map(|holder| holder.are_ours()));
+        ours.extend(machine.map(|machine| machine.are_ours()));
         for e in ours.into_iter().filter_map(underseal_export::Result::err) {
             log::error!("{}", Error::from(e).what());
         }
@@ -374,7 +384,7 @@ fn at_rest(line: &Line) -> Result<Vec<Carried>> {
     Ok(connections)
 }
 
-fn not_given(given: Given) -> Error {
+pub(super) fn not_given(given: Given) -> Error {
     match given {
         Given::Refused(refusal) => {
             let error = Error::new(Exit::Failed, refusal.message);
@@ -385,6 +395,5 @@ fn not_given(given: Given) -> Error {
 }
 
 fn nonsense() -> Error {
-    Error::new(Exit::Failed, "the server says what this version does not understand")
-        .with_remedy("`underseal close` it, and open it again with this version")
+    Error::new(Exit::Failed, "the server says what this version does not understand").with_remedy(INSTEAD)
 }

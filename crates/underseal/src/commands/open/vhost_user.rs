@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
-use underseal_export::net::SocketAccess;
-use underseal_export::vhost_user::{VhostUserConfig, VhostUserServer};
+use underseal_export::control::{Given, Line};
+use underseal_export::net::{Listener, SocketAccess};
+use underseal_export::vhost_user::{CarriedFrontEnd, VhostUserConfig, VhostUserServer};
 
+use super::taker::not_given;
 use crate::cli::VhostUserArgs;
 use crate::error::Result;
 
@@ -22,10 +24,48 @@ pub(super) fn listen(
     mapping: &Arc<Mapping>,
 ) -> Result<Option<VhostUserServer>> {
     let Some(path) = &args.path else { return Ok(None) };
+    Ok(Some(VhostUserServer::listen(mapping.clone(), path, &config(args, access, image))?))
+}
+
+/// Goes on where another process listened.
+///
+/// # Errors
+/// As for [`listen`].
+pub(super) fn take_over(
+    args: &VhostUserArgs,
+    listeners: Vec<Listener>,
+    image: &Path,
+    mapping: &Arc<Mapping>,
+) -> Result<Option<VhostUserServer>> {
+    let Some(path) = args.path.as_ref().filter(|_| !listeners.is_empty()) else { return Ok(None) };
+    let config = config(args, SocketAccess::default(), image);
+    Ok(Some(VhostUserServer::take_over(mapping.clone(), path, listeners, &config)?))
+}
+
+fn config(args: &VhostUserArgs, access: SocketAccess, image: &Path) -> VhostUserConfig {
     let serial = image.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let config =
-        VhostUserConfig { queues: args.queues, serial, access, drain_timeout: Duration::from_secs(30) };
-    Ok(Some(VhostUserServer::listen(mapping.clone(), path, &config)?))
+    VhostUserConfig { queues: args.queues, serial, access, drain_timeout: Duration::from_secs(30) }
+}
+
+/// What the front end was left with when it came to rest, if there is one.
+///
+/// # Errors
+/// As for what else is said then: it is not given after all, or makes no sense.
+pub(super) fn at_rest(line: &Line, until: Instant) -> Result<Option<CarriedFrontEnd>> {
+    let agreed = match line.receive(until)?.message {
+        Given::Machine(agreed) => agreed,
+        other => return Err(not_given(other)),
+    };
+    let Some(agreed) = agreed else { return Ok(None) };
+    let mut fds = Vec::new();
+    while fds.len() < agreed.descriptors {
+        let heard = line.receive(until)?;
+        match heard.message {
+            Given::Descriptors if !heard.fds.is_empty() => fds.extend(heard.fds),
+            other => return Err(not_given(other)),
+        }
+    }
+    Ok(Some(CarriedFrontEnd { agreed: *agreed, fds }))
 }
 
 /// Where it is served, for people.
