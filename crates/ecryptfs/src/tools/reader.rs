@@ -46,8 +46,12 @@ impl<'l> PlainReader<'l> {
         self.buffer.resize(plain.next_multiple_of(EXTENT), 0);
         let at = self.lower.header.data_offset() + self.extent * EXTENT as u64;
         let decrypt = |first, run: &mut [u8]| self.contents.decrypt(first, run);
-        extents::read(self.lower.file.as_fd(), at, self.extent, &mut self.buffer, self.strict, decrypt)
-            .map_err(|unread| Error::from(unread).in_file(&self.lower.path))?;
+        let (fd, first) = (self.lower.file.as_fd(), self.extent);
+        if let Err(unread) = extents::read(fd, at, first, &mut self.buffer, self.strict, decrypt) {
+            // Some of it may be as it lies there.
+            self.buffer.clear();
+            return Err(Error::from(unread).in_file(&self.lower.path));
+        }
         self.extent += (self.buffer.len() / EXTENT) as u64;
         self.left -= plain as u64;
         self.buffer.truncate(plain);
