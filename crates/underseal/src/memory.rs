@@ -1,36 +1,71 @@
 //! Memory that opening a volume took and serving it does not need.
 
-/// The least that pages have. Where they are larger, the kernel refuses what does not begin with one, and all stays as it is.
-const PAGE: u64 = 4096;
+use std::ops::Range;
+
+/// Pages of files that nobody can have written to: the code and the constants of the program and its libraries.
+pub(crate) struct Code(Vec<Range<usize>>);
+
+impl Code {
+    /// Looks where they are, as long as /proc can be read.
+    pub(crate) fn find() -> Self {
+        let mut segments = Vec::<Range<usize>>::new();
+        // SAFETY: the function is called, before this returns, with an object that is valid while it is, and with the pointer to the list,
+        // which nobody else has meanwhile.
+        unsafe {
+            libc::dl_iterate_phdr(Some(add_segments), (&raw mut segments).cast());
+        }
+        // Tools that move code into larger pages put memory of no file there: what that has is nowhere else.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let files: Vec<_> = maps.lines().filter_map(of_a_file).collect();
+        let in_file = |segment: &Range<usize>| {
+            files.iter().any(|file| file.start <= segment.start && segment.end <= file.end)
+        };
+        segments.retain(in_file);
+        Self(segments)
+    }
+}
+
+/// Where a line of /proc/PID/maps has pages of a file that cannot be written to.
+fn of_a_file(line: &str) -> Option<Range<usize>> {
+    let mut words = line.split_ascii_whitespace();
+    let (range, may, inode) = (words.next()?, words.next()?, words.nth(2)?);
+    let (start, end) = range.split_once('-')?;
+    let at = |hex| usize::from_str_radix(hex, 16).ok();
+    (inode != "0" && !may.contains('w')).then_some(at(start)?..at(end)?)
+}
 
 /// Gives it back: what arguments, header and key derivation had is free, but a heap keeps its pages for those who ask next, and the code
 /// that they ran stays mapped. A host may have hundreds of servers that are idle.
-pub(crate) fn give_back() {
+pub(crate) fn give_back(code: &Code) {
     #[cfg(target_env = "gnu")]
     // SAFETY: it looks at the allocator's own lists, under its locks, and gives free pages to the kernel.
     unsafe {
         libc::malloc_trim(0);
     }
-    // SAFETY: the function is called, before this returns, with an object that is valid while it is; it unwinds for nobody.
-    unsafe {
-        libc::dl_iterate_phdr(Some(unmap_code), std::ptr::null_mut());
+    // The page cache still has them, once for all servers; what is used is mapped again at its first use, 16 pages a fault.
+    for Range { start, end } in &code.0 {
+        // SAFETY: the pages are of private mappings of files, and were not written to: they read as before. (A breakpoint of a debugger's
+        // would be lost.) Where pages are larger, the kernel refuses what does not begin with one.
+        unsafe { libc::madvise(*start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
     }
 }
 
-/// Takes what nobody can have written to, code and constants, out of this process's page tables. The page cache still has it, once for all
-/// servers, and whatever is used is mapped again at its first use: 16 pages a fault.
-unsafe extern "C" fn unmap_code(
+/// Adds the whole pages of an object's segments that are never written to.
+unsafe extern "C" fn add_segments(
     object: *mut libc::dl_phdr_info,
     _size: libc::size_t,
-    _data: *mut libc::c_void,
+    segments: *mut libc::c_void,
 ) -> libc::c_int {
-    // SAFETY: dl_iterate_phdr() gives an object that is loaded, whose program headers are `dlpi_phnum` from `dlpi_phdr` on.
-    let (base, headers) = unsafe {
+    const PAGE: u64 = 4096;
+    // SAFETY: dl_iterate_phdr() gives an object that is loaded, whose program headers are `dlpi_phnum` from `dlpi_phdr` on, and what it was
+    // called with.
+    let (base, headers, segments) = unsafe {
         let object = &*object;
         if object.dlpi_phdr.is_null() {
             return 0;
         }
-        (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        (object.dlpi_addr, headers, &mut *segments.cast::<Vec<Range<usize>>>())
     };
     // Relocations of what is read only afterwards lie in a writable segment; those in one that is not would be DT_TEXTREL, which
     // neither Rust's linkers nor Debian's make.
@@ -39,9 +74,47 @@ unsafe extern "C" fn unmap_code(
     for header in unwritten {
         let begin = base.wrapping_add(header.p_vaddr).next_multiple_of(PAGE);
         let end = base.wrapping_add(header.p_vaddr).wrapping_add(header.p_memsz) / PAGE * PAGE;
-        let Ok(len) = usize::try_from(end.saturating_sub(begin)) else { continue };
-        // SAFETY: the pages are of a private mapping of a file that was never written to: they read as before.
-        unsafe { libc::madvise(begin as *mut libc::c_void, len, libc::MADV_DONTNEED) };
+        if let (Ok(begin), Ok(end)) = (usize::try_from(begin), usize::try_from(end))
+            && begin < end
+        {
+            segments.push(begin..end);
+        }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_opening_runs_leaves_the_page_tables_and_is_there_when_it_is_called() {
+        // How much of the program's files this process has in its page tables, in KiB.
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        let code = Code::find();
+        assert!(code.0.iter().any(|segment| segment.contains(&(give_back as *const () as usize))));
+        let before = resident();
+        give_back(&code);
+        let after = resident();
+        assert!(after < before, "{after} KiB now, {before} before");
+        assert!(!Code::find().0.is_empty(), "and all of it still runs");
+    }
+
+    #[test]
+    fn only_lines_of_files_that_are_not_written_to_are_taken() {
+        for (line, taken) in [
+            ("7f80-7f90 r-xp 00000000 fe:00 131 /usr/bin/underseal", Some(0x7f80..0x7f90)),
+            ("7f80-7f90 rw-p 00000000 fe:00 131 /usr/bin/underseal", None),
+            ("7f80-7f90 r-xp 00000000 00:00 0 [vdso]", None),
+            ("7f80-7f90 r-xp 00000000 00:00 0", None),
+            ("nonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(of_a_file(line), taken, "{line}");
+        }
+    }
 }

@@ -134,6 +134,7 @@ pub(super) fn serve(
     giver::gates(gives.as_deref(), &sides);
     watch.keep(args.pid_file.as_deref().map(PidFile::write).transpose()?);
     // All is open, and nobody has been told yet.
+    let code = memory::Code::find();
     if let Some(state) = sandbox::enter(args, &lower, disk, &mapping, locks)? {
         let _ = in_force.set(state);
     }
@@ -154,7 +155,7 @@ pub(super) fn serve(
         child.detach()?;
     }
     // Nobody waits for this.
-    memory::give_back();
+    memory::give_back(&code);
     let last = Last { reencrypter: reencrypter.as_deref(), layers: &layers };
     until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
 }

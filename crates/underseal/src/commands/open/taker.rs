@@ -75,6 +75,7 @@ struct Prepared {
     held: Option<FuseHolder>,
     ublk: Option<(UblkHolder, TimeLimit)>,
     machine: Option<VhostUserHolder>,
+    code: memory::Code,
     stoppers: Stoppers,
     sides: control::Sides,
     watch: Watch,
@@ -214,6 +215,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
     giver::gates(gives.as_deref(), &sides);
     let pid_file = args.serve.pid_file.as_deref().map(Another::open).transpose()?;
+    let code = memory::Code::find();
     if let Some(state) = sandbox::enter(&args.serve, &lower, disk, &mapping, locks)? {
         let _ = in_force.set(state);
     }
@@ -226,6 +228,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         held,
         ublk: limited,
         machine: front,
+        code,
         stoppers,
         sides,
         watch,
@@ -238,7 +241,7 @@ impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
         let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
-        let Self { sides, watch, pid_file, addresses, .. } = self;
+        let Self { sides, watch, pid_file, addresses, code, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -304,7 +307,7 @@ impl Prepared {
             log::error!("{}", e.what());
         }
         lets_go(line, starter);
-        memory::give_back();
+        memory::give_back(&code);
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
         until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
