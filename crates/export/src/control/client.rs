@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{PidfdFlags, Uid, geteuid, pidfd_open};
 use underseal_cipher::Key;
 
 use super::line::Line;
@@ -23,6 +23,8 @@ pub struct Client {
     socket: Socket,
     /// What was received beyond the last reply.
     ahead: Vec<u8>,
+    /// The server's user.
+    user: Uid,
     /// The server's process, where the kernel tells.
     server: Option<std::os::fd::OwnedFd>,
 }
@@ -53,7 +55,12 @@ impl Client {
             return Err(Error::new(ErrorKind::Forbidden, context));
         }
         let server = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
-        Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), server })
+        Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), user: peer.uid, server })
+    }
+
+    /// Whether the server is this user's, and not root's, or somebody's who is root here.
+    pub fn is_own(&self) -> bool {
+        self.user == geteuid()
     }
 
     /// Sends the request, and the key that follows it, and waits for the reply for so long.

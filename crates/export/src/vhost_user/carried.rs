@@ -78,6 +78,7 @@ pub(super) struct CarriedRegion {
 pub(super) struct CarriedQueue {
     pub(super) size: u16,
     pub(super) at: Option<[u64; 3]>,
+    pub(super) lies: Option<[u64; 3]>,
     pub(super) base: u16,
     pub(super) enabled: bool,
     pub(super) runs: bool,

@@ -18,6 +18,7 @@ use vhost::vhost_user::message::{
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use vm_memory::{Address, GuestAddress};
 
 use super::carried::Said;
 use super::config::{self, EVENT_INDEX, FLUSH, PROTOCOL_FEATURES};
@@ -47,6 +48,8 @@ struct Virtqueue {
     size: u16,
     /// Its table, its available and its used ring, by the front end's addresses.
     at: Option<[u64; 3]>,
+    /// The same by the guest's addresses, as it was last started.
+    lies: Option<[u64; 3]>,
     base: u16,
     kick: Option<File>,
     call: Option<File>,
@@ -108,11 +111,17 @@ impl Device {
             return Ok(());
         }
         let name = format!("vhost-user-{index}");
-        let places = at.iter().zip(lengths(queue.size));
-        let places: Option<Vec<_>> =
-            places.map(|(&front, len)| self.memory.guest_address(front, len)).collect();
-        let places = places.and_then(|places| places.try_into().ok());
-        let at = places.ok_or_else(|| broken(format!("{name} is not in the guest memory that is shared")))?;
+        // One that runs stays where it is when the front end's addresses become others.
+        let at: [GuestAddress; 3] = if let (true, Some(lies)) = (rests, queue.lies) {
+            lies.map(GuestAddress)
+        } else {
+            let places = at.iter().zip(lengths(queue.size));
+            let places: Option<Vec<_>> =
+                places.map(|(&front, len)| self.memory.guest_address(front, len)).collect();
+            let places = places.and_then(|places| places.try_into().ok());
+            places.ok_or_else(|| broken(format!("{name} is not in the guest memory that is shared")))?
+        };
+        queue.lies = Some(at.map(|place| place.raw_value()));
         let ring = Ring::new(self.memory.ram(), queue.size, at, self.features & EVENT_INDEX != 0)
             .map_err(|e| broken(format!("{name}: {e}")))?;
         let tracker = self.inflight.as_ref().and_then(|inflight| inflight.tracker(index, queue.size));
@@ -135,7 +144,7 @@ impl Device {
         Ok(())
     }
 
-    /// Gives all rings the memory as it is now, and starts those that waited for it.
+    /// Gives all rings the memory as it is now.
     fn set_memory(&mut self, memory: Memory) -> Result<()> {
         self.memory = Arc::new(memory);
         for queue in &self.queues {

@@ -23,7 +23,7 @@ use rustix::io::retry_on_intr;
 
 use super::carried::CarriedFrontEnd;
 use super::device::Device;
-use super::server::{Shared, VhostUserServer, lock};
+use super::server::{Shared, VhostUserServer, has_hung_up, lock};
 use super::session::Session;
 use crate::event::{raise, still};
 use crate::net::{CarriedListener, Gate};
@@ -110,6 +110,7 @@ impl VhostUserHolder {
         let mut state = self.shared.lock();
         state.hold = Hold::Asked;
         raise(&self.shared.wake, 1);
+        self.shared.changed.notify_all();
         // One who waits for the place of the one before has it soon, or is turned away.
         let session = loop {
             match (&state.session, state.hold) {
@@ -163,11 +164,14 @@ impl Shared {
     /// Waits until there is a message to be read, and it may be.
     pub(super) fn next_message(&self, socket: &UnixStream) -> io::Result<()> {
         loop {
-            self.rest();
+            // Who has hung up has nothing to come to rest for, and makes room.
+            if !has_hung_up(socket) {
+                self.rest();
+            }
             let [socket, wake] = [socket.as_fd(), self.wake.as_fd()];
             let mut fds = [socket, wake].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             retry_on_intr(|| poll(&mut fds, None))?;
-            if fds[1].revents().is_empty() {
+            if fds[1].revents().is_empty() || fds[0].revents().contains(PollFlags::HUP) {
                 return Ok(());
             }
             still(wake);
@@ -177,11 +181,13 @@ impl Shared {
     /// Waits as long as no message is to be read.
     fn rest(&self) {
         let mut state = self.lock();
-        if state.hold == Hold::Asked {
-            state.hold = Hold::Rests;
-            self.changed.notify_all();
+        while state.hold != Hold::No {
+            // Which may be again, before this thread has seen that it could go on.
+            if state.hold == Hold::Asked {
+                state.hold = Hold::Rests;
+                self.changed.notify_all();
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let gone_on = self.changed.wait_while(state, |state| state.hold != Hold::No);
-        drop(gone_on.unwrap_or_else(PoisonError::into_inner));
     }
 }

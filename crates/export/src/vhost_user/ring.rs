@@ -76,9 +76,18 @@ impl Ring {
             signalled: Wrapping(0),
             listening: false,
         };
-        let used = Wrapping(ring.load(ram, used, 2)?);
-        (ring.done, ring.published, ring.signalled) = (used, used, used);
+        ring.go_on(ram)?;
         Ok(ring)
+    }
+
+    /// Goes on where the used ring says, whoever has written it.
+    ///
+    /// # Errors
+    /// When it is not in memory any more.
+    pub(super) fn go_on(&mut self, ram: &GuestRam) -> Result<()> {
+        let used = Wrapping(self.load(ram, self.used, 2)?);
+        (self.done, self.published, self.signalled) = (used, used, used);
+        Ok(())
     }
 
     /// How many descriptors it has.

@@ -209,12 +209,13 @@ impl Shared {
     /// The place of the front end that is served, once it is free.
     fn enter(&self, socket: &Arc<UnixStream>) -> Option<Session> {
         let taken = |state: &mut State| !state.stopping && state.session.is_some();
-        // One that is gone, or is just going, makes room: its successor need not come again.
-        let waited = self.changed.wait_timeout_while(self.lock(), GRACE, taken);
+        let hung_up =
+            |state: &State| state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket));
+        // One that is gone, or is just going, makes room: its successor need not come again. An upgrade waits for nobody at the door.
+        let waits = |state: &mut State| taken(state) && (state.hold == Hold::No || hung_up(state));
+        let waited = self.changed.wait_timeout_while(self.lock(), GRACE, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let state = self.changed.wait_while(state, |state| {
-            taken(state) && state.session.as_ref().is_some_and(|session| has_hung_up(&session.socket))
-        });
+        let state = self.changed.wait_while(state, |state| taken(state) && hung_up(state));
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if state.stopping || state.session.is_some() {
             return None;
@@ -283,7 +284,7 @@ impl Drop for Left<'_> {
     }
 }
 
-fn has_hung_up(socket: &UnixStream) -> bool {
+pub(super) fn has_hung_up(socket: &UnixStream) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)

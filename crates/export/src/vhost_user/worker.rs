@@ -84,6 +84,8 @@ pub(super) struct Worker {
     stopping: bool,
     gone: bool,
     rest: Rest,
+    /// Another process may go on with it after all: until it is this one's, nothing of it is touched. The next available head.
+    laid_down: Option<u16>,
     /// The ring made no sense.
     broken: bool,
     complaints: Complaints,
@@ -91,23 +93,16 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(start: Start, orders: Receiver<Order>, bell: Arc<Bell>) -> io::Result<Self> {
-        let Start { name, mapping, memory, mut ring, base, mut tracker, kick, call, error, serial, .. } =
-            start;
-        let (durable, rest) = (start.durable, if start.rests { Rest::LaidDown } else { Rest::No });
+        let Start { name, mapping, memory, mut ring, base, tracker, kick, call, error, serial, .. } = start;
+        let (rest, laid_down) = if start.rests { (Rest::LaidDown, Some(base)) } else { (Rest::No, None) };
+        let durable = start.durable;
         let depth = DEPTH.min(ring.size()).into();
         let options = QueueOptions { depth, max_request: LONGEST as usize };
         let mut queue = Queue::open(mapping.clone(), options).map_err(io::Error::other)?;
         let _piece = queue.alloc(1);
-        let mut again = tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(ring.used()));
-        // What was taken and not given back comes before what is next.
-        let taken = u16::try_from(again.len()).unwrap_or(u16::MAX);
-        ring.set_next(if again.is_empty() { base } else { ring.used().wrapping_add(taken) });
-        if taken > 0 {
-            log::info!("{name}: {taken} requests of the server before are done again");
-        }
-        again.reverse();
+        ring.set_next(base);
         let size = usize::from(ring.size());
-        Ok(Self {
+        let mut this = Self {
             name,
             mapping,
             queue,
@@ -119,7 +114,7 @@ impl Worker {
             memory,
             ring,
             tracker,
-            again,
+            again: Vec::new(),
             stalled: None,
             tickets: Tickets::new(depth),
             spare: Vec::with_capacity(size),
@@ -131,9 +126,26 @@ impl Worker {
             stopping: false,
             gone: false,
             rest,
+            laid_down,
             broken: false,
             complaints: Complaints::new("this ring"),
-        })
+        };
+        if this.laid_down.is_none() {
+            this.take_up(base);
+        }
+        Ok(this)
+    }
+
+    /// The ring is this thread's, from this available head on; but what was taken and not given back comes first.
+    fn take_up(&mut self, base: u16) {
+        let used = self.ring.used();
+        self.again = self.tracker.as_mut().map_or_else(Vec::new, |tracker| tracker.recover(used));
+        let taken = u16::try_from(self.again.len()).unwrap_or(u16::MAX);
+        self.ring.set_next(if taken == 0 { base } else { used.wrapping_add(taken) });
+        if taken > 0 {
+            log::info!("{}: {taken} requests of the server before are done again", self.name);
+        }
+        self.again.reverse();
     }
 
     /// Serves until it is told to end. The next available head.
@@ -180,6 +192,10 @@ impl Worker {
                 Order::Rest(tell) => self.rest = Rest::Coming(tell),
                 Order::GoOn => {
                     self.rest = Rest::No;
+                    if let Some(base) = self.laid_down.take() {
+                        self.ring.go_on(self.memory.ram())?;
+                        self.take_up(base);
+                    }
                     // Nobody knows whether the driver was told of the last answers of the server before.
                     self.signal_now()?;
                 }

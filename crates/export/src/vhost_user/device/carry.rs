@@ -56,13 +56,13 @@ impl Device {
         }
         let mut queues = Vec::new();
         for queue in &self.queues {
-            let Virtqueue { size, at, base, enabled, broken, .. } = *queue;
+            let Virtqueue { size, at, lies, base, enabled, broken, .. } = *queue;
             for file in [&queue.kick, &queue.call, &queue.error].into_iter().flatten() {
                 add(file)?;
             }
             let (kick, call, error) = (queue.kick.is_some(), queue.call.is_some(), queue.error.is_some());
             let runs = queue.running.is_some() && !broken;
-            queues.push(CarriedQueue { size, at, base, enabled, runs, broken, kick, call, error });
+            queues.push(CarriedQueue { size, at, lies, base, enabled, runs, broken, kick, call, error });
         }
         Ok(CarriedDevice { said: self.said, features: self.features, inflight, memory, queues })
     }
@@ -89,10 +89,10 @@ impl Device {
         }
         self.memory = Memory::of(regions)?.into();
         for (queue, carried) in self.queues.iter_mut().zip(&carried.queues) {
-            let CarriedQueue { size, at, base, enabled, broken, .. } = *carried;
+            let CarriedQueue { size, at, lies, base, enabled, broken, .. } = *carried;
             let mut file = |there| fds.take_if(there);
             let (kick, call, error) = (file(carried.kick)?, file(carried.call)?, file(carried.error)?);
-            *queue = Virtqueue { size, at, base, kick, call, error, enabled, broken, running: None };
+            *queue = Virtqueue { size, at, lies, base, kick, call, error, enabled, broken, running: None };
         }
         let runs = carried.queues.iter().enumerate().filter(|(_, queue)| queue.runs);
         for (index, _) in runs {

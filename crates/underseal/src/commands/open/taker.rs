@@ -57,6 +57,10 @@ pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<
 /// Asks for the volume.
 fn asked(name: &Name) -> Result<Line> {
     let mut client: Client = connect(name)?;
+    // Whose arguments this process will run with.
+    if !client.is_own() {
+        return Err(Error::new(Exit::Failed, format!("{name} is another user's")).with_remedy("as that user"));
+    }
     let request = Request::HandOver { protocol: PROTOCOL };
     match client.ask(&request, None, PATIENCE).map_err(|e| failed(name, e))? {
         Reply::Refused(refusal) => Err(refused(name, refusal)),
@@ -272,8 +276,8 @@ impl Prepared {
             adopted.go();
         }
         held.iter().for_each(FuseHolder::go_on);
-        device.iter().for_each(UblkHolder::go_on);
         machine.iter().for_each(VhostUserHolder::go_on);
+        device.iter().for_each(UblkHolder::go_on);
         let holder = server.as_ref().map(Server::holder);
         let gates = sides.gates();
         let gates: Vec<_> =
