@@ -97,10 +97,13 @@ mod tests {
         };
         let code = Code::find();
         assert!(code.0.iter().any(|segment| segment.contains(&(give_back as *const () as usize))));
-        let before = resident();
-        give_back(&code);
-        let after = resident();
-        assert!(after < before, "{after} KiB now, {before} before");
+        // Other tests run meanwhile, and map what they run.
+        let leaves = |_| {
+            let before = resident();
+            give_back(&code);
+            resident() < before
+        };
+        assert!((0..20).any(leaves), "{} KiB", resident());
         assert!(!Code::find().0.is_empty(), "and all of it still runs");
     }
 
