@@ -255,12 +255,20 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     if info.flags & needed != needed {
         return Some("this kernel keeps no block device without its server");
     }
-    // Later ones cancel what a ring has asked for that is closed. Those that are older by their number and have ublk have got it from
-    // later ones.
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    (numbers.next() == Some(6) && numbers.next().is_some_and(|minor| minor < 7))
-        .then_some("this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)")
+    let version = numbers.next().zip(numbers.next());
+    // Older ones, which have ublk from later ones where their number is below 6, notice it by what a ring has asked for that is closed;
+    // newer ones hand requests out as soon as all is fetched.
+    match version {
+        Some((6, 0..7)) => Some(
+            "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",
+        ),
+        Some((6, 15..) | (7.., _)) => {
+            Some("block devices of kernels after Linux 6.14 cannot be handed over yet")
+        }
+        _ => None,
+    }
 }
 
 fn late(what: &str) -> Error {

@@ -62,7 +62,7 @@ stop
 const DAMAGED: &str = "
 serve /run/image damaged --metrics 127.0.0.1:9533
 ip link set lo up 2> /dev/null || true
-! dd if=/dev/ublkb0 of=/dev/null bs=4k skip=$BAD count=1 iflag=direct 2> dd.err
+if dd if=/dev/ublkb0 of=/dev/null bs=4k skip=$BAD count=1 iflag=direct 2> dd.err; then exit 1; fi
 grep 'Invalid or incomplete multibyte' dd.err
 dd if=/dev/ublkb0 of=/dev/null bs=4k count=$BAD iflag=direct
 \"$OURS\" status damaged | grep \"$((BAD * 4096))\"
