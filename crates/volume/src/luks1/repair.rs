@@ -62,7 +62,10 @@ fn repaired(bytes: &[u8; LEN]) -> Result<([u8; LEN], Vec<String>)> {
         new[name].make_ascii_lowercase();
     }
     if KEY_SIZES.contains(&word(bytes, 108)) && word(bytes, FIRST_SLOT + 40) >= 8 {
-        (0..SLOTS).for_each(|number| done.extend(free_slot(&mut new, number)));
+        // Where one lay, another may find its place: until there is none to make good.
+        while let Some(slot) = (0..SLOTS).find_map(|number| free_slot(&mut new, number)) {
+            done.push(slot);
+        }
     }
     Phdr::parse(&new)?;
     Ok((new, done))
