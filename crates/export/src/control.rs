@@ -27,6 +27,7 @@ mod reencryption;
 mod server;
 pub mod status;
 mod volume;
+mod ways;
 
 pub use client::Client;
 pub use directory::Directory;
@@ -39,3 +40,4 @@ pub use reencryption::Reencrypter;
 pub use server::ControlServer;
 pub use status::Status;
 pub use volume::{Controlled, Described, Known};
+pub use ways::Ways;

@@ -20,6 +20,7 @@
 //! Whatever goes wrong before "taken", this side goes on as if nothing had been; so it does when that does not come in time. The
 //! locks on the image are of its open file, which both have: nobody else gets in between.
 
+use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,16 +31,13 @@ use underseal_device::{Blocking, FileDevice};
 use underseal_volume::Volume;
 
 use super::keys::Keys;
-use super::line::{Line, MOST_FDS};
-use super::offer::{Asking, CarriedConnection, Given, Offer, Origin, PROTOCOL, Supervised};
+use super::line::Line;
+use super::offer::{Asking, Given, Offer, Origin, PROTOCOL, Supervised};
 use super::protocol::{Refusal, RefusalKind, Reply};
 use super::reencryption::Reencrypter;
 use super::volume::{Answer, Described};
-use crate::fuse::{CarriedMount, FuseHolder};
-use crate::nbd;
+use super::ways::{Places, Ways};
 use crate::net::{CarriedListener, Deadlined, Gate, Peer, Socket};
-use crate::ublk::UblkHolder;
-use crate::vhost_user::{CarriedFrontEnd, VhostUserHolder};
 
 /// What to do where nothing can be handed over.
 pub(super) const INSTEAD: &str = "`underseal close` it, and open it again with the new version";
@@ -61,14 +59,8 @@ pub struct Giver {
     pub image: Arc<FileDevice>,
     /// How it was started.
     pub origin: Origin,
-    /// Its NBD server.
-    pub nbd: Option<nbd::Holder>,
-    /// Its mount, and what brings that to rest.
-    pub mount: Option<(CarriedMount, FuseHolder)>,
-    /// What lets go of its block device.
-    pub ublk: Option<UblkHolder>,
-    /// What brings its virtual machine's front end to rest.
-    pub machine: Option<VhostUserHolder>,
+    /// What it is served by.
+    pub ways: Ways,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
@@ -110,7 +102,9 @@ pub(super) struct State<'v> {
 /// What was offered, to be compared with what there is when all rests.
 struct Offered {
     offer: Offer,
-    sockets: Vec<CarriedListener>,
+    control: Vec<CarriedListener>,
+    metrics: Vec<CarriedListener>,
+    reached: Places,
     volume: Arc<Volume>,
     policy: Policy,
     key: Arc<Key>,
@@ -121,31 +115,12 @@ impl Giver {
     pub fn new(
         image: Arc<FileDevice>,
         origin: Origin,
-        nbd: Option<nbd::Holder>,
-        mount: Option<(CarriedMount, FuseHolder)>,
-        ublk: Option<UblkHolder>,
+        ways: Ways,
         supervised: Option<Supervised>,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self {
-            image,
-            origin,
-            nbd,
-            mount,
-            ublk,
-            machine: None,
-            supervised,
-            end: Box::new(end),
-            gates,
-            handing,
-        }
-    }
-
-    /// And a virtual machine's front end.
-    pub fn with_machine(mut self, machine: Option<VhostUserHolder>) -> Self {
-        self.machine = machine;
-        self
+        Self { image, origin, ways, supervised, end: Box::new(end), gates, handing }
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -230,9 +205,7 @@ impl Giver {
         let no = |why: String, remedy: &str| Refusal::new(RefusalKind::Unsupported, why, remedy);
         let gates = self.gates.get().ok_or_else(|| busy("it is not served yet"))?;
         of.may_be_given()?;
-        if self.nbd.as_ref().is_some_and(nbd::Holder::over_tls) {
-            return Err(no("a TLS session cannot be handed over".into(), INSTEAD));
-        }
+        let reached = self.ways.places()?;
         if of.mapping.is_zoned() {
             return Err(no("a device with zones cannot be handed over".into(), INSTEAD));
         }
@@ -249,16 +222,6 @@ impl Giver {
         let listening = |listeners: crate::Result<Vec<CarriedListener>>| listeners.map_err(|e| failed(&e));
         let control = listening(gates.control.listeners())?;
         let metrics = gates.metrics.as_ref().map_or(Ok(vec![]), |gate| listening(gate.listeners()))?;
-        let nbd = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| listening(nbd.listeners()))?;
-        let machine = self.machine.as_ref().map_or(Ok(vec![]), |machine| listening(machine.listeners()))?;
-        // One that is unmounted nobody has any more.
-        let mount = self.mount.as_ref().filter(|(_, holder)| !holder.is_gone());
-        let mount = mount.map(|(mount, _)| mount.place.clone());
-        if mount.as_ref().is_some_and(|mount| mount.path.to_str().is_none()) {
-            return Err(no("the path of its mount is no text".into(), INSTEAD));
-        }
-        let ublk = self.ublk.as_ref().filter(|holder| !holder.is_gone()).map(UblkHolder::place).transpose();
-        let ublk = ublk.map_err(|why| no(why, INSTEAD))?;
         let places = |sockets: &[CarriedListener]| sockets.iter().map(|one| one.place.clone()).collect();
         let policy = of.mapping.policy();
         let offer = Offer {
@@ -274,13 +237,12 @@ impl Giver {
             supervised: self.supervised.clone(),
             control: places(&control),
             metrics: places(&metrics),
-            nbd: places(&nbd),
-            machine: places(&machine),
-            mount,
-            ublk,
+            nbd: places(&reached.nbd),
+            machine: places(&reached.machine),
+            mount: reached.mount.clone(),
+            ublk: reached.ublk.clone(),
         };
-        let sockets = control.into_iter().chain(metrics).chain(nbd).chain(machine).collect();
-        Ok(Offered { offer, sockets, volume, policy, key })
+        Ok(Offered { offer, control, metrics, reached, volume, policy, key })
     }
 
     /// Offers it, and gives it when the other process is ready. It returns when that one has not taken it.
@@ -298,11 +260,7 @@ impl Giver {
             Err(e) => Err(failed(&e.within("the other process"))),
         };
         hears(Asking::Begin, NEXT)?;
-        let mut fds = vec![self.image.file().as_fd()];
-        fds.extend(offered.sockets.iter().map(|one| one.fd.as_fd()));
-        if offered.offer.mount.is_some() {
-            fds.extend(self.mount.iter().map(|(mount, _)| mount.device.as_fd()));
-        }
+        let fds = self.descriptors(offered);
         let offer = Given::Offer(Box::new(offered.offer.clone()));
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
         hears(Asking::Ready, PREPARES)?;
@@ -340,6 +298,16 @@ impl Giver {
         ))
     }
 
+    /// In the order in which the other process takes them.
+    fn descriptors<'o>(&'o self, offered: &'o Offered) -> Vec<BorrowedFd<'o>> {
+        let Offered { control, metrics, reached, .. } = offered;
+        let sockets = [control, metrics, &reached.nbd, &reached.machine].into_iter().flatten();
+        let mount = self.ways.mount.iter().filter(|_| reached.mount.is_some());
+        let image = self.image.file().as_fd();
+        let sockets = sockets.map(|one| one.fd.as_fd());
+        iter::once(image).chain(sockets).chain(mount.map(|(mount, _)| mount.device.as_fd())).collect()
+    }
+
     /// Lets nothing be in flight any more, and tells the other process all that it needs to go on.
     fn comes_to_rest(
         &self,
@@ -358,20 +326,11 @@ impl Giver {
             // Who has not got all of a scrape asks again.
             metrics.close(0, LEAVES);
         }
-        let connections = self.nbd.as_ref().map_or(Ok(vec![]), |nbd| nbd.hold(until)).map_err(told)?;
-        self.mount.as_ref().map_or(Ok(()), |(_, holder)| holder.hold(until)).map_err(told)?;
-        let machine = self.machine.as_ref().map(|machine| machine.hold(until)).transpose().map_err(told)?;
+        let at_rest = self.ways.hold(until).map_err(told)?;
         rest.suspend(until)?;
         of.may_be_given_suspended(offered)?;
-        let ublk = self.ublk.as_ref().filter(|_| offered.offer.ublk.is_some());
-        ublk.map_or(Ok(()), |ublk| ublk.let_go(until)).map_err(told)?;
-        line.send(&Given::Rests(connections.len()), &[], &[], until).map_err(told)?;
-        for one in &connections {
-            let fds: [BorrowedFd<'_>; 1] = [one.socket.as_fd()];
-            let message = Given::Connection(CarriedConnection::of(&one.negotiated, one.ahead.len()));
-            line.send(&message, &fds, &[&one.ahead, &one.owed], until).map_err(told)?;
-        }
-        machine.map_or(Ok(()), |front| send_machine(line, front, until)).map_err(told)
+        self.ways.let_go(&offered.reached, until).map_err(told)?;
+        at_rest.send(line, until).map_err(told)
     }
 
     /// Flushes while clients are served, until little is left to be flushed when they wait.
@@ -390,16 +349,6 @@ impl Giver {
     fn handing(&self) -> MutexGuard<'_, (Handing, Option<Socket>)> {
         self.handing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A virtual machine's front end, if there is one, and its descriptors.
-fn send_machine(line: &Line, front: Option<CarriedFrontEnd>, until: Instant) -> crate::Result<()> {
-    let (agreed, fds) = front.map_or((None, Vec::new()), |front| (Some(Box::new(front.agreed)), front.fds));
-    line.send(&Given::Machine(agreed), &[], &[], until)?;
-    fds.chunks(MOST_FDS).try_for_each(|fds| {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        line.send(&Given::Descriptors, &fds, &[], until)
-    })
 }
 
 impl State<'_> {
@@ -463,18 +412,7 @@ impl Drop for Resting<'_> {
         {
             log::error!("a volume that was not handed over does not go on: {e}");
         }
-        if let Some(nbd) = &self.giver.nbd {
-            nbd.go_on();
-        }
-        if let Some((_, mount)) = &self.giver.mount {
-            mount.go_on();
-        }
-        if let Some(machine) = &self.giver.machine {
-            machine.go_on();
-        }
-        if let Some(ublk) = &self.giver.ublk {
-            ublk.go_on();
-        }
+        self.giver.ways.go_on();
         if let Some(Gates { control, metrics }) = self.giver.gates.get() {
             control.open();
             metrics.iter().for_each(Gate::open);
@@ -486,6 +424,6 @@ fn busy(message: &str) -> Refusal {
     Refusal::new(RefusalKind::Busy, message, "again, in a moment")
 }
 
-fn failed(error: &(dyn std::error::Error + 'static)) -> Refusal {
+pub(super) fn failed(error: &(dyn std::error::Error + 'static)) -> Refusal {
     Refusal::new(RefusalKind::Failed, underseal_error::with_causes(error).to_string(), "")
 }

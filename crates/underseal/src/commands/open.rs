@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
-use underseal_export::control::{Rate, Reencrypter};
+use underseal_export::control::{Rate, Reencrypter, Ways};
 use underseal_export::fuse::{FuseConfig, FuseServer, MountPoint};
 use underseal_export::nbd::protocol::TransmissionFlags as Flags;
 use underseal_export::nbd::{
@@ -104,11 +104,13 @@ pub(super) fn serve(
     let served_at = addresses.join(" ");
     let nbd = if listeners.is_empty() { None } else { Some(nbd_server(args, tls, listeners, &mapping)?) };
     let told = reencrypter.clone().map(|beside| beside as Arc<dyn Reencrypter>);
-    let holder = nbd.as_ref().map(Server::holder);
-    let mount = if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None };
-    let machine = vhost_user.as_ref().map(VhostUserServer::holder);
-    let (lock, layered, held) = (lock.is_some(), !layers.is_empty(), ublk.as_ref().map(UblkServer::holder));
-    let given = giver::Serving { image, lock, layers: layered, nbd: holder, mount, ublk: held, machine };
+    let reached = Ways {
+        nbd: nbd.as_ref().map(Server::holder),
+        mount: if args.control.hand_over { giver::mount(fuse.as_ref())? } else { None },
+        ublk: ublk.as_ref().map(UblkServer::holder),
+        machine: vhost_user.as_ref().map(VhostUserServer::holder),
+    };
+    let given = giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), ways: reached };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use underseal_device::FileDevice;
-use underseal_export::control::{Giver, Origin};
+use underseal_export::control::{Giver, Origin, Ways};
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
-use underseal_export::nbd::Holder;
-use underseal_export::ublk::UblkHolder;
-use underseal_export::vhost_user::VhostUserHolder;
 
 use super::control::Sides;
 use crate::cli::ServeArgs;
@@ -22,10 +19,7 @@ pub(super) struct Serving {
     pub(super) lock: bool,
     /// Something lies between it and its image.
     pub(super) layers: bool,
-    pub(super) nbd: Option<Holder>,
-    pub(super) mount: Option<(CarriedMount, FuseHolder)>,
-    pub(super) ublk: Option<UblkHolder>,
-    pub(super) machine: Option<VhostUserHolder>,
+    pub(super) ways: Ways,
 }
 
 /// What of a mount can be given.
@@ -49,7 +43,7 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, nbd, mount, ublk, machine } = serving;
+    let Serving { image, lock, layers, ways } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
@@ -69,8 +63,7 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    let giver = Giver::new(image, origin, nbd, mount, ublk, notify::supervised(), end);
-    Ok(Arc::new(giver.with_machine(machine)))
+    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), end)))
 }
 
 /// From here on it can be handed over.

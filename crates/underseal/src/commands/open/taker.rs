@@ -15,7 +15,7 @@ use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
 use underseal_export::control::status::Format;
 use underseal_export::control::{
-    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request,
+    Asking, Client, Described, Given, Line, Name, Offer, PROTOCOL, Reencrypter, Reply, Request, Ways,
 };
 use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer, MountPoint};
 use underseal_export::nbd::{Bytes, Carried, Server};
@@ -178,10 +178,7 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
         image: file,
         lock: false,
         layers: false,
-        nbd: holder,
-        mount,
-        ublk: device.clone(),
-        machine: front.clone(),
+        ways: Ways { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
     };
     let giver = giver::of(&args.serve, serving, Ok(origin));
     let gives = giver.as_ref().ok().cloned();
