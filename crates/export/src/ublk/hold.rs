@@ -11,12 +11,13 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libublk_rs_sys as sys;
+use rustix::io::Errno;
 
 use super::claim::{self, refused};
 use super::control::ControlDevice;
@@ -193,7 +194,7 @@ impl Device {
         let mut queues = match self.queues.take() {
             Some(queues) => queues,
             None => {
-                server::stay_in_memory(&self.config);
+                server::lock_as_mapped(&self.config);
                 let queues = Queues::prepare(&self.mapping, &self.info, false, &self.sender);
                 server::lock_as_touched(&self.config);
                 queues?
@@ -221,20 +222,30 @@ impl Device {
     }
 
     /// Lets the device go on. While another process has it this fails, and is tried again until this one is told to stop.
-    pub(super) fn go_on(&mut self, messages: &Receiver<Message>) -> Result<()> {
+    pub(super) fn go_on(&mut self) -> Result<()> {
         if self.at == At::Serves {
             return Ok(());
         }
         self.recover(Instant::now() + TRIES)?;
         let (id, queues) = (self.info.dev_id, self.queues.as_ref());
-        let gives_up = || queues.is_none_or(Queues::has_failed);
-        let ended = self.control.end_recovery(id, &gives_up);
-        ended.map_err(|e| match messages.try_recv() {
-            Ok(Message::Ended(Err(why))) => why,
-            _ => refused(format!("{} does not go on", character::disk(id).display()), e),
-        })?;
+        let gives_up = || queues.is_none_or(Queues::have_ended);
+        if let Err(e) = self.control.end_recovery(id, &gives_up) {
+            let why = match queues.and_then(Queues::end) {
+                Some(Err(why)) => why,
+                _ => refused(format!("{} does not go on", character::disk(id).display()), e),
+            };
+            // From the beginning, the next time.
+            let _ = self.let_go(Instant::now());
+            return Err(why);
+        }
         self.at = At::Serves;
         Ok(())
+    }
+
+    /// Whether there is no such device any more, so that nobody goes on with it.
+    pub(super) fn is_deleted(&mut self) -> bool {
+        let info = self.control.info(self.info.dev_id);
+        info.is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NODEV))
     }
 
     /// Ends, and leaves the device to who recovers it.
@@ -258,8 +269,8 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let version = numbers.next().zip(numbers.next());
-    // Older ones, which have ublk from later ones where their number is below 6, notice it by what a ring has asked for that is closed;
-    // newer ones hand requests out as soon as all is fetched.
+    // Before 6.7 the driver looks only every few seconds whether the server is gone. From 6.15 on it hands requests out as soon as all
+    // queues fetch, before END_USER_RECOVERY. A number below 6 is a distribution's that has a later driver.
     match version {
         Some((6, 0..7)) => Some(
             "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",

@@ -1,9 +1,9 @@
 //! The threads of a device's hardware queues: ready before there is a device for them, and gone while there is one.
 
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -25,8 +25,15 @@ pub(super) struct Queues {
     begin: Vec<Sender<Arc<File>>>,
     /// What each says once it has its queue, and once the driver has its fetches.
     said: Vec<Receiver<Result<()>>>,
-    has_failed: Arc<AtomicBool>,
+    end: Arc<End>,
     lets_go: Arc<AtomicBool>,
+}
+
+/// How the first thread has ended that had begun, until that is asked for.
+#[derive(Default)]
+struct End {
+    has_come: AtomicBool,
+    how: Mutex<Option<Result<()>>>,
 }
 
 impl Queues {
@@ -41,8 +48,8 @@ impl Queues {
         unprivileged: bool,
         ended: &Sender<Message>,
     ) -> Result<Self> {
-        let (has_failed, lets_go) = (Arc::default(), Arc::<AtomicBool>::default());
-        let mut this = Self { threads: vec![], begin: vec![], said: vec![], has_failed, lets_go };
+        let (end, lets_go) = (Arc::default(), Arc::<AtomicBool>::default());
+        let mut this = Self { threads: vec![], begin: vec![], said: vec![], end, lets_go };
         for number in 0..info.nr_hw_queues {
             let part = Part {
                 mapping: mapping.clone(),
@@ -53,13 +60,13 @@ impl Queues {
                 lets_go: this.lets_go.clone(),
             };
             let ((begin, begins), (says, said), ended) = (mpsc::channel(), mpsc::channel(), ended.clone());
-            let (has_failed, lets_go) = (this.has_failed.clone(), this.lets_go.clone());
+            let (end, lets_go) = (this.end.clone(), this.lets_go.clone());
             let thread = thread::Builder::new().name(format!("ublk-{number}")).spawn(move || {
                 let Some(result) = serve(part, &says, &begins) else { return };
-                has_failed.store(true, Ordering::SeqCst);
+                end.comes(result);
                 if !lets_go.load(Ordering::SeqCst) {
                     // Nobody listens at the very end.
-                    let _ = ended.send(Message::Ended(result));
+                    let _ = ended.send(Message::Ended);
                 }
             });
             this.begin.push(begin);
@@ -83,8 +90,13 @@ impl Queues {
     }
 
     /// Whether a thread has ended that had begun.
-    pub(super) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
+    pub(super) fn have_ended(&self) -> bool {
+        self.end.has_come.load(Ordering::SeqCst)
+    }
+
+    /// How the first of them has ended; once.
+    pub(super) fn end(&self) -> Option<Result<()>> {
+        self.end.how().take()
     }
 
     /// Ends the threads while the driver has requests for them: whoever recovers the device gets those again. Nothing may be in
@@ -116,6 +128,19 @@ impl Queues {
             said.recv().unwrap_or_else(gone)
         };
         self.said.iter().try_for_each(says)
+    }
+}
+
+impl End {
+    fn comes(&self, result: Result<()>) {
+        let mut how = self.how();
+        if !self.has_come.swap(true, Ordering::SeqCst) {
+            *how = Some(result);
+        }
+    }
+
+    fn how(&self) -> MutexGuard<'_, Option<Result<()>>> {
+        self.how.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -49,8 +49,8 @@ pub(super) enum Message {
     Stop,
     /// The volume has another size.
     Size(Sender<io::Result<()>>),
-    /// A queue's thread has ended, well or not.
-    Ended(Result<()>),
+    /// A queue's thread has ended: [`Queues::end`] tells how, unless those queues were let go of.
+    Ended,
     LetGo(Instant, Sender<Result<()>>),
     Recover(Instant, Sender<Result<()>>),
     GoOn(Sender<Result<()>>),
@@ -90,7 +90,7 @@ impl UblkServer {
     /// `UblkDevice` when there is no ublk; `Forbidden` when this user may not use it; `DeviceInUse` when the device is another's;
     /// `Unsupported` when the kernel has no such block devices; `Ublk` when it refuses for another reason.
     pub fn start(mapping: Arc<Mapping>, config: UblkConfig) -> Result<Self> {
-        let this = Self::with(|sender, messages| Device::start(mapping, config, sender, messages))?;
+        let this = Self::with(|sender| Device::start(mapping, config, sender))?;
         log::info!("serving {}", this.device.display());
         Ok(this)
     }
@@ -102,12 +102,10 @@ impl UblkServer {
     /// As [`start`](Self::start).
     pub fn take_over(mapping: Arc<Mapping>, place: &UblkPlace) -> Result<Self> {
         let place = place.clone();
-        Self::with(move |sender, _| Device::take_over(mapping, &place, sender))
+        Self::with(move |sender| Device::take_over(mapping, &place, sender))
     }
 
-    fn with(
-        begin: impl FnOnce(Sender<Message>, &Receiver<Message>) -> Result<Device> + Send + 'static,
-    ) -> Result<Self> {
+    fn with(begin: impl FnOnce(Sender<Message>) -> Result<Device> + Send + 'static) -> Result<Self> {
         underseal_device::restrictions::allow_commands();
         let (sender, messages) = mpsc::channel();
         let (ready, begun) = mpsc::channel();
@@ -116,7 +114,7 @@ impl UblkServer {
         let thread = thread::Builder::new()
             .name("ublk".into())
             .spawn(move || {
-                let device = match begin(for_queues, &messages) {
+                let device = match begin(for_queues) {
                     Ok(device) => device,
                     Err(e) => {
                         let _ = ready.send(Err(e));
@@ -220,12 +218,7 @@ pub(super) enum At {
 }
 
 impl Device {
-    fn start(
-        mapping: Arc<Mapping>,
-        config: UblkConfig,
-        sender: Sender<Message>,
-        messages: &Receiver<Message>,
-    ) -> Result<Self> {
+    fn start(mapping: Arc<Mapping>, config: UblkConfig, sender: Sender<Message>) -> Result<Self> {
         let mut control = ControlDevice::open(config.unprivileged)?;
         let params = params::of(&mapping)?;
         stay_in_memory(&config);
@@ -242,7 +235,7 @@ impl Device {
         };
         let (queues, link, at) = (None, None, At::Serves);
         let mut this = Self { mapping, control, info, config, sender, queues, file, link, at };
-        let begun = this.begin(recovered, messages);
+        let begun = this.begin(recovered);
         match begun {
             Ok(()) => {
                 lock_as_touched(&this.config);
@@ -259,17 +252,17 @@ impl Device {
     }
 
     /// Starts the queues, then the disk.
-    fn begin(&mut self, recovered: bool, messages: &Receiver<Message>) -> Result<()> {
+    fn begin(&mut self, recovered: bool) -> Result<()> {
         let prepared = Queues::prepare(&self.mapping, &self.info, self.config.unprivileged, &self.sender)?;
         let queues = self.queues.insert(prepared);
         self.file.iter().try_for_each(|file| queues.begin(file))?;
-        let (id, gives_up) = (self.info.dev_id, || queues.has_failed());
+        let (id, gives_up) = (self.info.dev_id, || queues.have_ended());
         let started = match recovered {
             true => self.control.end_recovery(id, &gives_up),
             false => self.control.start(id, &gives_up),
         };
-        started.map_err(|e| match messages.try_recv() {
-            Ok(Message::Ended(Err(why))) => why,
+        started.map_err(|e| match queues.end() {
+            Some(Err(why)) => why,
             _ => refused(format!("{} cannot be started", character::disk(id).display()), e),
         })
     }
@@ -311,20 +304,23 @@ impl Device {
                 false => messages.recv().map_err(RecvTimeoutError::from),
             };
             match message {
-                Ok(Message::Ended(result)) if self.at == At::Serves => {
-                    match &result {
-                        Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
-                        Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
+                Ok(Message::Ended) => match self.queues.as_ref().and_then(Queues::end) {
+                    Some(result) if self.at == At::Serves => {
+                        match &result {
+                            Ok(()) => log::warn!("{} was stopped by another program", self.disk().display()),
+                            Err(e) => log::error!("a queue of {} has ended: {e}", self.disk().display()),
+                        }
+                        return result.and(self.delete(None));
                     }
-                    return result.and(self.delete(None));
-                }
-                Ok(Message::Ended(result)) => {
-                    log::error!(
-                        "a queue of {} has ended before it went on: {result:?}",
-                        self.disk().display()
-                    );
-                    let _ = self.let_go(Instant::now());
-                }
+                    Some(result) => {
+                        log::error!(
+                            "a queue of {} has ended before it went on: {result:?}",
+                            self.disk().display()
+                        );
+                        let _ = self.let_go(Instant::now());
+                    }
+                    None => {}
+                },
                 Ok(Message::Size(answer)) => {
                     // Who asked has gone if it took too long.
                     let _ = answer.send(self.update_size());
@@ -338,10 +334,14 @@ impl Device {
                 }
                 Ok(Message::GoOn(answer)) => {
                     goes_on = true;
-                    let _ = answer.send(self.go_on(messages));
+                    let _ = answer.send(self.go_on());
                 }
-                Err(RecvTimeoutError::Timeout) => match self.go_on(messages) {
+                Err(RecvTimeoutError::Timeout) => match self.go_on() {
                     Ok(()) => log::info!("{} goes on", self.disk().display()),
+                    Err(_) if self.is_deleted() => {
+                        log::warn!("{} was deleted by another program", self.disk().display());
+                        return Ok(());
+                    }
                     Err(e) => log::debug!("{} does not go on yet: {e}", self.disk().display()),
                 },
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -397,7 +397,7 @@ impl Device {
                 return Err(Error::new(ErrorKind::Drain, context));
             }
             match messages.recv_timeout(left.min(LOOK)) {
-                Ok(Message::Ended(_)) => return Ok(None),
+                Ok(Message::Ended) => return Ok(None),
                 // It is not given away any more; who asks hears nothing.
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),
@@ -441,11 +441,22 @@ pub(super) fn stay_in_memory(config: &UblkConfig) {
     if config.unprivileged {
         return;
     }
-    if let Err(e) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
-        log::warn!("memory is not locked, so the device should not carry swap: {e}");
-    }
+    lock(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
         log::warn!("the kernel was not told that this serves I/O, so the device should not carry swap: {e}");
+    }
+}
+
+/// The memory of queues that are made anew: all of it, before it is used. What was there is locked already.
+pub(super) fn lock_as_mapped(config: &UblkConfig) {
+    if !config.unprivileged {
+        lock(MlockAllFlags::FUTURE);
+    }
+}
+
+fn lock(flags: MlockAllFlags) {
+    if let Err(e) = mlockall(flags) {
+        log::warn!("memory is not locked, so the device should not carry swap: {e}");
     }
 }
 
