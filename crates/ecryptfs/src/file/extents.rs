@@ -33,33 +33,19 @@ pub(crate) fn read(
     decrypt: impl Fn(u64, &mut [u8]),
 ) -> Result<(), Unread> {
     for (n, piece) in (0..).step_by(CACHED).zip(run.chunks_mut(CACHED * EXTENT)) {
-        read_piece(fd, at + n * EXTENT_BYTES, first + n, piece, strict, &decrypt)?;
-    }
-    Ok(())
-}
-
-fn read_piece(
-    fd: BorrowedFd<'_>,
-    at: u64,
-    first: u64,
-    run: &mut [u8],
-    strict: bool,
-    decrypt: impl Fn(u64, &mut [u8]),
-) -> Result<(), Unread> {
-    let got = read_most(fd, run, at).map_err(Unread::Lower)?;
-    let whole = got / EXTENT * EXTENT;
-    if strict && whole < run.len() {
-        return Err(Unread::Cut(first + (whole / EXTENT) as u64));
-    }
-    run[whole..].fill(0);
-    match run.chunks_exact(EXTENT).position(is_missing) {
-        None => decrypt(first, run),
-        Some(n) if strict => return Err(Unread::Missing(first + n as u64)),
-        Some(_) => {
-            for (n, extent) in (first..).zip(run.chunks_exact_mut(EXTENT)) {
-                if !is_missing(extent) {
-                    decrypt(n, extent);
-                }
+        let first = first + n;
+        let got = read_most(fd, piece, at + n * EXTENT_BYTES).map_err(Unread::Lower)?;
+        let whole = got / EXTENT * EXTENT;
+        if strict && whole < piece.len() {
+            return Err(Unread::Cut(first + (whole / EXTENT) as u64));
+        }
+        piece[whole..].fill(0);
+        match piece.chunks_exact(EXTENT).position(is_missing) {
+            None => decrypt(first, piece),
+            Some(n) if strict => return Err(Unread::Missing(first + n as u64)),
+            Some(_) => {
+                let extents = (first..).zip(piece.chunks_exact_mut(EXTENT));
+                extents.filter(|(_, extent)| !is_missing(extent)).for_each(|(n, extent)| decrypt(n, extent));
             }
         }
     }
