@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, Server};
 
@@ -93,6 +94,26 @@ impl Operator {
 
     pub(crate) fn status(&self, name: &str) -> serde_json::Value {
         serde_json::from_str(&self.does(&format!("status {name} --json"))).unwrap()
+    }
+
+    /// The process that serves the volume.
+    #[track_caller]
+    pub(crate) fn pid(&self) -> u32 {
+        u32::try_from(self.status("image")["pid"].as_u64().unwrap()).unwrap()
+    }
+
+    /// Which process serves it, once that is decided; none where the last one is gone.
+    pub(crate) fn still_served(&self) -> Option<u32> {
+        let mut found = None;
+        wait_until("it is known who serves", PATIENCE, || {
+            let ran = self.run("status image --json");
+            if ran.code == Some(0) {
+                let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+                found = u32::try_from(status["pid"].as_u64().unwrap()).ok();
+            }
+            found.is_some() || ran.err.contains("no volume image is open")
+        });
+        found
     }
 }
 

@@ -1,5 +1,5 @@
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -14,7 +14,9 @@ use crate::support::mounts::skip;
 use crate::support::nbd::Client;
 use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
-use crate::support::volume::text;
+use crate::support::volume::{Volume, text};
+
+const NOBODY: u32 = 65534;
 
 /// Another user than the one who runs the tests, and than `nobody`.
 const SOMEBODY: u32 = 1234;
@@ -68,6 +70,36 @@ fn another_user_is_refused_and_the_volume_goes_on() {
     Client::connect(&server.socket()).unwrap().write(0, &[1; 4096]).unwrap();
     let log = server.stop();
     assert!(log.contains("user 65534"), "{log}");
+}
+
+/// The next process would run with its arguments, as root.
+#[test]
+fn root_takes_over_no_volume_of_another_user() {
+    let operator = Operator::new();
+    if !rustix::process::geteuid().is_root() {
+        return skip("root_takes_over_no_volume", "becoming another user needs root");
+    }
+    let volume = Volume::luks2(&operator.scratch, "20M");
+    let binary = for_everybody(&operator);
+    let folder = operator.directory();
+    std::fs::create_dir(&folder).unwrap();
+    for path in [&folder, &volume.image, &volume.passphrase] {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    open(&folder, 0o700);
+    let passphrase = text(&volume.passphrase);
+    let socket = folder.join("nbd");
+    let words = ["open", text(&volume.image), "--passphrase-file", passphrase, "--socket", text(&socket)];
+    let ran =
+        as_nobody(&binary, &operator, &format!("{} --name image --hand-over --daemon", words.join(" ")));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let server = operator.pid();
+    operator.is_refused("upgrade image", 1, "image is another user's");
+    assert_eq!(operator.pid(), server);
+    let ran = as_nobody(&binary, &operator, "upgrade image");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_ne!(operator.pid(), server);
+    operator.does("close image");
 }
 
 #[test]
@@ -144,7 +176,7 @@ fn whoever_owns_the_folder_gets_no_key_and_no_word() {
     let folder = operator.directory();
     std::fs::create_dir(&folder).unwrap();
     open(&folder, 0o755);
-    std::os::unix::fs::chown(&folder, Some(SOMEBODY), None).unwrap();
+    chown(&folder, Some(SOMEBODY), None).unwrap();
     let key = operator.scratch.file("key", &[b'7'; 128]);
     open(&key, 0o644);
     let set_key = format!("message image key set --key-file {}", text(&key));

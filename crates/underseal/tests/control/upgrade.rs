@@ -24,10 +24,6 @@ use crate::support::{bytes, fio, seed};
 /// Clients notice less than this, on a busy machine too: far more than it takes.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-pub(crate) fn pid(operator: &Operator) -> u32 {
-    u32::try_from(operator.status("image")["pid"].as_u64().unwrap()).unwrap()
-}
-
 /// A volume's socket, as a process that takes over sees it.
 fn asking(operator: &Operator, protocol: u32) -> Result<Line, String> {
     let mut client = wire::Client::connect(&operator.directory().join("image.sock")).unwrap();
@@ -110,7 +106,7 @@ fn clients_stay_while_new_processes_take_over() {
             let before = count.load(Ordering::Relaxed);
             wait_until("clients are busy", PATIENCE, || count.load(Ordering::Relaxed) > before + 20);
             operator.does("upgrade image");
-            pids.push(pid(&operator));
+            pids.push(operator.pid());
             assert_eq!(fs::read_to_string(&pid_file).unwrap().trim(), pids[pids.len() - 1].to_string());
         }
         let before = count.load(Ordering::Relaxed);
@@ -215,7 +211,7 @@ fn who_cannot_take_over_leaves_the_old_one_serving() {
     let soon = || Instant::now() + PATIENCE;
     let serves = |client: &mut Client, what: &str| {
         assert_eq!(client.read(0, 4096).unwrap(), [1; 4096], "{what}");
-        assert_eq!(pid(&operator), server.id(), "{what}");
+        assert_eq!(operator.pid(), server.id(), "{what}");
         assert_eq!(operator.status("image")["suspended"], false, "{what}");
         Client::connect(&server.socket()).unwrap().flush().unwrap();
     };
@@ -279,7 +275,7 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
         let block = bytes(random ^ round, 4096);
         client.write(round * 4096, &block).unwrap();
         client.flush().unwrap();
-        let old = pid(&operator);
+        let old = operator.pid();
         let mut upgrade = operator.command("upgrade image");
         let mut upgrade = upgrade.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -293,7 +289,7 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
         }
         let status = upgrade.wait().unwrap();
         assert!(status.signal().is_none());
-        let Some(serving) = still_served(&operator) else {
+        let Some(serving) = operator.still_served() else {
             // It had the volume by then, and nobody else has: the client is told.
             let told = std::io::Write::write_all(&mut client.stream, &[0]).and_then(|()| client.reply());
             assert!(
@@ -313,20 +309,6 @@ fn killed_at_any_moment_one_process_serves_or_clients_are_told() {
         "of 25, {taken} had taken over before the kill, and {lost} were killed when they had just done so"
     );
     operator.does("close image");
-}
-
-/// Which process serves, once that is decided; none where the last one is gone.
-fn still_served(operator: &Operator) -> Option<u32> {
-    let mut found = None;
-    wait_until("it is known who serves", PATIENCE, || {
-        let ran = operator.run("status image --json");
-        if ran.code == Some(0) {
-            let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-            found = u32::try_from(status["pid"].as_u64().unwrap()).ok();
-        }
-        found.is_some() || ran.err.contains("no volume image is open")
-    });
-    found
 }
 
 #[test]
@@ -371,7 +353,7 @@ fn a_supervisor_is_told_whose_word_counts_now() {
     let mut server = Server::start_command(command, &["--hand-over"]);
     assert!(hears("READY=1").contains(&format!("MAINPID={}", server.id())));
     operator.does("upgrade image");
-    let new = pid(&operator);
+    let new = operator.pid();
     // From both, in either order: the old one's word counts.
     let told = [hears("MAINPID="), hears("MAINPID=")];
     assert!(told.contains(&format!("MAINPID={new}")), "{told:?}");

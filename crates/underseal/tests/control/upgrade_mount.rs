@@ -16,7 +16,7 @@ use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;
 use crate::support::{bytes, output, run, seed, tool};
-use crate::upgrade::{PAUSE, alone, at_rest, pid};
+use crate::upgrade::{PAUSE, alone, at_rest};
 
 /// Bytes of a write.
 const BLOCK: usize = 32 << 10;
@@ -69,9 +69,9 @@ fn a_mount_stays_while_new_processes_take_over() {
     let size = fs::metadata(&path).unwrap().len();
     for _ in 0..6 {
         is_busy();
-        let before = pid(&operator);
+        let before = operator.pid();
         operator.does("upgrade image");
-        assert_ne!(pid(&operator), before);
+        assert_ne!(operator.pid(), before);
         assert_eq!(fs::metadata(&path).unwrap().len(), size);
     }
     is_busy();
@@ -120,7 +120,7 @@ fn a_mount_goes_on_when_nobody_takes_it() {
         waits.join().unwrap();
         let mut found = [0; 4096];
         file.read_exact_at(&mut found, 0).unwrap();
-        assert_eq!((found, pid(&operator)), (data, server.id()));
+        assert_eq!((found, operator.pid()), (data, server.id()));
     }
     drop(file);
     operator.does("close image");
@@ -142,7 +142,7 @@ fn a_mount_of_somebody_else_s_is_left_alone() {
     let refused = output(&mut apart);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(6) && said.contains("another mount namespace"), "{refused:?}");
-    assert_eq!(pid(&operator), server.id());
+    assert_eq!(operator.pid(), server.id());
     // Where its own mount is gone, something else may be, here and in the next process.
     let times = fs::metadata(&path).unwrap().modified().unwrap();
     thread::sleep(Duration::from_millis(1100));

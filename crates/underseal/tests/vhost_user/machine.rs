@@ -10,7 +10,6 @@ use crate::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, run};
-use crate::upgrade::pid;
 
 /// A machine with the device of this socket, which it comes back to when the server does.
 fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
@@ -115,9 +114,9 @@ fn a_machine_does_not_notice_that_another_process_has_its_disk() {
     running.wait_for("begun");
     for _ in 0..6 {
         thread::sleep(Duration::from_millis(1500));
-        let before = pid(&operator);
+        let before = operator.pid();
         operator.does("upgrade image");
-        assert_ne!(pid(&operator), before);
+        assert_ne!(operator.pid(), before);
     }
     // The next one is asked by the machine, too.
     let requests = || operator.status("image")["requests"]["write"]["requests"].as_u64().unwrap();

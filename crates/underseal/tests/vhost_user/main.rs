@@ -11,6 +11,7 @@
 //!   resize.rs      a disk that gets another size
 //!   upgrade.rs     another process takes the disk over, or fails to
 //!   upgrade_killed.rs  the same, and it is killed
+//!   writes.rs      what these write meanwhile
 //!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
 //! ```
 
@@ -37,3 +38,4 @@ mod resize;
 mod sessions;
 mod upgrade;
 mod upgrade_killed;
+mod writes;

@@ -4,12 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use crate::disk::serve;
-use crate::front::{FLUSH, Front, IN, OUT, SLOTS, data};
+use crate::front::{FLUSH, Front, OUT, SLOTS, data};
 use crate::operator::Operator;
-use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
-use crate::support::{Scratch, bytes, seed};
+use crate::support::{Scratch, seed};
+use crate::writes::Writes;
 
 const OK: u8 = 0;
 
@@ -54,46 +54,23 @@ fn what_was_held_back_when_the_server_was_killed_is_done_by_the_next() {
 
 #[test]
 fn no_write_is_lost_when_the_server_is_killed_again_and_again() {
-    const LEN: usize = 128 << 10;
     let scratch = Scratch::new();
     let volume = Volume::luks2(&scratch, "48M");
     let mut random = fastrand::Rng::with_seed(seed("killed_again_and_again"));
     let (mut server, socket) = serve(&volume, &[]);
     let mut front = Front::connect(&socket);
-    // What each slot writes at present, and what its place has at the end.
-    let mut model = [0; SLOTS];
-    let mut free: Vec<usize> = (0..SLOTS).collect();
-    let place = |slot: usize| (slot * LEN / 512) as u64;
+    let mut writes = Writes::new(128 << 10, random.u64(..));
     for _ in 0..12 {
         let until = std::time::Instant::now() + Duration::from_millis(random.u64(20..150));
         while std::time::Instant::now() < until {
-            while let Some(slot) = free.pop() {
-                model[slot] = random.u64(..);
-                front.put(data(slot), &bytes(model[slot], LEN));
-                front.ask(slot, OUT, place(slot), LEN);
-            }
-            while let Some((head, _)) = front.take() {
-                let slot = usize::from(head) / 3;
-                assert_eq!(front.status(slot), OK);
-                assert!(!free.contains(&slot), "answered twice");
-                free.push(slot);
-            }
+            writes.more(&mut front);
             thread::sleep(Duration::from_micros(random.u64(..200)));
         }
         server.kill();
         (server, _) = serve(&volume, &[]);
         front.reconnect(&socket);
     }
-    while free.len() < SLOTS {
-        let slot = usize::from(front.next().0) / 3;
-        assert!(!free.contains(&slot), "answered twice");
-        free.push(slot);
-    }
-    assert_eq!(front.take(), None);
-    for (slot, &seed) in model.iter().enumerate() {
-        assert_eq!(front.does(IN, place(slot), LEN), OK);
-        assert_same(&front.get(data(0), LEN), &bytes(seed, LEN), &format!("slot {slot}"));
-    }
+    writes.finish(&mut front);
     drop(front);
     server.stop();
 }

@@ -26,10 +26,6 @@ const OK: u8 = 0;
 /// A driver notices less than this, on a busy machine too: far more than it takes.
 const PAUSE: Duration = Duration::from_secs(5);
 
-pub(crate) fn pid(operator: &Operator) -> u32 {
-    u32::try_from(operator.status("image")["pid"].as_u64().unwrap()).unwrap()
-}
-
 /// A process that takes the volume over, as far as the offer, once nobody else is at it.
 fn taker(operator: &Operator) -> (Line, Heard<Given>) {
     let mut line = None;
@@ -82,9 +78,9 @@ fn upgrades(operator: &Operator, times: usize, count: &AtomicU64, ends: &AtomicB
     };
     for _ in 0..times {
         busy();
-        let before = pid(operator);
+        let before = operator.pid();
         operator.does("upgrade image");
-        assert_ne!(pid(operator), before);
+        assert_ne!(operator.pid(), before);
     }
     busy();
     ends.store(true, Ordering::Relaxed);
@@ -284,7 +280,7 @@ fn rings_go_on_when_nobody_takes_them() {
         assert_eq!(heads, (0..SLOTS).map(|slot| 3 * slot).collect::<Vec<_>>(), "each is answered once");
         assert!((0..SLOTS).all(|slot| front.status(slot) == OK));
         assert_eq!(front.get(data(0), 4096), [round + 1; 4096]);
-        assert_eq!(pid(&operator), server.id());
+        assert_eq!(operator.pid(), server.id());
     }
     // A ring that is stopped and started anew is as it was, too.
     let base = front.link.get_vring_base(0).unwrap();
@@ -340,7 +336,7 @@ fn who_stops_in_the_middle_of_a_message_or_takes_memory_away_is_in_the_way() {
     let message = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
     raw.write_all(&message[..5]).unwrap();
     operator.is_refused("upgrade image", 1, "does not come to rest");
-    assert_eq!(pid(&operator), server.id());
+    assert_eq!(operator.pid(), server.id());
     assert_eq!(front.does(FLUSH, 0, 0), OK);
     raw.write_all(&message[5..]).unwrap();
     let mut reply = [0; 20];
@@ -352,9 +348,9 @@ fn who_stops_in_the_middle_of_a_message_or_takes_memory_away_is_in_the_way() {
     drop(raw);
     front.cut(0);
     front.kick.write(1).unwrap();
-    let before = pid(&operator);
+    let before = operator.pid();
     operator.is_refused("upgrade image", 6, "its file ends before");
-    assert_eq!(pid(&operator), before);
+    assert_eq!(operator.pid(), before);
     drop(front);
     assert_eq!(Front::connect(&socket).does(FLUSH, 0, 0), OK);
     operator.does("upgrade image");

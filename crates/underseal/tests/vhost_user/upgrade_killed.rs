@@ -9,11 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::front::{FLUSH, Front, IN, OUT, SLOTS, data};
 use crate::operator::Operator;
-use crate::support::scratch::assert_same;
+use crate::support::seed;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;
-use crate::support::{bytes, seed};
-use crate::upgrade::pid;
+use crate::writes::Writes;
 
 const OK: u8 = 0;
 
@@ -42,11 +41,11 @@ fn what_was_held_back_when_the_next_process_was_killed_is_done_by_the_one_after(
     }
     let taken = || operator.status("image")["in_flight"].as_u64().unwrap() == SLOTS as u64;
     wait_until("all are taken", PATIENCE, taken);
-    kill(pid(&operator));
+    kill(operator.pid());
     drop(server);
     let mut server = None;
     wait_until("the image is free", PATIENCE, || {
-        server = still_served(&operator).is_none().then(|| operator.serve(&volume, &options));
+        server = operator.still_served().is_none().then(|| operator.serve(&volume, &options));
         server.is_some()
     });
     front.reconnect(&socket);
@@ -62,53 +61,23 @@ fn what_was_held_back_when_the_next_process_was_killed_is_done_by_the_one_after(
     }
 }
 
-/// Which process serves, once that is decided; none where the last one is gone.
-fn still_served(operator: &Operator) -> Option<u32> {
-    let mut found = None;
-    wait_until("it is known who serves", PATIENCE, || {
-        let ran = operator.run("status image --json");
-        if ran.code == Some(0) {
-            let status: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-            found = u32::try_from(status["pid"].as_u64().unwrap()).ok();
-        }
-        found.is_some() || ran.err.contains("no volume image is open")
-    });
-    found
-}
-
 #[test]
 fn no_write_is_lost_when_who_takes_over_is_killed_at_any_moment() {
-    const LEN: usize = 64 << 10;
     let operator = Operator::new();
     let socket = operator.scratch.path("vm");
     let options = ["--hand-over", "--vhost-user", text(&socket)];
     let (volume, mut server) = operator.open(&options);
     let mut random = fastrand::Rng::with_seed(seed("killed_at_any_moment"));
     let mut front = Front::connect(&socket);
-    let mut model = [0; SLOTS];
-    let mut free: Vec<usize> = (0..SLOTS).collect();
-    let place = |slot: usize| (slot * LEN / 512) as u64;
+    let mut writes = Writes::new(64 << 10, random.u64(..));
     let (mut taken, mut lost) = (0, 0);
     for _ in 0..25 {
-        let old = pid(&operator);
+        let old = operator.pid();
         let mut upgrade = operator.command("upgrade image");
         let mut upgrade = upgrade.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let until = Instant::now() + Duration::from_millis(random.u64(..90));
-        let mut more = |front: &mut Front, free: &mut Vec<usize>| {
-            while let Some(slot) = free.pop() {
-                model[slot] = random.u64(..);
-                front.put(data(slot), &bytes(model[slot], LEN));
-                front.ask(slot, OUT, place(slot), LEN);
-            }
-            while let Some((head, _)) = front.take() {
-                let slot = usize::from(head) / 3;
-                assert_eq!(front.status(slot), OK);
-                assert!(!free.contains(&slot), "answered twice");
-                free.push(slot);
-            }
-        };
         while Instant::now() < until {
-            more(&mut front, &mut free);
+            writes.more(&mut front);
             thread::sleep(Duration::from_micros(100));
         }
         // The one that takes over is the child of the command.
@@ -116,7 +85,7 @@ fn no_write_is_lost_when_who_takes_over_is_killed_at_any_moment() {
             kill(child);
         }
         upgrade.wait().unwrap();
-        match still_served(&operator) {
+        match operator.still_served() {
             Some(serving) => taken += u32::from(serving != old),
             None => {
                 // It had the volume by then, and nobody else has.
@@ -125,22 +94,12 @@ fn no_write_is_lost_when_who_takes_over_is_killed_at_any_moment() {
                 lost += 1;
             }
         }
-        more(&mut front, &mut free);
+        writes.more(&mut front);
     }
     eprintln!(
         "of 25, {taken} had taken over before the kill, and {lost} were killed when they had just done so"
     );
-    while free.len() < SLOTS {
-        let slot = usize::from(front.next().0) / 3;
-        assert_eq!(front.status(slot), OK);
-        assert!(!free.contains(&slot), "answered twice");
-        free.push(slot);
-    }
-    assert_eq!(front.take(), None);
-    for (slot, &seed) in model.iter().enumerate() {
-        assert_eq!(front.does(IN, place(slot), LEN), OK);
-        assert_same(&front.get(data(0), LEN), &bytes(seed, LEN), &format!("slot {slot}"));
-    }
+    writes.finish(&mut front);
     drop(front);
     operator.does("close image");
     drop(server);
