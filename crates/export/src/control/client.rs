@@ -58,7 +58,7 @@ impl Client {
         Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), user: peer.uid, server })
     }
 
-    /// Whether the server is this user's, and not root's, or somebody's who is root here.
+    /// Whether the server runs as this user. One that runs as root, or that root asks, may be another's.
     pub fn is_own(&self) -> bool {
         self.user == geteuid()
     }

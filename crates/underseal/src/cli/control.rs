@@ -191,7 +191,8 @@ impl CloseLimitArgs {
 /// stays with the files that are open in it, and so does a block device (ublk); a virtual machine (vhost-user) keeps its disk: their requests
 /// wait for a moment, and none fails. The new process goes on in the background with the arguments, the key, the policy and the sockets of
 /// the old one, which ends then; counters begin anew. Whatever goes wrong before that, the old one goes on. TLS, images on servers and on Ceph,
-/// and what another command than `open` serves cannot be taken over yet: that is said before anything stops.
+/// integrity layers, devices with zones, and what another command than `open` serves cannot be taken over yet: that is said before anything
+/// stops.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal open disk.img --hand-over

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_export::control::{self as wire, Asking, Given, Heard, Line, PROTOCOL, Reply, Request};
-use vhost::VhostBackend;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use virtio_driver::VirtioFeatureFlags;
 
 use crate::disk::{Ask, Disk};
@@ -345,15 +345,20 @@ fn who_stops_in_the_middle_of_a_message_or_takes_memory_away_is_in_the_way() {
     operator.does("upgrade image");
     assert_eq!(front.does(FLUSH, 0, 0), OK);
     assert!(front.link.get_features().is_ok());
-    drop(raw);
     front.cut(0);
     front.kick.write(1).unwrap();
     let before = operator.pid();
     operator.is_refused("upgrade image", 6, "its file ends before");
     assert_eq!(operator.pid(), before);
-    drop(front);
+    drop((front, raw));
     assert_eq!(Front::connect(&socket).does(FLUSH, 0, 0), OK);
-    operator.does("upgrade image");
+    // Who hung up is not, whatever there was left to read.
+    for _ in 0..4 {
+        let mut gone = UnixStream::connect(&socket).unwrap();
+        gone.write_all(&message.repeat(500)).unwrap();
+        drop(gone);
+        operator.does("upgrade image");
+    }
     assert_eq!(Front::connect(&socket).does(FLUSH, 0, 0), OK);
     operator.does("close image");
 }
@@ -381,6 +386,14 @@ fn everything_that_was_agreed_goes_on() {
     for _ in 0..2 {
         operator.does("upgrade image");
         assert_eq!(front.does(IN, 0, 4096), OK);
+    }
+    // Memory that the front end says to have elsewhere now: the ring is where it was.
+    let region = front.region();
+    let elsewhere = region.userspace_addr + (1 << 40);
+    front.link.set_mem_table(&[VhostUserMemoryRegionInfo { userspace_addr: elsewhere, ..region }]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(front.does(IN, 0, 4096), OK);
+        operator.does("upgrade image");
     }
     // It takes messages, answers those that want it, and tells of another size.
     assert!(!is_told(&mut ours, Duration::from_millis(100)));
