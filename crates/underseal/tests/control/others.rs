@@ -88,8 +88,8 @@ fn root_takes_over_no_volume_of_another_user() {
     }
     open(&folder, 0o700);
     let passphrase = text(&volume.passphrase);
-    let socket = folder.join("nbd");
-    let words = ["open", text(&volume.image), "--passphrase-file", passphrase, "--socket", text(&socket)];
+    let socket = format!("unix:{}", text(&folder.join("nbd")));
+    let words = ["open", text(&volume.image), "--passphrase-file", passphrase, "--nbd", &socket];
     let ran =
         as_nobody(&binary, &operator, &format!("{} --name image --hand-over --daemon", words.join(" ")));
     assert_eq!(ran.code, Some(0), "{ran:?}");
