@@ -2,6 +2,7 @@
 # The guest's system: runs the tasks of the folder in their order, then turns the machine off. What a task printed is in
 # NAME.log, its exit status in NAME.status.
 cd "$FOLDER" || exit 1
+: > up
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/run TMPDIR=/run LC_ALL=C.UTF-8 DM_DISABLE_UDEV=1 UNDERSEAL_RUNTIME_DIR=/run/underseal
 

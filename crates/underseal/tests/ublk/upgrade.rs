@@ -41,7 +41,7 @@ serve /run/image disk --hand-over --pid-file /run/pid
 rm -f ends
 python3 ./writer.py /dev/ublkb0 ends > writer.out &
 writer=$!
-(verify /dev/ublkb0 --offset=1M --size=24M --loops=3 --iodepth=64 --numjobs=1) &
+(until [ -e ends ]; do verify /dev/ublkb0 --offset=1M --iodepth=64 || exit 1; done) &
 load=$!
 for round in 1 2 3 4 5; do
     sleep 1
@@ -49,8 +49,8 @@ for round in 1 2 3 4 5; do
     [ $(cat /run/pid) = $server ]
     \"$OURS\" status disk | grep -q 'served at  /dev/ublkb0 /dev/underseal/disk'
 done
-wait $load
 touch ends
+wait $load
 wait $writer
 cat writer.out
 mv writer.out pause
