@@ -33,6 +33,23 @@ const TRIES: Duration = Duration::from_secs(1);
 /// How long a device may take to go on.
 const GOING_ON: Duration = Duration::from_secs(10);
 
+/// What others have done to a device that nobody served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// Its number may be another device's by now.
+    Deleted,
+    Stopped,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Gone::Deleted => "was deleted",
+            Gone::Stopped => "was stopped",
+        })
+    }
+}
+
 /// Lets go of a device, and goes on with it.
 #[derive(Clone)]
 pub struct UblkHolder {
@@ -150,7 +167,7 @@ impl Device {
         server::stay_in_memory(&config);
         let queues = Queues::prepare(&mapping, &info, false, &sender)?;
         server::lock_as_touched(&config);
-        let link = place.linked.then(|| super::link::Link::of(&place.name));
+        let link = place.linked.then(|| super::link::Link::of(&place.name, id));
         Ok(Self {
             mapping,
             control,
@@ -201,6 +218,11 @@ impl Device {
             }
         };
         let id = self.info.dev_id;
+        if let Some(gone) = self.gone() {
+            let context = format!("{} {gone} by another program", character::disk(id).display());
+            self.queues = Some(queues);
+            return Err(Error::new(ErrorKind::Ublk, context));
+        }
         let opened = claim::recover(&mut self.control, id, until).and_then(|()| {
             character::open(id, until)
                 .map_err(|e| refused(format!("{} cannot be opened", character::path(id)), e))
@@ -242,10 +264,14 @@ impl Device {
         Ok(())
     }
 
-    /// Whether there is no such device any more, so that nobody goes on with it.
-    pub(super) fn is_deleted(&mut self) -> bool {
-        let info = self.control.info(self.info.dev_id);
-        info.is_err_and(|e| Errno::from_io_error(&e) == Some(Errno::NODEV))
+    /// Why nobody goes on with the device any more, if that is so.
+    pub(super) fn gone(&mut self) -> Option<Gone> {
+        match self.control.info(self.info.dev_id) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => Some(Gone::Deleted),
+            Ok(info) if info.ublksrv_flags != self.config.identity => Some(Gone::Deleted),
+            Ok(info) if u32::from(info.state) == sys::UBLK_S_DEV_DEAD => Some(Gone::Stopped),
+            _ => None,
+        }
     }
 
     /// Ends, and leaves the device to who recovers it.

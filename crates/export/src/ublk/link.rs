@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "/dev/underseal";
 
-/// A link that goes when the value does.
-pub(super) struct Link(PathBuf);
+/// A link that goes when the value does, if it still leads to the device.
+pub(super) struct Link {
+    path: PathBuf,
+    target: PathBuf,
+}
 
 impl Link {
     /// Makes the link lead to device `id`, wherever it led before.
@@ -27,33 +30,38 @@ impl Link {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        symlink(format!("../ublkb{id}"), &fresh)?;
+        let target = target(id);
+        symlink(&target, &fresh)?;
         fs::rename(&fresh, &path)?;
-        Ok(Self(path))
+        Ok(Self { path, target })
     }
 
     /// The link that another server has made, for the one that goes on with its device.
-    pub(super) fn of(name: &str) -> Self {
-        Self(Path::new(FOLDER).join(name))
+    pub(super) fn of(name: &str, id: u32) -> Self {
+        Self { path: Path::new(FOLDER).join(name), target: target(id) }
     }
 
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Leaves it behind, for who goes on with the device.
     pub(super) fn leave(mut self) {
-        self.0 = PathBuf::new();
+        self.path = PathBuf::new();
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            let _ = fs::remove_file(&self.0);
+        if fs::read_link(&self.path).is_ok_and(|to| to == self.target) {
+            let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+fn target(id: u32) -> PathBuf {
+    format!("../ublkb{id}").into()
 }
 
 /// The device that a link of this name leads to, if root made it.

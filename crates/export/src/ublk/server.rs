@@ -17,6 +17,7 @@ use underseal_datapath::Mapping;
 
 use super::claim::{Claimed, claim, refused};
 use super::control::ControlDevice;
+use super::hold::Gone;
 use super::link::Link;
 use super::queues::Queues;
 use super::{UblkConfig, UblkPlace, character, hold, params};
@@ -338,11 +339,13 @@ impl Device {
                 }
                 Err(RecvTimeoutError::Timeout) => match self.go_on() {
                     Ok(()) => log::info!("{} goes on", self.disk().display()),
-                    Err(_) if self.is_deleted() => {
-                        log::warn!("{} was deleted by another program", self.disk().display());
-                        return Ok(());
-                    }
-                    Err(e) => log::debug!("{} does not go on yet: {e}", self.disk().display()),
+                    Err(e) => match self.gone() {
+                        None => log::debug!("{} does not go on yet: {e}", self.disk().display()),
+                        Some(gone) => {
+                            log::warn!("{} {gone} by another program", self.disk().display());
+                            return if gone == Gone::Deleted { Ok(()) } else { self.delete(None) };
+                        }
+                    },
                 },
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -397,7 +400,7 @@ impl Device {
                 return Err(Error::new(ErrorKind::Drain, context));
             }
             match messages.recv_timeout(left.min(LOOK)) {
-                Ok(Message::Ended) => return Ok(None),
+                Ok(Message::Ended) if self.queues.as_ref().is_none_or(Queues::have_ended) => return Ok(None),
                 // It is not given away any more; who asks hears nothing.
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(LOOK),

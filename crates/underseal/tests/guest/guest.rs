@@ -101,6 +101,7 @@ impl<'s> Guest<'s> {
                 break;
             }
             eprintln!("the guest's kernel took an instruction for another one as it booted: again");
+            machine.kill();
             machine = self.run();
         }
         machine
@@ -196,9 +197,10 @@ impl Machine<'_> {
     /// Waits until it is up; whether it never comes up, for no fault of its own.
     fn has_fallen_over(&mut self) -> bool {
         let up = self.scratch.path("up");
-        within(BOOT, || up.exists() || self.qemu.try_wait().unwrap().is_some());
-        let console = fs::read(self.scratch.path("console")).unwrap_or_default();
-        !up.exists() && String::from_utf8_lossy(&console).contains("Oops: int3")
+        let console = || fs::read(self.scratch.path("console")).unwrap_or_default();
+        let has_oopsed = || String::from_utf8_lossy(&console()).contains("int3: 0000 [#");
+        within(BOOT, || up.exists() || has_oopsed() || self.qemu.try_wait().unwrap().is_some());
+        !up.exists() && has_oopsed()
     }
 
     /// Pulls the plug.
