@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::guest::{Guest, ONE_PROCESSOR};
+use crate::guest::Guest;
 use crate::support::tools::tool;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, run};
@@ -100,7 +100,6 @@ pub(crate) fn guest<'s>(scratch: &'s Scratch, keys: &[&Keys]) -> Guest<'s> {
     let payloads = scratch.file("keys", payloads.as_bytes());
     let mut guest = Guest::new(scratch);
     guest.modules(&MODULES);
-    guest.hardware(&ONE_PROCESSOR);
     guest.task(
         "disk",
         &format!(

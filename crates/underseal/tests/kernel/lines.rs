@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use crate::guest::{Guest, ONE_PROCESSOR};
+use crate::guest::Guest;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{text, underseal};
 use crate::support::{Scratch, bytes, run, seed};
@@ -136,7 +136,6 @@ fn the_kernel_and_the_table_command_read_what_the_other_wrote() {
     let scratch = Scratch::new();
     let mut guest = Guest::new(&scratch);
     guest.modules(&MODULES);
-    guest.hardware(&ONE_PROCESSOR);
     let cases: Vec<Case> = (0..SAMPLE).map(|i| Case::random(&mut rng, i)).collect();
     for case in &cases {
         let Case { name, line, start, plain } = case;

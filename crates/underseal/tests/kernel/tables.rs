@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::guest::{Guest, ONE_PROCESSOR};
+use crate::guest::Guest;
 use crate::support::Scratch;
 use crate::support::volume::PASSPHRASE;
 
@@ -51,7 +51,6 @@ const ALWAYS: [(Kind, &str, u32, u32, &str, &str); 8] = [
 pub(crate) fn guest(scratch: &Scratch) -> Guest<'_> {
     let mut guest = Guest::new(scratch);
     guest.modules(&["cbc"]);
-    guest.hardware(&ONE_PROCESSOR);
     guest
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::guest::TWO_PROCESSORS;
 use crate::support::scratch::assert_same;
 use crate::support::volume::Volume;
 use crate::support::{Scratch, bytes};
@@ -13,17 +14,26 @@ fn a_volume_is_a_disk_to_the_kernel() {
     let volume = Volume::luks2(&scratch, "48M");
     let small = Volume::at(&scratch, "small").format("32M", &["--sector-size", "512"]);
     let mut guest = guest(&scratch);
-    guest.task("shape", &script(&volume, SHAPE));
     let other = Scratch::new();
     let (damaged, bad) = Volume::damaged(&other, &bytes(7, 4 << 20));
     guest.task("small", &script(&small, SMALL));
     guest.task("damaged", &script(&damaged, &format!("BAD={}\n{DAMAGED}", bad / 4096)));
-    guest.task("load", &script(&volume, LOAD));
     guest.task("filesystem", &script(&volume, FILESYSTEM));
     guest.task("freed", &script(&volume, FREED));
     guest.task("operator", &script(&volume, OPERATOR));
     guest.task("resize", &script(&volume, RESIZE));
     guest.task("user", &script(&volume, USER));
+    guest.boot();
+}
+
+#[test]
+fn its_processors_have_queues_of_their_own() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    guest.hardware(&TWO_PROCESSORS);
+    guest.task("shape", &script(&volume, SHAPE));
+    guest.task("load", &script(&volume, LOAD));
     guest.boot();
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::disk::serve;
-use crate::guest::{Guest, MEMORY};
+use crate::guest::{Guest, MEMORY, TWO_PROCESSORS};
 use crate::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
@@ -18,6 +18,7 @@ fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {
     let memory = format!("memory-backend-memfd,id=ram,size={MEMORY},share=on");
     let channel = format!("socket,id=disk,path={},reconnect=1", text(socket));
     guest.hardware(&["-object", &memory, "-machine", "memory-backend=ram", "-chardev", &channel]);
+    guest.hardware(&TWO_PROCESSORS);
     guest.hardware(&["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
     guest
 }
