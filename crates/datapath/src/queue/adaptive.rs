@@ -9,7 +9,7 @@
 //!
 //! The watermark is twice the time that a worker takes to come to a task, as measured: work that this thread would reach
 //! sooner is not worth waking one for. On a busy machine workers come late, so little is handed over; on an idle one they
-//! come soon. Whether sharing pays beyond it is [tried](trial).
+//! come soon. Whether sharing pays beyond it is [tried](trial), and each trial begins as if they came soon.
 
 #[cfg(test)]
 mod tests;
@@ -27,9 +27,8 @@ use crate::workers::Task;
 /// The watermark lies in between, whatever was measured.
 const LEAST: u64 = 20_000;
 const MOST: u64 = 10_000_000;
-/// After so many decisions that the watermark alone has made, it is lowered, lest it stays high after the machine has
-/// become idle.
-const DOUBT: u32 = 64;
+/// What workers take to come, before it is measured: the least watermark.
+const SOON: u64 = LEAST / 2;
 /// What takes less, in nanoseconds, is done at once where there is no backlog: handing it over would take as long.
 const TRIFLE: u64 = 2_500;
 /// Of so many trifles one is measured.
@@ -52,7 +51,6 @@ pub(super) struct Adaptive {
     /// How long workers that have nothing to do take to come to a task, in nanoseconds.
     reaction: u64,
     trial: Trial,
-    doubts: u32,
     /// Tasks at workers.
     away: usize,
     /// Trifles so far.
@@ -108,9 +106,8 @@ impl Adaptive {
             reads_block: false,
             reads: Costs([0.0; CLASSES]),
             writes: Costs([0.0; CLASSES]),
-            reaction: LEAST,
+            reaction: SOON,
             trial: Trial::new(),
-            doubts: 0,
             away: 0,
             trifles: 0,
         }
@@ -177,8 +174,17 @@ impl Adaptive {
         if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
             return false;
         }
+        !self.is_one_of_many()
+    }
+
+    /// True when what this piece takes is to be measured: trifles rarely, since that takes time too.
+    pub(super) fn is_measured(&mut self, piece: &Waits) -> bool {
+        piece.cost >= TRIFLE || self.backlog.is_empty() || self.is_one_of_many()
+    }
+
+    fn is_one_of_many(&mut self) -> bool {
         self.trifles = self.trifles.wrapping_add(1);
-        !self.trifles.is_multiple_of(MEASURED)
+        self.trifles.is_multiple_of(MEASURED)
     }
 
     /// Puts a slot into the backlog. True: it is to be shown.
@@ -195,26 +201,23 @@ impl Adaptive {
     /// watermark, the end goes to idle workers.
     pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<Plan> {
         let first = self.backlog.front().copied()?;
-        if self.cost > LEAST {
+        if self.cost > LEAST && self.backlog.back().is_some_and(|last| last.cost >= TRIFLE) {
+            let shares = self.shares(outlook.now, outlook.moved);
             let ours = self.costs(first.class).of(first.len);
             // A worker that is at it already comes to the next task at once.
             let watermark = if self.away > 0 { LEAST } else { self.watermark() };
-            if self.cost.saturating_sub(ours) > watermark {
-                if self.pays(outlook) {
-                    let last = self.backlog.pop_back()?;
-                    self.leave(&last);
-                    return Some(Plan::Give(last));
-                }
-            } else if self.backlog.len() == 1 && ours > watermark && first.divides && outlook.spare_parts {
-                if self.pays(outlook) {
-                    self.backlog.pop_front();
-                    self.leave(&first);
-                    // Parts enough to make up for threads that come late.
-                    return Some(Plan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
-                }
-            } else {
-                self.trial.pause();
-                self.doubt();
+            let can_give = shares && (outlook.has_room)(self.away);
+            if can_give && self.cost.saturating_sub(ours) > watermark {
+                let last = self.backlog.pop_back()?;
+                self.leave(&last);
+                return Some(Plan::Give(last));
+            }
+            let alone = self.backlog.len() == 1;
+            if can_give && alone && ours > watermark && first.divides && outlook.spare_parts {
+                self.backlog.pop_front();
+                self.leave(&first);
+                // Parts enough to make up for threads that come late.
+                return Some(Plan::Divide(first, (first.len / 4).max(SMALLEST_PART)));
             }
         }
         self.backlog.pop_front();
@@ -222,9 +225,14 @@ impl Adaptive {
         Some(Plan::Do(first))
     }
 
-    /// There is more than the watermark: whether handing over is better than going on alone.
-    fn pays(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> bool {
-        self.trial.shares(outlook.now, outlook.moved) && (outlook.has_room)(self.away)
+    /// There is work to share: whether that is better than to go on alone.
+    fn shares(&mut self, now: Instant, moved: u64) -> bool {
+        let (before, shares) = (self.trial.is_sharing(), self.trial.shares(now, moved));
+        if shares && !before {
+            // Workers that came late may come sooner by now.
+            self.reaction = SOON;
+        }
+        shares
     }
 
     fn leave(&mut self, slot: &Waits) {
@@ -241,20 +249,10 @@ impl Adaptive {
 
     fn reacted(&mut self, time: u64) {
         self.reaction = (self.reaction * 7 + time.min(MOST)) / 8;
-        self.doubts = 0;
     }
 
     fn watermark(&self) -> u64 {
         (self.reaction * 2).clamp(LEAST, MOST)
-    }
-
-    /// Without the watermark work would have been handed over.
-    fn doubt(&mut self) {
-        self.doubts += 1;
-        if self.doubts == DOUBT {
-            self.doubts = 0;
-            self.reaction -= self.reaction / 4;
-        }
     }
 
     fn costs(&mut self, class: Class) -> &mut Costs {

@@ -9,10 +9,12 @@ use super::*;
 /// Nanoseconds after which a worker without work sleeps.
 const SPINS: u64 = 50_000;
 
-/// An idle machine of two processors: this thread has one, a worker the other.
+/// A machine of two processors: this thread has one, a worker the other, if nothing else runs.
 struct Model {
     /// What a request takes, on either.
     each: u64,
+    /// For so long a task stops this thread: the worker has this thread's processor.
+    stops: u64,
     /// What a worker that sleeps takes to come.
     wakes: u64,
     /// When the worker is done with what it has.
@@ -30,7 +32,7 @@ struct Counts {
 
 impl Model {
     fn new(each: u64, wakes: u64) -> Self {
-        Self { each, wakes, free_at: 0, tasks: VecDeque::new() }
+        Self { each, stops: 0, wakes, free_at: 0, tasks: VecDeque::new() }
     }
 
     fn give(&mut self, now: u64) {
@@ -77,6 +79,7 @@ impl Model {
             match plan {
                 Some(Plan::Give(_)) => {
                     self.give(now.get());
+                    now.set(now.get() + self.stops);
                     adaptive.gave();
                 }
                 Some(Plan::Do(_)) => {
@@ -113,4 +116,25 @@ fn an_idle_worker_gets_its_half_of_a_full_queue() {
             }
         }
     }
+}
+
+#[test]
+fn a_worker_that_has_no_processor_of_its_own_is_rarely_asked() {
+    for each in [4_000, 16_000, 200_000] {
+        for depth in [8, 32] {
+            let mut model = Model { stops: 1_000_000, ..Model::new(each, 1_000_000) };
+            let Counts { here, there } = model.run(&mut Adaptive::new(64), depth, 65_536);
+            let alone = 100_000_000 / each;
+            assert!(
+                u64::from(here) > alone * 90 / 100,
+                "{each} ns each, depth {depth}: {here} of {alone}, {there}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_takes_no_longer_than_handing_it_over_stays() {
+    let Counts { here, there } = Model::new(TRIFLE - 100, 1_000).run(&mut Adaptive::new(64), 32, 4_096);
+    assert!(there == 0 && here > 10_000, "{here} here, {there} there");
 }

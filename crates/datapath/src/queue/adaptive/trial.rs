@@ -1,13 +1,15 @@
 //! Whether sharing pays here and now: tried, not reckoned.
 //!
 //! Idle workers do not mean idle processors: the client that sends the requests may need them, or a neighbour. So while
-//! there is more than the watermark, short epochs with and without sharing are compared by the bytes that moved in them.
+//! there is work to share, short epochs with and without sharing are compared by the bytes that moved in them.
 //! The better way is kept, and the other tried again from time to time: the rarer, the longer it has been the worse.
 
 use std::time::{Duration, Instant};
 
 /// Long enough for some dozens of large pieces.
 const EPOCH: Duration = Duration::from_millis(2);
+/// What takes longer was a pause.
+const PAUSE: Duration = Duration::from_millis(8);
 /// So many times both ways are tried in turn at first; workers that have just been started are slow.
 const TURNS: u32 = 6;
 /// So many epochs of the better way between two trials of the other, at first and at last.
@@ -15,8 +17,6 @@ const FEWEST: u32 = 8;
 const MOST: u32 = 128;
 /// Sharing has to move so much more, for it takes processor time from others.
 const GAIN: f64 = 1.03;
-/// When the better way is so much slower or faster than it was, the load has changed.
-const CHANGE: f64 = 1.5;
 
 pub(super) struct Trial {
     shares: bool,
@@ -35,7 +35,7 @@ impl Trial {
         Self { shares: true, rates: [0.0; 2], began: None, turns: TURNS, left: 0, patience: FEWEST }
     }
 
-    /// Whether to share now. Called while there is more than the watermark; `moved`: bytes so far.
+    /// Whether to share now. Called while there is work to share; `moved`: bytes so far.
     pub(super) fn shares(&mut self, now: Instant, moved: u64) -> bool {
         let Some((began, from)) = self.began else {
             self.began = Some((now, moved));
@@ -43,8 +43,7 @@ impl Trial {
         };
         let took = now.saturating_duration_since(began);
         if took >= EPOCH {
-            // After a pause the epoch says nothing.
-            if took < EPOCH * 4 {
+            if took < PAUSE {
                 #[expect(clippy::cast_precision_loss, reason = "a rate")]
                 self.epoch((moved - from) as f64 / took.as_secs_f64());
             }
@@ -53,9 +52,9 @@ impl Trial {
         self.shares
     }
 
-    /// There is less than the watermark: what is measured now would not tell the ways apart.
-    pub(super) fn pause(&mut self) {
-        self.began = None;
+    /// Whether work is shared in this epoch.
+    pub(super) fn is_sharing(&self) -> bool {
+        self.shares
     }
 
     /// An epoch is over.
@@ -64,7 +63,9 @@ impl Trial {
         let mean = &mut self.rates[usize::from(self.shares)];
         // The very first epochs are the workers' start and the processor's caches filling.
         let first = self.turns > TURNS - 2;
-        let before = std::mem::replace(mean, if *mean == 0.0 || first { rate } else { (*mean + rate) / 2.0 });
+        // One epoch of the other way from time to time is all that is known of it.
+        let known = *mean != 0.0 && !first && (self.turns > 0 || self.shares == best);
+        *mean = if known { (*mean + rate) / 2.0 } else { rate };
         if self.turns > 0 {
             self.turns -= 1;
             if first {
@@ -72,11 +73,6 @@ impl Trial {
             }
             self.shares = if self.turns > 0 { !self.shares } else { self.best() };
             self.left = self.patience;
-            return;
-        }
-        let changed = before > 0.0 && (rate > before * CHANGE || rate * CHANGE < before);
-        if changed && self.shares == best {
-            (self.turns, self.patience) = (TURNS - 2, FEWEST);
             return;
         }
         if self.shares != best {

@@ -78,7 +78,8 @@ impl Queue {
     /// Does a slot's next piece that was in the backlog, and measures it.
     fn work_on(&mut self, waits: Waits) {
         let Waits { index, class, len, .. } = waits;
-        let began = self.tick();
+        let measured = self.adaptive.is_measured(&waits);
+        let began = if measured { self.tick() } else { self.now };
         self.adaptive.at(Some(index));
         let moved = self.moved;
         let slot = self.slots.get(index);
@@ -91,7 +92,7 @@ impl Queue {
             self.run(index);
         }
         self.adaptive.at(None);
-        if self.moved - moved == len {
+        if measured && self.moved - moved == len {
             self.adaptive.took(class, len, nanos(self.now.saturating_duration_since(began)));
         }
         self.adaptive.show(&self.post.stats);
