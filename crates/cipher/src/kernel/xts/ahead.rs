@@ -11,6 +11,7 @@
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
+use super::super::double::double;
 use super::super::ecb::{finish, rounds_between};
 use super::super::schedule::RoundKey;
 use super::super::vector::Vector;
@@ -159,42 +160,27 @@ impl Maker {
         }
     }
 
-    /// By x. The compiler would shift both words as one, which takes some processors six times as long. With vectors of two blocks the
-    /// processor has as many instructions to begin as it can, and BMI2 saves one of these.
+    /// By x. With vectors of two blocks the processor has as many instructions to begin as it can, and BMI2 saves one of these.
     ///
     /// # Safety
     /// The processor has the features of `V`.
     #[inline(always)]
     unsafe fn double<V: Vector>(&mut self) {
-        if V::BLOCKS > 1 {
-            // SAFETY: registers only; BMI2 is among the features.
-            unsafe {
-                asm!(
-                    "sarx {over}, {high}, {by}",
-                    "and {over:e}, 0x87",
-                    "add {low}, {low}",
-                    "adc {high}, {high}",
-                    "xor {low}, {over}",
-                    low = inout(reg) self.low,
-                    high = inout(reg) self.high,
-                    by = in(reg) 63u64,
-                    over = out(reg) _,
-                    options(pure, nomem, nostack),
-                );
-            }
+        if V::BLOCKS == 1 {
+            [self.low, self.high] = double([self.low, self.high]);
             return;
         }
-        // SAFETY: registers only.
+        // SAFETY: registers only; BMI2 is among the features.
         unsafe {
             asm!(
-                "mov {over}, {high}",
-                "sar {over}, 63",
+                "sarx {over}, {high}, {by}",
                 "and {over:e}, 0x87",
                 "add {low}, {low}",
                 "adc {high}, {high}",
                 "xor {low}, {over}",
                 low = inout(reg) self.low,
                 high = inout(reg) self.high,
+                by = in(reg) 63u64,
                 over = out(reg) _,
                 options(pure, nomem, nostack),
             );
