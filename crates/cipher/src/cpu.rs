@@ -49,6 +49,7 @@ impl CpuPath {
                 && is_x86_feature_detected!("sse4.1");
             let vaes = aes
                 && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi2")
                 && is_x86_feature_detected!("vaes")
                 && is_x86_feature_detected!("vpclmulqdq");
             match self {

@@ -44,6 +44,7 @@ mod cbc;
 mod chacha;
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/diffuser.rs")]
 mod diffuser;
+mod double;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ecb;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -94,6 +95,7 @@ pub(crate) use aegis_key::AegisKey;
 pub(crate) use cast6::Cast6Key;
 pub(crate) use chacha::{ChaChaLanes, SUBKEYS};
 pub(crate) use diffuser::DiffuserLanes;
+pub(crate) use double::double;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use hctr2_key::Hctr2Key;
 pub(crate) use key::AesKey;

@@ -16,7 +16,7 @@ use crate::{CpuPath, Locked, Result};
 
 /// The most stack that a kernel uses; a test looks for what may be left.
 const SPILLED: usize = 1536;
-/// The same for XTS with a wide ring of tweaks.
+/// The same for long XTS, which has a ring of tweaks there.
 const SPILLED_AHEAD: usize = 2560;
 /// The same for CBC, which fetches lines of sectors to the stack.
 const SPILLED_BY_CBC: usize = 4608;
@@ -85,12 +85,22 @@ impl AesKey {
     /// # Panics
     /// When the data is not one sector of a multiple of 512 bytes for each tweak.
     pub(crate) fn xts(&self, direction: Direction, tweaks: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
-        let run = match direction {
-            Direction::Encrypt => self.functions.xts_encrypt,
-            Direction::Decrypt => self.functions.xts_decrypt,
-        };
-        self.sectors(run, direction, tweaks, data);
-        if self.functions.wide_ring { self.tidy::<SPILLED_AHEAD>() } else { self.tidy::<SPILLED>() }
+        let nth = usize::from(direction == Direction::Decrypt);
+        match self.functions.xts_long {
+            Some((from, both)) if data.len() >= from => {
+                self.sectors(both[nth], direction, tweaks, data);
+                self.tidy::<SPILLED_AHEAD>();
+            }
+            _ => {
+                self.sectors(
+                    [self.functions.xts_encrypt, self.functions.xts_decrypt][nth],
+                    direction,
+                    tweaks,
+                    data,
+                );
+                self.tidy::<SPILLED>();
+            }
+        }
     }
 
     /// Applies CBC to whole sectors.
@@ -166,7 +176,7 @@ mod tests {
     type Use = fn(&AesKey, &mut [[u8; 16]; 16], &mut [u8]);
 
     /// Every use of a key, each on its own: what one leaves, the next would wipe.
-    const USES: [(&str, Use); 10] = [
+    const USES: [(&str, Use); 12] = [
         ("expansion", |_, _, _| {}),
         ("numbers", |key, ivs, _| key.encrypt_numbers(Run::new(5, SectorSize::S4096, false), ivs)),
         ("numbers that wrap", |key, ivs, _| {
@@ -176,6 +186,12 @@ mod tests {
         ("decrypting blocks", |key, ivs, _| key.decrypt_blocks(ivs)),
         ("xts, encrypting", |key, ivs, data| key.xts(Direction::Encrypt, &ivs[..], data.into())),
         ("xts, decrypting", |key, ivs, data| key.xts(Direction::Decrypt, &ivs[..], data.into())),
+        ("xts of a sector, encrypting", |key, ivs, data| {
+            key.xts(Direction::Encrypt, &ivs[..1], (&mut data[..4096]).into());
+        }),
+        ("xts of a sector, decrypting", |key, ivs, data| {
+            key.xts(Direction::Decrypt, &ivs[..1], (&mut data[..4096]).into());
+        }),
         ("cbc, encrypting", |key, ivs, data| key.cbc(Direction::Encrypt, &ivs[..], data.into())),
         ("cbc, decrypting", |key, ivs, data| key.cbc(Direction::Decrypt, &ivs[..], data.into())),
         ("cbc of few sectors", |key, ivs, data| {

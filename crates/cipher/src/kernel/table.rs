@@ -28,13 +28,13 @@ pub(super) type AegisFn = unsafe fn(&super::aegis::Raw);
 pub(crate) struct Functions {
     /// Whether they may leave round keys on the stack.
     pub(super) spills: bool,
-    /// Whether XTS reaches further down: there it has a ring of tweaks for vectors of more than a block.
-    pub(super) wide_ring: bool,
     pub(super) ecb_encrypt: Ecb,
     pub(super) ecb_decrypt: Ecb,
     pub(super) encrypt_numbers: Numbers,
     pub(super) xts_encrypt: SectorsFn,
     pub(super) xts_decrypt: SectorsFn,
+    /// Other ones, which reach further down the stack, for so many bytes and more.
+    pub(super) xts_long: Option<(usize, [SectorsFn; 2])>,
     pub(super) cbc_encrypt: SectorsFn,
     pub(super) cbc_decrypt: SectorsFn,
     pub(super) gcm_powers: PowersFn,
@@ -67,13 +67,15 @@ macro_rules! entry_points {
             pub(super) const fn functions<const R: usize>() -> Functions {
                 Functions {
                     spills: <V as super::super::vector::Vector>::SPILLS,
-                    wide_ring: xts::makes_tweaks_ahead::<V, R>()
-                        && <V as super::super::vector::Vector>::BLOCKS > 1,
                     ecb_encrypt: ecb_encrypt::<R>,
                     ecb_decrypt: ecb_decrypt::<R>,
                     encrypt_numbers: encrypt_numbers::<R>,
-                    xts_encrypt: xts_encrypt::<R>,
-                    xts_decrypt: xts_decrypt::<R>,
+                    xts_encrypt: xts_encrypt::<R, false>,
+                    xts_decrypt: xts_decrypt::<R, false>,
+                    xts_long: match xts::makes_tweaks_ahead_from::<V, R>() {
+                        0 | usize::MAX => None,
+                        from => Some((from, [xts_encrypt::<R, true>, xts_decrypt::<R, true>])),
+                    },
                     cbc_encrypt: cbc_encrypt::<R>,
                     cbc_decrypt: cbc_decrypt::<R>,
                     gcm_powers,
@@ -162,7 +164,7 @@ macro_rules! entry_points {
     };
     (@xts $features:literal, $name:ident, $encrypt:literal) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const R: usize>(
+        unsafe fn $name<const R: usize, const LONG: bool>(
             k: *const RoundKey,
             t: *const u8,
             n: usize,
@@ -171,7 +173,7 @@ macro_rules! entry_points {
             dst: *mut u8,
         ) {
             // SAFETY: passed on.
-            unsafe { xts::xts::<V, R, $encrypt>(k, t, n, bytes, src, dst) }
+            unsafe { xts::xts::<V, R, $encrypt, LONG>(k, t, n, bytes, src, dst) }
         }
     };
     (@cbc $features:literal, $name:ident) => {

@@ -1,4 +1,4 @@
-//! Two blocks a register: AVX2 with VAES and VPCLMULQDQ (Zen 3, Alder Lake).
+//! Two blocks a register: AVX2 with VAES and VPCLMULQDQ (Zen 3, Alder Lake), and BMI2 for what the integer units do beside.
 //!
 //! # Safety argument
 //! The intrinsics touch no memory but through the pointers they are given, and are sound wherever their
@@ -12,7 +12,7 @@ use super::aesni::Blocks1;
 use super::schedule::RoundKey;
 use super::vector::Vector;
 
-super::table::entry_points!(super::Blocks2, "avx,avx2,vaes,vpclmulqdq,aes,pclmulqdq");
+super::table::entry_points!(super::Blocks2, "avx,avx2,bmi2,vaes,vpclmulqdq,aes,pclmulqdq");
 
 #[derive(Clone, Copy)]
 pub(super) struct Blocks2(__m256i);

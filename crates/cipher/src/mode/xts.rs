@@ -7,7 +7,7 @@ use cipher::inout::InOutBuf;
 
 use super::{GROUP, Mode};
 use crate::block::{BlockCipher, blocks, xor};
-use crate::kernel::{AesKey, Direction};
+use crate::kernel::{AesKey, Direction, double};
 
 /// AES on the vector kernels.
 pub(crate) struct AesXts {
@@ -77,7 +77,7 @@ impl<C: BlockCipher<16>> Xts<C> {
             while filled < group.len() {
                 let start = carry.take().unwrap_or_else(|| {
                     left_in_sector = per_sector;
-                    starts.next().map_or(0, |tweak| u128::from_le_bytes(*tweak))
+                    starts.next().map_or([0; 2], words)
                 });
                 let n = left_in_sector.min(group.len() - filled);
                 let next = powers(start, &mut tweaks[filled..filled + n]);
@@ -100,13 +100,26 @@ impl<C: BlockCipher<16>> Xts<C> {
 }
 
 /// Fills `out` with start * x^j and returns the tweak that follows.
-fn powers(start: u128, out: &mut [[u8; 16]]) -> u128 {
+fn powers(start: Tweak, out: &mut [[u8; 16]]) -> Tweak {
     let mut tweak = start;
     for block in out {
-        *block = tweak.to_le_bytes();
-        tweak = (tweak << 1) ^ ((tweak >> 127).wrapping_neg() & 0x87);
+        let (low, high) = block.split_at_mut(8);
+        low.copy_from_slice(&tweak[0].to_le_bytes());
+        high.copy_from_slice(&tweak[1].to_le_bytes());
+        tweak = double(tweak);
     }
     tweak
+}
+
+/// The words of a tweak, the lower one first.
+type Tweak = [u64; 2];
+
+fn words(tweak: &[u8; 16]) -> Tweak {
+    let mut words = [0; 2];
+    for (word, bytes) in words.iter_mut().zip(tweak.as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
 }
 
 impl<C: BlockCipher<16>> Mode<16> for Xts<C> {

@@ -2,8 +2,8 @@
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::RoundKeys;
-use super::boxes::{Bits, restore, substitute};
+use super::boxes::{self, Bits};
+use super::{Keys, RoundKeys};
 
 /// Words of several blocks side by side: the same word of each.
 ///
@@ -20,6 +20,26 @@ pub(super) trait Words: Bits {
     unsafe fn shift<const LEFT: i32>(self) -> Self;
     unsafe fn load(from: *const u8) -> [Self; 4];
     unsafe fn store(words: [Self; 4], to: *mut u8);
+
+    /// One xor the others.
+    #[inline(always)]
+    unsafe fn xor3(self, b: Self, c: Self) -> Self {
+        self ^ b ^ c
+    }
+
+    /// S-box `N`, and a key added.
+    #[inline(always)]
+    unsafe fn substitute<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: passed on.
+        unsafe { add(boxes::substitute::<Self, N>(x), key) }
+    }
+
+    /// The inverse of S-box `N`, and a key added.
+    #[inline(always)]
+    unsafe fn restore<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: passed on.
+        unsafe { add(boxes::restore::<Self, N>(x), key) }
+    }
 }
 
 /// A block alone.
@@ -120,10 +140,7 @@ impl<W: Words> Words for Pair<W> {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [Self; 4] {
         // SAFETY: the caller's promise.
-        unsafe {
-            let ([a, b, c, d], [e, f, g, h]) = (W::load(from), W::load(from.add(16 * W::LANES)));
-            [Self(a, e), Self(b, f), Self(c, g), Self(d, h)]
-        }
+        unsafe { joined(W::load(from), W::load(from.add(16 * W::LANES))) }
     }
 
     #[inline(always)]
@@ -134,6 +151,29 @@ impl<W: Words> Words for Pair<W> {
             W::store([a.1, b.1, c.1, d.1], to.add(16 * W::LANES));
         }
     }
+
+    #[inline(always)]
+    unsafe fn xor3(self, b: Self, c: Self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self(self.0.xor3(b.0, c.0), self.1.xor3(b.1, c.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn substitute<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { joined(W::substitute::<N>(x.map(|x| x.0), key), W::substitute::<N>(x.map(|x| x.1), key)) }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { joined(W::restore::<N>(x.map(|x| x.0), key), W::restore::<N>(x.map(|x| x.1), key)) }
+    }
+}
+
+#[inline(always)]
+fn joined<W>([a, b, c, d]: [W; 4], [e, f, g, h]: [W; 4]) -> [Pair<W>; 4] {
+    [Pair(a, e), Pair(b, f), Pair(c, g), Pair(d, h)]
 }
 
 /// The most lanes.
@@ -144,8 +184,13 @@ const MOST: usize = 16;
 /// # Safety
 /// The processor has the features of `W`.
 #[inline(always)]
-pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &RoundKeys, blocks: &mut [[u8; 16]]) {
-    let mut pairs = blocks.chunks_exact_mut(2 * W::LANES);
+pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
+    let mut fours = blocks.chunks_exact_mut(4 * W::LANES);
+    for four in &mut fours {
+        // SAFETY: that many blocks; the features are the caller's promise.
+        unsafe { group::<Pair<Pair<W>>, ENCRYPT>(keys, four.as_mut_ptr().cast()) }
+    }
+    let mut pairs = fours.into_remainder().chunks_exact_mut(2 * W::LANES);
     for pair in &mut pairs {
         // SAFETY: that many blocks; the features are the caller's promise.
         unsafe { group::<Pair<W>, ENCRYPT>(keys, pair.as_mut_ptr().cast()) }
@@ -174,33 +219,35 @@ pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &RoundKeys, blo
 /// # Safety
 /// The processor has the features of `W`; `at` is readable and writable for as many blocks.
 #[inline(always)]
-unsafe fn group<W: Words, const ENCRYPT: bool>(keys: &RoundKeys, at: *mut u8) {
+unsafe fn group<W: Words, const ENCRYPT: bool>(keys: &Keys, at: *mut u8) {
     // SAFETY: as promised.
     unsafe {
         let x = W::load(at);
-        W::store(if ENCRYPT { encrypt(keys, x) } else { decrypt(keys, x) }, at);
+        W::store(if ENCRYPT { encrypt(&keys.encrypt, x) } else { decrypt(&keys.decrypt, x) }, at);
     }
 }
 
+/// Keys come behind the S-boxes, which may have room for them: those between come before the linear transformation.
 #[inline(always)]
 unsafe fn encrypt<W: Words>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
-        let (eights, last) = keys.as_chunks::<8>();
+        x = add(x, &keys[0]);
+        let (eights, _) = keys[1..].as_chunks::<8>();
         for (nth, keys) in eights.iter().enumerate() {
-            if nth > 0 {
+            x = mix(W::substitute::<0>(x, &keys[0]));
+            x = mix(W::substitute::<1>(x, &keys[1]));
+            x = mix(W::substitute::<2>(x, &keys[2]));
+            x = mix(W::substitute::<3>(x, &keys[3]));
+            x = mix(W::substitute::<4>(x, &keys[4]));
+            x = mix(W::substitute::<5>(x, &keys[5]));
+            x = mix(W::substitute::<6>(x, &keys[6]));
+            x = W::substitute::<7>(x, &keys[7]);
+            if nth < 3 {
                 x = mix(x);
             }
-            x = substitute::<W, 0>(add(x, &keys[0]));
-            x = substitute::<W, 1>(add(mix(x), &keys[1]));
-            x = substitute::<W, 2>(add(mix(x), &keys[2]));
-            x = substitute::<W, 3>(add(mix(x), &keys[3]));
-            x = substitute::<W, 4>(add(mix(x), &keys[4]));
-            x = substitute::<W, 5>(add(mix(x), &keys[5]));
-            x = substitute::<W, 6>(add(mix(x), &keys[6]));
-            x = substitute::<W, 7>(add(mix(x), &keys[7]));
         }
-        add(x, &last[0])
+        x
     }
 }
 
@@ -211,19 +258,28 @@ unsafe fn decrypt<W: Words>(keys: &RoundKeys, mut x: [W; 4]) -> [W; 4] {
         let (eights, last) = keys.as_chunks::<8>();
         x = add(x, &last[0]);
         for (nth, keys) in eights.iter().enumerate().rev() {
-            x = unmix(add(restore::<W, 7>(x), &keys[7]));
-            x = unmix(add(restore::<W, 6>(x), &keys[6]));
-            x = unmix(add(restore::<W, 5>(x), &keys[5]));
-            x = unmix(add(restore::<W, 4>(x), &keys[4]));
-            x = unmix(add(restore::<W, 3>(x), &keys[3]));
-            x = unmix(add(restore::<W, 2>(x), &keys[2]));
-            x = unmix(add(restore::<W, 1>(x), &keys[1]));
-            x = add(restore::<W, 0>(x), &keys[0]);
+            x = unmix(W::restore::<7>(x, &keys[7]));
+            x = unmix(W::restore::<6>(x, &keys[6]));
+            x = unmix(W::restore::<5>(x, &keys[5]));
+            x = unmix(W::restore::<4>(x, &keys[4]));
+            x = unmix(W::restore::<3>(x, &keys[3]));
+            x = unmix(W::restore::<2>(x, &keys[2]));
+            x = unmix(W::restore::<1>(x, &keys[1]));
+            x = W::restore::<0>(x, &keys[0]);
             if nth > 0 {
                 x = unmix(x);
             }
         }
         x
+    }
+}
+
+/// Of the proposal's round keys, those that [`encrypt`] adds.
+pub(super) fn before_mixing(keys: &RoundKeys, to: &mut RoundKeys) {
+    *to = *keys;
+    for key in &mut to[1..32] {
+        // SAFETY: words need no feature.
+        *key = unsafe { unmix(*key) };
     }
 }
 
@@ -240,10 +296,10 @@ unsafe fn mix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
     unsafe {
         let a = a.rotate::<13, 19>();
         let c = c.rotate::<3, 29>();
-        let b = (b ^ a ^ c).rotate::<1, 31>();
-        let d = (d ^ c ^ a.shift::<3>()).rotate::<7, 25>();
-        let a = (a ^ b ^ d).rotate::<5, 27>();
-        let c = (c ^ d ^ b.shift::<7>()).rotate::<22, 10>();
+        let b = b.xor3(a, c).rotate::<1, 31>();
+        let d = d.xor3(c, a.shift::<3>()).rotate::<7, 25>();
+        let a = a.xor3(b, d).rotate::<5, 27>();
+        let c = c.xor3(d, b.shift::<7>()).rotate::<22, 10>();
         [a, b, c, d]
     }
 }
@@ -253,10 +309,10 @@ unsafe fn mix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
 unsafe fn unmix<W: Words>([a, b, c, d]: [W; 4]) -> [W; 4] {
     // SAFETY: the caller's promise of features.
     unsafe {
-        let c = c.rotate::<10, 22>() ^ d ^ b.shift::<7>();
-        let a = a.rotate::<27, 5>() ^ b ^ d;
-        let d = d.rotate::<25, 7>() ^ c ^ a.shift::<3>();
-        let b = b.rotate::<31, 1>() ^ a ^ c;
+        let c = c.rotate::<10, 22>().xor3(d, b.shift::<7>());
+        let a = a.rotate::<27, 5>().xor3(b, d);
+        let d = d.rotate::<25, 7>().xor3(c, a.shift::<3>());
+        let b = b.rotate::<31, 1>().xor3(a, c);
         [a.rotate::<19, 13>(), b, c.rotate::<29, 3>(), d]
     }
 }

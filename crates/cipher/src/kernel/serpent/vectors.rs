@@ -13,7 +13,9 @@ use std::ops::{BitAnd, BitOr, BitXor, Not};
 
 use super::boxes::Bits;
 use super::rounds::{self, Words};
-use super::{Functions, RoundKeys};
+#[cfg(target_arch = "x86_64")]
+use super::ternary::{self, Ternary};
+use super::{Functions, Keys};
 #[cfg(target_arch = "aarch64")]
 use crate::kernel::words::four::{high_pairs, low_pairs};
 
@@ -21,7 +23,7 @@ macro_rules! vector {
     (
         $name:ident($vector:ty), $lanes:literal, $table:ident, $entry:ident, $features:literal,
         $load:ident $store:ident $set:ident $xor:ident $and:ident $or:ident $low:ident $high:ident $low2:ident $high2:ident,
-        $rotate:ident $shift:ident
+        $rotate:ident $shift:ident $(, $($own:tt)*)?
     ) => {
         #[derive(Clone, Copy)]
         struct $name($vector);
@@ -114,6 +116,8 @@ macro_rules! vector {
                     $store(to.add(12 * $lanes).cast(), d);
                 }
             }
+
+            $($($own)*)?
         }
 
         impl $name {
@@ -132,7 +136,7 @@ macro_rules! vector {
         pub(super) static $table: Functions = Functions { encrypt: $entry::<true>, decrypt: $entry::<false> };
 
         #[target_feature(enable = $features)]
-        unsafe fn $entry<const ENCRYPT: bool>(keys: &RoundKeys, blocks: &mut [[u8; 16]]) {
+        unsafe fn $entry<const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
             // SAFETY: the features are these.
             unsafe { rounds::blocks::<$name, ENCRYPT>(keys, blocks) }
         }
@@ -165,8 +169,35 @@ vector!(
     Sixteen(__m512i), 16, AVX512, sixteen, "avx512f",
     _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_xor_si512 _mm512_and_si512 _mm512_or_si512
     _mm512_unpacklo_epi32 _mm512_unpackhi_epi32 _mm512_unpacklo_epi64 _mm512_unpackhi_epi64,
-    rotate16 shift16
+    rotate16 shift16,
+
+    #[inline(always)]
+    unsafe fn xor3(self, b: Self, c: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::of::<0x96>(self, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn substitute<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: see above.
+        unsafe { ternary::substitute::<Self, N>(x, key.map(|word| Self::every(word))) }
+    }
+
+    #[inline(always)]
+    unsafe fn restore<const N: usize>(x: [Self; 4], key: &[u32; 4]) -> [Self; 4] {
+        // SAFETY: see above.
+        unsafe { ternary::restore::<Self, N>(x, key.map(|word| Self::every(word))) }
+    }
 );
+
+#[cfg(target_arch = "x86_64")]
+impl Ternary for Sixteen {
+    #[inline(always)]
+    unsafe fn of<const TABLE: i32>(a: Self, b: Self, c: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm512_ternarylogic_epi32::<TABLE>(a.0, b.0, c.0)) }
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
