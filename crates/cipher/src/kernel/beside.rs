@@ -2,6 +2,10 @@
 //!
 //! A block of MD5 in two vectors of lanes is 64 steps for 32 sectors; after each goes a round of AES for eight vectors. So 16 steps are
 //! one sector's decryption, or one block's encryption in each of 32 sectors, and eight blocks are the batch.
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "registers are neither as many nor as long")
+)]
 
 use super::IN_FLIGHT;
 use super::ecb::{finish, rounds_between};

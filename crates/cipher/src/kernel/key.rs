@@ -202,6 +202,7 @@ impl AesKey {
 }
 
 /// The functions of a path, for the `nth` size of keys, that run beside MD5.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no path has any"))]
 fn beside_md5(path: CpuPath, nth: usize) -> Option<BesideMd5> {
     match path {
         #[cfg(target_arch = "x86_64")]
