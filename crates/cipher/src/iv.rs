@@ -35,7 +35,7 @@ pub(crate) use tcw::Tcw;
 
 use cipher::inout::InOutBuf;
 
-use crate::mode::Mode;
+use crate::mode::{InTurn, Mode};
 use crate::sector::Run;
 
 /// Makes IVs of `W` bytes, those of a run of sectors in one call.
@@ -57,6 +57,24 @@ pub(crate) trait Treatment<const W: usize>: Send + Sync {
     fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
 
     fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>);
+
+    /// Encrypts as much of a request, from its first sector on, as is faster together than in runs, and gives the rest back.
+    fn encrypt_together<'i, 'o>(
+        &self,
+        _modes: &InTurn<'_, W>,
+        data: InOutBuf<'i, 'o, u8>,
+    ) -> InOutBuf<'i, 'o, u8> {
+        data
+    }
+
+    /// The same of decryption.
+    fn decrypt_together<'i, 'o>(
+        &self,
+        _modes: &InTurn<'_, W>,
+        data: InOutBuf<'i, 'o, u8>,
+    ) -> InOutBuf<'i, 'o, u8> {
+        data
+    }
 }
 
 fn sectors(data: &mut [u8], bytes: usize) -> impl Iterator<Item = &mut [u8]> {

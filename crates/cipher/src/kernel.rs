@@ -6,6 +6,7 @@
 //!   AesKey                            round keys on locked pages + the function table of one CPU path
 //!        |
 //!        +-- xts, cbc, ecb            the algorithms, written once over `Vector`
+//!        +-- beside               CBC of a batch while MD5 hashes another
 //!        +-- avx512 | vaes256 | aesni the vectors: 4, 2 or 1 blocks wide, and what makes each sound
 //!        +-- neon                 the same of aarch64: 1 block wide
 //!        +-- schedule                 FIPS-197 key expansion, in place
@@ -37,6 +38,8 @@ mod aegis_key;
 mod aesni;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod beside;
 mod cast6;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod cbc;
@@ -98,7 +101,7 @@ pub(crate) use diffuser::DiffuserLanes;
 pub(crate) use double::double;
 pub(crate) use gcm_key::GcmKey;
 pub(crate) use hctr2_key::Hctr2Key;
-pub(crate) use key::AesKey;
+pub(crate) use key::{AesKey, BesideMd5, Hashed};
 pub(crate) use md5::Md5Lanes;
 pub(crate) use nh::NhLanes;
 pub(crate) use serpent::SerpentKey;

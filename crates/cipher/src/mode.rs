@@ -31,7 +31,7 @@ pub(crate) use cts::Cts;
 pub(crate) use ecb::Ecb;
 pub(crate) use hctr2::{AesHctr2, Hctr2};
 pub(crate) use lrw::Lrw;
-pub(crate) use many_keys::ManyKeys;
+pub(crate) use many_keys::{InTurn, ManyKeys};
 pub(crate) use nhpoly1305::{NH_PASSES, NH_PIECE, NhKey};
 pub(crate) use null::{Narrow, Null, NullBlock};
 pub(crate) use pcbc::Pcbc;
@@ -40,6 +40,8 @@ pub(crate) use stream::{Arc4, ChaCha, Twelve, Twenty};
 pub(crate) use xts::{AesXts, Tweaked, Xts};
 
 use cipher::inout::InOutBuf;
+
+use crate::kernel::AesKey;
 
 /// Blocks that go through a library's block cipher in one call.
 pub(crate) const GROUP: usize = 64;
@@ -55,6 +57,11 @@ pub(crate) trait Mode<const W: usize>: Send + Sync {
     /// As [`SectorCipher::is_local`](crate::SectorCipher::is_local).
     fn is_local(&self) -> bool {
         false
+    }
+
+    /// The key of AES-CBC on the vector kernels, where the mode is that.
+    fn aes_cbc(&self) -> Option<&AesKey> {
+        None
     }
 }
 
@@ -72,5 +79,9 @@ impl<const W: usize> Mode<W> for AnyMode<W> {
 
     fn is_local(&self) -> bool {
         (**self).is_local()
+    }
+
+    fn aes_cbc(&self) -> Option<&AesKey> {
+        (**self).aes_cbc()
     }
 }

@@ -155,3 +155,47 @@ proptest! {
         }
     }
 }
+
+/// Requests whose sectors are hashed while others are encrypted or decrypted: batches, and what is left over of them.
+#[test]
+fn lmk_of_many_sectors_is_that_of_each() {
+    const COUNTS: [usize; 9] = [63, 64, 65, 95, 96, 97, 128, 133, 160];
+    for (name, key_bytes) in
+        [("aes-cbc-lmk", 16), ("aes-cbc-lmk", 24), ("aes-cbc-lmk", 32), ("aes:64-cbc-lmk", 65 * 32)]
+    {
+        let spec: CipherSpec = name.parse().unwrap();
+        let key: Vec<u8> =
+            (0..key_bytes).map(|n: u32| u8::try_from((n * 37 + n / 7) % 251).unwrap()).collect();
+        let key = Key::new(&key).unwrap();
+        for path in CpuPath::ALL.into_iter().filter(|path| path.is_available()) {
+            let cipher = build_with(&BuildOptions {
+                spec: &spec,
+                key: &key,
+                sector_size: SectorSize::S512,
+                iv_large_sectors: false,
+                integrity: None,
+                cpu: Some(path),
+            })
+            .unwrap();
+            for (first, count) in COUNTS.map(|count| (u64::MAX - 70, count)).into_iter().chain([(3, 128)]) {
+                let what = format!("{name}, {key_bytes} bytes, {count} sectors on {}", path.name());
+                let clear: Vec<u8> =
+                    (0..count * 512).map(|n| u8::try_from((n * n / 3 + n / 512) % 251).unwrap()).collect();
+                let mut each = clear.clone();
+                for (nth, sector) in each.chunks_mut(512).enumerate() {
+                    cipher.encrypt(first.wrapping_add(nth as u64), sector.into());
+                }
+                let mut out = vec![0; clear.len()];
+                cipher.encrypt(first, InOutBuf::new(&clear, &mut out).unwrap());
+                assert!(out == each, "{what}");
+                let mut back = vec![0; clear.len()];
+                cipher.decrypt(first, InOutBuf::new(&out, &mut back).unwrap());
+                assert!(back == clear, "{what}, back");
+                cipher.decrypt(first, (&mut out[..]).into());
+                assert!(out == clear, "{what}, back in place");
+                cipher.encrypt(first, (&mut out[..]).into());
+                assert!(out == each, "{what}, in place");
+            }
+        }
+    }
+}

@@ -3,14 +3,17 @@
 //! IV = raw MD5 state (no padding) over [64 bytes of seed in version 3], the sector's bytes 16 to 511, and
 //! le32{S low, (S >> 32 & 0xFFFFFF) with bit 31 set, 4024, 0}. It depends on the plaintext: reading decrypts with a zero
 //! IV and then adds the IV to the first block. Source: loop-AES, `loop.c`, as dm-crypt reads it.
+//!
+//! MD5 and AES want different units of a processor. So where the kernels can, requests of 64 sectors or more have each batch hashed while the
+//! next one is decrypted, or while the one before is encrypted.
 
 use cipher::inout::InOutBuf;
 use md5::block_api::compress;
 use zeroize::Zeroize;
 
 use super::{Treatment, sectors};
-use crate::kernel::Md5Lanes;
-use crate::mode::Mode;
+use crate::kernel::{AesKey, BesideMd5, Direction, Hashed, Md5Lanes};
+use crate::mode::{InTurn, Mode};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
@@ -25,8 +28,11 @@ pub(crate) struct Lmk {
 /// Sectors that are hashed together.
 const TOGETHER: usize = 32;
 
+/// Bytes of as many sectors.
+const BATCH: usize = 512 * TOGETHER;
+
 /// The most stack that the vectors use.
-const SPILLED: usize = 4 << 10;
+const SPILLED: usize = 8 << 10;
 
 /// MD5's initial state (RFC 1321, 3.3).
 const MD5: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
@@ -48,21 +54,18 @@ impl Lmk {
     /// Makes the IVs of sectors of `bytes` bytes: one for each of `ivs`.
     fn fill<const W: usize>(&self, run: Run, ivs: &mut [[u8; W]], data: &[u8]) {
         let bytes = data.len() / ivs.len();
-        let (mut ends, mut sums) = ([[0; 2]; TOGETHER], [[0; 16]; TOGETHER]);
-        let mut all = [&data[..0]; TOGETHER];
-        let mut done = 0;
+        let mut sums = [[0; 16]; TOGETHER];
+        let mut rest = run;
         for (ivs, data) in ivs.chunks_mut(TOGETHER).zip(data.chunks(bytes * TOGETHER)) {
             let count = ivs.len();
-            for (nth, sector) in data.chunks_exact(bytes).enumerate() {
-                (all[nth], ends[nth]) = (sector, end(run.number(done + nth)));
-            }
+            let ends = ends(rest);
             match &self.lanes {
                 Some(lanes) if count > 1 => {
-                    lanes.sectors(&self.state, &all[..count], &ends[..count], &mut sums[..count]);
+                    lanes.sectors(&self.state, data, &ends[..count], &mut sums[..count]);
                 }
                 _ => {
-                    for nth in 0..count {
-                        sums[nth] = self.digest(all[nth], ends[nth]);
+                    for ((sector, end), sum) in data.chunks_exact(bytes).zip(ends).zip(&mut sums) {
+                        *sum = self.digest(sector, end);
                     }
                 }
             }
@@ -71,7 +74,7 @@ impl Lmk {
                 let len = W.min(16);
                 iv[..len].copy_from_slice(&sum[..len]);
             }
-            done += count;
+            rest = rest.skip(count);
         }
         wipe_stack::<SPILLED>();
     }
@@ -99,6 +102,27 @@ fn end(number: u64) -> [u32; 2] {
     [half(0), half(32) & 0x00ff_ffff | 0x8000_0000]
 }
 
+/// The same of a batch.
+fn ends(run: Run) -> [[u32; 2]; TOGETHER] {
+    std::array::from_fn(|nth| end(run.number(nth)))
+}
+
+/// Adds IVs to the sectors' first blocks.
+fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
+    let bytes = out.len() / ivs.len();
+    for (sector, iv) in sectors(out, bytes).zip(ivs) {
+        for (byte, iv) in sector.iter_mut().zip(iv) {
+            *byte ^= *iv;
+        }
+    }
+}
+
+/// What overlaps hashing and the cipher of a request, and its first sector's key, where the request is worth it.
+fn overlap<'a, const W: usize>(modes: &InTurn<'a, W>, bytes: usize) -> Option<(BesideMd5, &'a AesKey)> {
+    let key = modes.mode(0).aes_cbc().filter(|_| bytes >= 2 * BATCH)?;
+    Some((key.beside_md5()?, key))
+}
+
 impl<const W: usize> Treatment<W> for Lmk {
     fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, data: InOutBuf<'_, '_, u8>) {
         self.fill(run, ivs, data.get_in());
@@ -106,15 +130,99 @@ impl<const W: usize> Treatment<W> for Lmk {
     }
 
     fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn Mode<W>, mut data: InOutBuf<'_, '_, u8>) {
-        let bytes = data.len() / ivs.len();
         ivs.fill([0; W]);
         mode.decrypt(ivs, data.reborrow());
         let out = data.get_out();
         self.fill(run, ivs, out);
-        for (sector, iv) in sectors(out, bytes).zip(ivs) {
-            for (byte, iv) in sector.iter_mut().zip(iv) {
-                *byte ^= *iv;
+        add(out, ivs);
+    }
+
+    fn encrypt_together<'i, 'o>(
+        &self,
+        modes: &InTurn<'_, W>,
+        data: InOutBuf<'i, 'o, u8>,
+    ) -> InOutBuf<'i, 'o, u8> {
+        // With many keys sectors go one after the other, which takes so long that there is little to win.
+        let Some((beside, key)) = overlap(modes, data.len()).filter(|_| modes.modes.len() == 1) else {
+            return data;
+        };
+        let (mut batch, mut rest) = data.split_at(BATCH);
+        let (mut ivs, mut run) = ([[0; 16]; TOGETHER], modes.run);
+        self.fill(run, &mut ivs, batch.get_in());
+        while rest.len() >= BATCH {
+            let next;
+            (next, rest) = rest.split_at(BATCH);
+            run = run.skip(TOGETHER);
+            let hashed = Hashed { state: &self.state, sectors: next.get_in(), ends: &ends(run) };
+            ivs = beside.encrypt(key, &ivs, &hashed, batch);
+            batch = next;
+        }
+        key.cbc(Direction::Encrypt, &ivs, batch);
+        wipe_stack::<{ BesideMd5::SPILLED }>();
+        rest
+    }
+
+    fn decrypt_together<'i, 'o>(
+        &self,
+        modes: &InTurn<'_, W>,
+        data: InOutBuf<'i, 'o, u8>,
+    ) -> InOutBuf<'i, 'o, u8> {
+        let Some((beside, first)) = overlap(modes, data.len()) else { return data };
+        let (mut batch, mut rest) = data.split_at(BATCH);
+        let (mut ivs, mut run) = ([[0; W]; TOGETHER], modes.run);
+        modes.decrypt(&mut ivs, batch.reborrow());
+        let mut done = batch.into_out();
+        while rest.len() >= BATCH {
+            let mut batch;
+            (batch, rest) = rest.split_at(BATCH);
+            let next = InTurn { modes: modes.modes, run: run.skip(TOGETHER) };
+            let keys = std::array::from_fn(|nth| next.mode(nth).aes_cbc().unwrap_or(first));
+            let hashed = Hashed { state: &self.state, sectors: done, ends: &ends(run) };
+            let states = beside.decrypt(&keys, &hashed, batch.reborrow());
+            add(done, &states);
+            (done, run) = (batch.into_out(), next.run);
+        }
+        self.fill(run, &mut ivs, done);
+        add(done, &ivs);
+        wipe_stack::<{ BesideMd5::SPILLED }>();
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mode::{AesCbc, AnyMode};
+    use crate::wipe::left_on_the_stack;
+    use crate::{Key, SectorSize};
+
+    /// All sectors are one word over and over, which is in each lane then.
+    #[test]
+    fn no_plaintext_is_left_on_the_stack() {
+        let mut word = Key::zeroed(4).unwrap();
+        getrandom::fill(word.as_mut_bytes()).unwrap();
+        let clear: Vec<u8> = word.as_bytes().iter().copied().cycle().take(4 * BATCH).collect();
+        // Inverted, so that the needle is not found itself.
+        let needle: [u8; 4] = std::array::from_fn(|i| !word.as_bytes()[i]);
+        let run = Run::new(9, SectorSize::S512, false);
+        for path in CpuPath::ALL {
+            let Some(data) = AesKey::new(path, &[5; 32]).unwrap() else { continue };
+            let lmk = Lmk::new(None, path).unwrap();
+            let modes: [AnyMode<16>; 1] = [Box::new(AesCbc { data })];
+            let modes = InTurn { modes: &modes, run };
+            let mut sectors = clear.clone();
+            for encrypt in [true, false] {
+                let rest = match encrypt {
+                    true => lmk.encrypt_together(&modes, (&mut sectors[..]).into()).len(),
+                    false => lmk.decrypt_together(&modes, (&mut sectors[..]).into()).len(),
+                };
+                let stack = left_on_the_stack();
+                assert_eq!(rest, if path == CpuPath::Avx512 { 0 } else { clear.len() });
+                let found = |window: &[u8]| window.iter().zip(needle.iter().cycle()).all(|(a, b)| *a == !*b);
+                let at = stack.windows(16).step_by(4).position(found);
+                assert_eq!(at, None, "{} bytes, encrypting {encrypt} on {}", stack.len(), path.name());
             }
+            assert!(sectors == clear);
         }
     }
 }

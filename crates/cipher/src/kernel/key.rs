@@ -9,6 +9,7 @@ use super::schedule::{RoundKey, Schedule};
 use super::table::{Functions, SectorsFn, Table};
 #[cfg(target_arch = "x86_64")]
 use super::{aesni, avx512, vaes256};
+use super::{beside, md5};
 use crate::iv::{IvGenerator, Plain64};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
@@ -26,6 +27,71 @@ pub(crate) struct AesKey {
     pub(super) schedule: Locked<Schedule>,
     // Only ever the functions of a path that the processor has.
     pub(super) functions: &'static Functions,
+    beside_md5: Option<BesideMd5>,
+}
+
+/// CBC of 32 sectors of 512 bytes while MD5 hashes others, for keys of one length.
+#[derive(Clone, Copy)]
+pub(crate) struct BesideMd5(&'static beside::Functions);
+
+/// Sectors of 512 bytes that are hashed as LMK has it, 32 or fewer of them: MD5's state before, and the words behind each.
+pub(crate) struct Hashed<'a> {
+    pub(crate) state: &'a [u32; 4],
+    pub(crate) sectors: &'a [u8],
+    pub(crate) ends: &'a [[u32; 2]],
+}
+
+impl Hashed<'_> {
+    fn batch(&self) -> md5::Batch<'_> {
+        md5::Batch::new(self.state, self.sectors, self.ends)
+    }
+}
+
+impl BesideMd5 {
+    /// The most stack that is used.
+    pub(crate) const SPILLED: usize = 10 << 10;
+
+    /// The states of what is hashed; the data is decrypted, each sector under its own key, with IVs of zeros. What may be left on the
+    /// stack is the caller's to wipe.
+    ///
+    /// # Panics
+    /// When the data is not 32 sectors of 512 bytes, or a key is not such a one.
+    pub(crate) fn decrypt(
+        self,
+        keys: &[&AesKey; 32],
+        hashed: &Hashed<'_>,
+        data: InOutBuf<'_, '_, u8>,
+    ) -> [[u8; 16]; 32] {
+        assert!(data.len() == 32 * 512 && keys.iter().all(|key| self.takes(key)));
+        let keys = keys.map(|key| key.schedule.decrypt.as_ptr());
+        let (mut states, (src, dst)) = ([[0; 16]; 32], data.into_raw());
+        // SAFETY: the processor has this path; the assertion gives the shape; `InOutBuf` is one buffer or two apart, readable and writable.
+        unsafe { (self.0.decrypt)(&hashed.batch(), &mut states, &keys, src, dst) }
+        states
+    }
+
+    /// The states of what is hashed; the data is encrypted. What may be left on the stack is the caller's to wipe.
+    ///
+    /// # Panics
+    /// As [`Self::decrypt`].
+    pub(crate) fn encrypt(
+        self,
+        key: &AesKey,
+        ivs: &[[u8; 16]; 32],
+        hashed: &Hashed<'_>,
+        data: InOutBuf<'_, '_, u8>,
+    ) -> [[u8; 16]; 32] {
+        assert!(data.len() == 32 * 512 && self.takes(key));
+        let (mut states, (src, dst)) = ([[0; 16]; 32], data.into_raw());
+        let keys = key.schedule.encrypt.as_ptr();
+        // SAFETY: as in `decrypt`.
+        unsafe { (self.0.encrypt)(&hashed.batch(), &mut states, keys, ivs, src, dst) }
+        states
+    }
+
+    fn takes(self, key: &AesKey) -> bool {
+        key.beside_md5.is_some_and(|its| std::ptr::eq(its.0, self.0))
+    }
 }
 
 impl AesKey {
@@ -42,7 +108,7 @@ impl AesKey {
         // SAFETY: `table` says that the processor has AES instructions.
         unsafe { schedule.expand(key) };
         wipe_stack::<SPILLED>();
-        Ok(Some(Self { schedule, functions: &table[nth] }))
+        Ok(Some(Self { schedule, functions: &table[nth], beside_md5: beside_md5(path, nth) }))
     }
 
     /// Encrypts blocks on their own, in place.
@@ -116,6 +182,11 @@ impl AesKey {
         self.tidy::<SPILLED_BY_CBC>();
     }
 
+    /// What runs CBC beside MD5, where the path has it.
+    pub(crate) fn beside_md5(&self) -> Option<BesideMd5> {
+        self.beside_md5
+    }
+
     fn sectors(&self, run: SectorsFn, direction: Direction, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         if ivs.is_empty() {
             return;
@@ -137,6 +208,16 @@ impl AesKey {
         if self.functions.spills {
             wipe_stack::<BYTES>();
         }
+    }
+}
+
+/// The functions of a path, for the `nth` size of keys, that run beside MD5.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "no path has any"))]
+fn beside_md5(path: CpuPath, nth: usize) -> Option<BesideMd5> {
+    match path {
+        #[cfg(target_arch = "x86_64")]
+        CpuPath::Avx512 => Some(BesideMd5(&beside::AVX512[nth])),
+        _ => None,
     }
 }
 
@@ -176,7 +257,7 @@ mod tests {
     type Use = fn(&AesKey, &mut [[u8; 16]; 16], &mut [u8]);
 
     /// Every use of a key, each on its own: what one leaves, the next would wipe.
-    const USES: [(&str, Use); 12] = [
+    const USES: [(&str, Use); 13] = [
         ("expansion", |_, _, _| {}),
         ("numbers", |key, ivs, _| key.encrypt_numbers(Run::new(5, SectorSize::S4096, false), ivs)),
         ("numbers that wrap", |key, ivs, _| {
@@ -196,6 +277,15 @@ mod tests {
         ("cbc, decrypting", |key, ivs, data| key.cbc(Direction::Decrypt, &ivs[..], data.into())),
         ("cbc of few sectors", |key, ivs, data| {
             key.cbc(Direction::Encrypt, &ivs[..3], (&mut data[..3 * 512]).into());
+        }),
+        ("cbc beside md5", |key, _, data| {
+            let Some(beside) = key.beside_md5() else { return };
+            let (sectors, data) = data.split_at_mut(32 * 512);
+            let (data, hashed) =
+                (&mut data[..32 * 512], Hashed { state: &[1; 4], sectors, ends: &[[0; 2]; 32] });
+            beside.encrypt(key, &[[0; 16]; 32], &hashed, data.into());
+            beside.decrypt(&[key; 32], &hashed, data.into());
+            wipe_stack::<{ BesideMd5::SPILLED }>();
         }),
     ];
 

@@ -1,5 +1,7 @@
 //! MD5 of many sectors as LMK has it, one in each lane of words (RFC 1321).
 
+use std::mem::MaybeUninit;
+
 #[cfg(target_arch = "aarch64")]
 use super::words::Four;
 use super::words::Words;
@@ -8,15 +10,52 @@ use super::words::{Eight, Sixteen};
 use crate::CpuPath;
 
 /// The most sectors in one call.
-const MOST: usize = 32;
+pub(super) const MOST: usize = 32;
 
-type Pointers = [*const u8; MOST];
+/// Sectors that are hashed side by side.
+pub(super) struct Batch<'a> {
+    state: &'a [u32; 4],
+    sectors: [*const u8; MOST],
+    /// The first two words behind each.
+    ends: [[u32; MOST]; 2],
+}
 
-/// The first two words behind each sector.
-type Ends = [[u32; MOST]; 2];
+/// A batch, and room for its states.
+type SectorsFn = unsafe fn(&Batch<'_>, &mut [[u8; 16]; MOST]);
 
-/// State, sectors, what is behind them, states.
-type SectorsFn = unsafe fn(&[u32; 4], &Pointers, &Ends, &mut [[u8; 16]; MOST]);
+impl<'a> Batch<'a> {
+    /// Of as many sectors as there are ends: up to [`MOST`], and some. Lanes that are left over do the last sector once more.
+    ///
+    /// # Panics
+    /// When a sector has less than 512 bytes, or there are too many, or none.
+    pub(super) fn new(state: &'a [u32; 4], sectors: &'a [u8], ends: &[[u32; 2]]) -> Self {
+        let (count, bytes) = (ends.len(), sectors.len() / ends.len());
+        assert!(count <= MOST && bytes >= 512);
+        let nth = |lane: usize| lane.min(count - 1);
+        Self {
+            state,
+            sectors: std::array::from_fn(|lane| sectors[nth(lane) * bytes..].as_ptr()),
+            ends: [0, 1].map(|half| std::array::from_fn(|lane| ends[nth(lane)][half])),
+        }
+    }
+}
+
+/// What is done between the steps of MD5: the units of a processor that it has no work for have it.
+pub(super) trait Beside {
+    /// The steps of a block of all vectors but one are followed by it: `nth` counts from 0 to 63.
+    ///
+    /// # Safety
+    /// What the implementing module says.
+    unsafe fn step(&mut self, nth: usize);
+}
+
+/// Nothing.
+struct Alone;
+
+impl Beside for Alone {
+    #[inline(always)]
+    unsafe fn step(&mut self, _nth: usize) {}
+}
 
 /// Vectors that MD5 runs in.
 #[derive(Clone, Copy)]
@@ -48,117 +87,101 @@ impl Md5Lanes {
     /// The states after bytes 16 to 511 of each sector, two words and le32{4024, 0}, as bytes.
     ///
     /// # Panics
-    /// When a sector is shorter, or there are not as many sectors, ends and states.
+    /// When a sector is shorter, or there are not as many ends and states, or more than 32.
     pub(crate) fn sectors(
         &self,
         state: &[u32; 4],
-        sectors: &[&[u8]],
+        sectors: &[u8],
         ends: &[[u32; 2]],
         states: &mut [[u8; 16]],
     ) {
-        assert!(sectors.len() == ends.len() && ends.len() == states.len());
-        let mut done = 0;
-        while done < sectors.len() {
-            let left = sectors.len() - done;
-            let (function, most) =
-                if left <= self.lanes { (self.one, self.lanes) } else { (self.two, 2 * self.lanes) };
-            let n = left.min(most);
-            let (mut pointers, mut tails) = ([std::ptr::null(); MOST], [[0; MOST]; 2]);
-            for lane in 0..most {
-                // Lanes that are left over do the last sector once more.
-                let nth = done + lane.min(n - 1);
-                assert!(sectors[nth].len() >= 512);
-                pointers[lane] = sectors[nth].as_ptr();
-                [tails[0][lane], tails[1][lane]] = ends[nth];
-            }
+        let bytes = sectors.len() / ends.len();
+        let groups = sectors.chunks(2 * self.lanes * bytes).zip(ends.chunks(2 * self.lanes));
+        for ((sectors, ends), states) in groups.zip(states.chunks_mut(2 * self.lanes)) {
             let mut out = [[0; 16]; MOST];
-            // SAFETY: the processor has the features; every lane has a sector.
-            unsafe { function(state, &pointers, &tails, &mut out) }
-            states[done..done + n].copy_from_slice(&out[..n]);
-            done += n;
+            let function = if ends.len() <= self.lanes { self.one } else { self.two };
+            // SAFETY: the processor has the features.
+            unsafe { function(&Batch::new(state, sectors, ends), &mut out) }
+            states.copy_from_slice(&out[..ends.len()]);
         }
     }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
-unsafe fn neon<const N: usize>(
-    state: &[u32; 4],
-    sectors: &Pointers,
-    ends: &Ends,
-    states: &mut [[u8; 16]; MOST],
-) {
+unsafe fn neon<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Four, N>(state, sectors, ends, states) };
+    unsafe { hash::<Four, N, _>(batch, states, &mut Alone) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<const N: usize>(
-    state: &[u32; 4],
-    sectors: &Pointers,
-    ends: &Ends,
-    states: &mut [[u8; 16]; MOST],
-) {
+unsafe fn avx2<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Eight, N>(state, sectors, ends, states) };
+    unsafe { hash::<Eight, N, _>(batch, states, &mut Alone) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-unsafe fn avx512<const N: usize>(
-    state: &[u32; 4],
-    sectors: &Pointers,
-    ends: &Ends,
-    states: &mut [[u8; 16]; MOST],
-) {
+unsafe fn avx512<const N: usize>(batch: &Batch<'_>, states: &mut [[u8; 16]; MOST]) {
     // SAFETY: passed on.
-    unsafe { hash::<Sixteen, N>(state, sectors, ends, states) };
+    unsafe { hash::<Sixteen, N, _>(batch, states, &mut Alone) };
 }
 
-/// The hashes of the sectors of `N` vectors of lanes.
+/// Room for the words of a block: at its end the last block's are put, which begins four words before its end.
+const ROOM: usize = 20;
+/// Where in it the words of a block begin.
+const FRONT: usize = ROOM - 16;
+
+/// The hashes of the sectors of `N` vectors of lanes, one or two. While a block is hashed, the next one's words are fetched.
 ///
 /// # Safety
-/// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no more lanes than [`MOST`].
+/// The processor has the features of `V`; so many pointers are readable for 512 bytes; there are no more lanes than [`MOST`]; what
+/// `beside` asks for 512 steps.
 #[inline(always)]
-unsafe fn hash<V: Words, const N: usize>(
-    state: &[u32; 4],
-    sectors: &Pointers,
-    ends: &Ends,
+pub(super) unsafe fn hash<V: Words, const N: usize, B: Beside>(
+    batch: &Batch<'_>,
     states: &mut [[u8; 16]; MOST],
+    beside: &mut B,
 ) {
-    // SAFETY: the caller's promise; blocks begin behind the first 16 bytes, so seven are whole, and 48 bytes are left.
+    // SAFETY: the caller's promise; blocks begin behind the first 16 bytes, so seven are whole, and 48 bytes are left, which are fetched
+    // with the 16 before them. Words are written before they are read: those of `now` by what was `next`.
     unsafe {
         let mut sums = [[V::every(0); N]; 4];
         let mut i = 0;
         while i < 4 {
-            sums[i] = [V::every(state[i]); N];
+            sums[i] = [V::every(batch.state[i]); N];
             i += 1;
         }
-        let mut blocks = [[V::every(0); 16]; N];
-        for block in 0..7 {
-            let mut n = 0;
-            while n < N {
-                blocks[n] = V::from_lanes(&sectors[n * V::LANES..], 16 + 64 * block);
-                n += 1;
-            }
-            compress(&mut sums, &blocks);
+        let mut rooms = [const { [MaybeUninit::<[V; ROOM]>::uninit(); 2] }; 2];
+        let [now, next] = &mut rooms;
+        let (mut now, mut next) = (now.as_mut_ptr().cast::<V>(), next.as_mut_ptr().cast::<V>());
+        let mut unit = 0;
+        let first = Fetch::<V, N> { lanes: &batch.sectors, at: 16, to: now.add(FRONT) };
+        while unit < V::PIECES * N {
+            first.unit(unit);
+            unit += 1;
         }
-        let mut n = 0;
-        while n < N {
-            let tail = V::from_lanes(&sectors[n * V::LANES..], 448);
-            let mut i = 0;
-            while i < 12 {
-                blocks[n][i] = tail[i + 4];
-                i += 1;
+        let mut block = 0;
+        while block < 8 {
+            let mut fetch = Fetch::<V, N> { lanes: &batch.sectors, at: 80 + 64 * block, to: next.add(FRONT) };
+            if block >= 6 {
+                // There is no ninth block: the eighth is fetched once more.
+                (fetch.at, fetch.to) = (448, next);
+                let mut n = 0;
+                while n < N {
+                    let end = next.add(n * ROOM + 16);
+                    end.write(V::load(batch.ends[0].as_ptr().add(n * V::LANES).cast()));
+                    end.add(1).write(V::load(batch.ends[1].as_ptr().add(n * V::LANES).cast()));
+                    end.add(2).write(V::every(4024));
+                    end.add(3).write(V::every(0));
+                    n += 1;
+                }
             }
-            blocks[n][12] = V::load(ends[0].as_ptr().add(n * V::LANES).cast());
-            blocks[n][13] = V::load(ends[1].as_ptr().add(n * V::LANES).cast());
-            blocks[n][14] = V::every(4024);
-            blocks[n][15] = V::every(0);
-            n += 1;
+            compress(&mut sums, now.add(FRONT), &fetch, beside);
+            (now, next) = (next, now);
+            block += 1;
         }
-        compress(&mut sums, &blocks);
         let mut words = [[0u32; MOST]; 4];
         for (words, sums) in words.iter_mut().zip(sums) {
             for (words, sum) in words.chunks_exact_mut(V::LANES).zip(sums) {
@@ -173,43 +196,75 @@ unsafe fn hash<V: Words, const N: usize>(
     }
 }
 
+/// The words of the next block of `N` vectors of lanes, fetched in pieces.
+struct Fetch<'a, V, const N: usize> {
+    lanes: &'a [*const u8; MOST],
+    at: usize,
+    to: *mut V,
+}
+
+impl<V: Words, const N: usize> Fetch<'_, V, N> {
+    /// # Safety
+    /// The processor has the features of `V`; there are 64 bytes at `at` in each lane, and room.
+    #[inline(always)]
+    unsafe fn unit(&self, nth: usize) {
+        // In turn: a piece does not wait for the one before.
+        let (n, piece) = (nth % N, nth / N);
+        // SAFETY: the caller's promise.
+        unsafe { V::fetch(piece, &self.lanes[n * V::LANES..], self.at, self.to.add(n * ROOM)) }
+    }
+}
+
 /// Adds a block of each message to its state.
 ///
 /// # Safety
-/// The processor has the features of `V`.
+/// The processor has the features of `V`; at `words` there are 16 for each vector, [`ROOM`] apart; what `fetch` and `beside` ask.
 #[inline(always)]
-unsafe fn compress<V: Words, const N: usize>(state: &mut [[V; N]; 4], blocks: &[[V; 16]; N]) {
+unsafe fn compress<V: Words, const N: usize, B: Beside>(
+    state: &mut [[V; N]; 4],
+    words: *const V,
+    fetch: &Fetch<'_, V, N>,
+    beside: &mut B,
+) {
     let [mut a, mut b, mut c, mut d] = *state;
-    // The vectors in turn: each step of one waits for the step before.
+    let apart = 64 / (V::PIECES * N);
+    // The vectors in turn: each step of one waits for the step before. Words are read where they are wanted: a compiler that may read
+    // them before keeps them in registers that there are not.
     macro_rules! step {
-        ($a:ident $b:ident $c:ident $d:ident, $f:expr, $word:expr, $sine:expr, $left:literal $right:literal) => {
-            let (sine, mut n) = (V::every(SINES[$sine]), 0);
+        ($a:ident $b:ident $c:ident $d:ident, $f:expr, $nth:expr, $word:expr, $left:literal $right:literal) => {
+            let (sine, mut n) = (V::every(SINES[$nth]), 0);
             while n < N {
-                let word = blocks[n][$word].add(sine);
-                let sum = $f($a[n].add(word), $b[n], $c[n], $d[n]);
+                let word = words.add(n * ROOM + $word % 16).read_volatile();
+                let sum = $f($a[n].add(word).add(sine).apart(), $b[n], $c[n], $d[n]);
                 $a[n] = sum.rotate::<$left, $right>().add($b[n]);
                 n += 1;
+            }
+            beside.step($nth);
+            if $nth % apart == apart / 2 {
+                fetch.unit($nth / apart);
             }
         };
     }
     macro_rules! round {
-        ($nth:literal, $f:expr, $word:expr, [$l0:literal $r0:literal $l1:literal $r1:literal $l2:literal $r2:literal $l3:literal $r3:literal]) => {
-            let mut i = 0;
-            while i < 16 {
-                step!(a b c d, $f, $word(i) % 16, $nth * 16 + i, $l0 $r0);
-                step!(d a b c, $f, $word(i + 1) % 16, $nth * 16 + i + 1, $l1 $r1);
-                step!(c d a b, $f, $word(i + 2) % 16, $nth * 16 + i + 2, $l2 $r2);
-                step!(b c d a, $f, $word(i + 3) % 16, $nth * 16 + i + 3, $l3 $r3);
-                i += 4;
-            }
+        ($nth:literal, $f:expr, $word:expr, $by:tt) => {
+            round!(@four $nth, 0, $f, $word, $by);
+            round!(@four $nth, 4, $f, $word, $by);
+            round!(@four $nth, 8, $f, $word, $by);
+            round!(@four $nth, 12, $f, $word, $by);
+        };
+        (@four $nth:literal, $i:literal, $f:expr, $word:expr, [$l0:literal $r0:literal $l1:literal $r1:literal $l2:literal $r2:literal $l3:literal $r3:literal]) => {
+            step!(a b c d, $f, $nth * 16 + $i, $word($i), $l0 $r0);
+            step!(d a b c, $f, $nth * 16 + $i + 1, $word($i + 1), $l1 $r1);
+            step!(c d a b, $f, $nth * 16 + $i + 2, $word($i + 2), $l2 $r2);
+            step!(b c d a, $f, $nth * 16 + $i + 3, $word($i + 3), $l3 $r3);
         };
     }
     // SAFETY: the caller's promise.
     unsafe {
-        round!(0, |sum: V, x: V, y: V, z: V| sum.add(x.choose(y, z)), |i| i, [7 25 12 20 17 15 22 10]);
-        round!(1, |sum: V, x: V, y: V, z: V| sum.add_chosen(z, x, y), |i| 5 * i + 1, [5 27 9 23 14 18 20 12]);
-        round!(2, |sum: V, x: V, y: V, z: V| sum.add(x.xor(y.xor(z))), |i| 3 * i + 5, [4 28 11 21 16 16 23 9]);
-        round!(3, |sum: V, x: V, y: V, z: V| sum.add(y.xor(x.or_not(z))), |i| 7 * i, [6 26 10 22 15 17 21 11]);
+        round!(0, |sum: V, x: V, y: V, z: V| sum.add(x.choose(y, z)), |i: usize| i, [7 25 12 20 17 15 22 10]);
+        round!(1, |sum: V, x: V, y: V, z: V| sum.add_chosen(z, x, y), |i: usize| 5 * i + 1, [5 27 9 23 14 18 20 12]);
+        round!(2, |sum: V, x: V, y: V, z: V| sum.add(x.xor3(y, z)), |i: usize| 3 * i + 5, [4 28 11 21 16 16 23 9]);
+        round!(3, |sum: V, x: V, y: V, z: V| sum.add(y.xor_or_not(x, z)), |i: usize| 7 * i, [6 26 10 22 15 17 21 11]);
         let mut n = 0;
         while n < N {
             for (state, sum) in state.iter_mut().zip([a[n], b[n], c[n], d[n]]) {

@@ -36,8 +36,8 @@ pub(super) trait Words: Copy {
     unsafe fn choose(self, a: Self, b: Self) -> Self;
     /// self + the bits of `a` where a bit of `by` is set, of `b` elsewhere; `a` is waited for last.
     unsafe fn add_chosen(self, by: Self, a: Self, b: Self) -> Self;
-    /// self | !other.
-    unsafe fn or_not(self, other: Self) -> Self;
+    /// self ^ (a | !b).
+    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self;
     /// Bits that two of the three have.
     unsafe fn majority(self, b: Self, c: Self) -> Self;
     unsafe fn shift_right<const BY: i32>(self) -> Self;
@@ -53,6 +53,22 @@ pub(super) trait Words: Copy {
     unsafe fn to_lanes(words: [Self; 16]) -> [Self; 16];
     /// The words of 64 bytes that lie so far behind each lane's pointer: the inverse of [`Words::to_lanes`].
     unsafe fn from_lanes(lanes: &[*const u8], at: usize) -> [Self; 16];
+
+    /// Pieces of [`Words::fetch`]: a power of two of them.
+    const PIECES: usize = 1;
+    /// [`Words::from_lanes`] to 16 aligned places, in pieces that are called in their order, so that something else can be done between
+    /// them.
+    #[inline(always)]
+    unsafe fn fetch(_piece: usize, lanes: &[*const u8], at: usize, to: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[Self; 16]>().write(Self::from_lanes(lanes, at)) }
+    }
+    /// The same. What is added to it is not added to its parts, as a compiler likes it for those that are known: the sum of what is there
+    /// early with what comes last would then wait for that twice.
+    #[inline(always)]
+    unsafe fn apart(self) -> Self {
+        self
+    }
 }
 
 /// Rows of words become columns, as far as that goes within lanes of four words: pairs of words are put together, then pairs of these.

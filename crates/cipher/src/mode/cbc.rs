@@ -22,6 +22,10 @@ impl Mode<16> for AesCbc {
     fn decrypt(&self, ivs: &mut [[u8; 16]], data: InOutBuf<'_, '_, u8>) {
         self.data.cbc(Direction::Decrypt, ivs, data);
     }
+
+    fn aes_cbc(&self) -> Option<&AesKey> {
+        Some(&self.data)
+    }
 }
 
 /// Any block cipher of a library.

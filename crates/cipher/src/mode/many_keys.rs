@@ -54,7 +54,7 @@ impl SectorCipher for ManyKeys {
     }
 }
 
-/// A mode for each key, where an IV generator treats all sectors of a run together.
+/// A mode for each key, or the only one, where an IV generator treats all sectors of a run together.
 pub(crate) struct InTurn<'a, const W: usize> {
     /// A power of two of them.
     pub(crate) modes: &'a [AnyMode<W>],
@@ -62,21 +62,28 @@ pub(crate) struct InTurn<'a, const W: usize> {
     pub(crate) run: Run,
 }
 
-impl<const W: usize> InTurn<'_, W> {
+impl<'a, const W: usize> InTurn<'a, W> {
+    /// The mode of the run's sector `nth`.
+    pub(crate) fn mode(&self, nth: usize) -> &'a dyn Mode<W> {
+        let mask = self.modes.len() as u64 - 1;
+        &*self.modes[usize::try_from(self.run.place(nth) & mask).unwrap_or(0)]
+    }
+
     fn each(
         &self,
         ivs: &mut [[u8; W]],
         data: InOutBuf<'_, '_, u8>,
         apply: impl Fn(&dyn Mode<W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
     ) {
+        if let [mode] = self.modes {
+            return apply(&**mode, ivs, data);
+        }
         let bytes = data.len() / ivs.len();
-        let mask = self.modes.len() as u64 - 1;
         let mut rest = data;
         for (nth, iv) in ivs.iter_mut().enumerate() {
             let sector;
             (sector, rest) = rest.split_at(bytes);
-            let key = usize::try_from(self.run.place(nth) & mask).unwrap_or(0);
-            apply(&*self.modes[key], std::slice::from_mut(iv), sector);
+            apply(self.mode(nth), std::slice::from_mut(iv), sector);
         }
     }
 }

@@ -100,12 +100,25 @@ pub(crate) struct Treated<T, const W: usize> {
 }
 
 impl<T, const W: usize> Treated<T, W> {
-    /// Calls `apply` with the mode for a run.
-    fn with_mode(&self, run: Run, apply: impl FnOnce(&dyn Mode<W>)) {
-        match &self.modes[..] {
-            [mode] => apply(&**mode),
-            modes => apply(&InTurn { modes, run }),
-        }
+    /// The modes of a run.
+    fn modes(&self, run: Run) -> InTurn<'_, W> {
+        InTurn { modes: &self.modes, run }
+    }
+
+    /// Gives a request to `together`, and what that has left of it to `each`, run by run.
+    fn request<'i, 'o>(
+        &self,
+        first: u64,
+        data: InOutBuf<'i, 'o, u8>,
+        together: impl FnOnce(&InTurn<'_, W>, InOutBuf<'i, 'o, u8>) -> InOutBuf<'i, 'o, u8>,
+        each: impl Fn(&InTurn<'_, W>, &mut [[u8; W]], InOutBuf<'_, '_, u8>),
+    ) {
+        let (len, Layout { size, large }) = (data.len(), self.layout);
+        let rest = together(&self.modes(Run::new(first, size, large)), data);
+        // In units of 512 bytes.
+        let done = (len - rest.len()) as u64 >> 9;
+        let each = |run, ivs: &mut [[u8; W]], data: InOutBuf<'_, '_, u8>| each(&self.modes(run), ivs, data);
+        self.layout.request(first.wrapping_add(done), rest, each);
     }
 }
 
@@ -115,14 +128,16 @@ impl<T: Treatment<W>, const W: usize> SectorCipher for Treated<T, W> {
     }
 
     fn encrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.layout.request(first, data, |run, ivs, data| {
-            self.with_mode(run, |mode| self.by.encrypt(run, ivs, mode, data));
+        let together = |modes: &InTurn<'_, W>, data| self.by.encrypt_together(modes, data);
+        self.request(first, data, together, |modes, ivs, data| {
+            self.by.encrypt(modes.run, ivs, modes, data);
         });
     }
 
     fn decrypt(&self, first: u64, data: InOutBuf<'_, '_, u8>) {
-        self.layout.request(first, data, |run, ivs, data| {
-            self.with_mode(run, |mode| self.by.decrypt(run, ivs, mode, data));
+        let together = |modes: &InTurn<'_, W>, data| self.by.decrypt_together(modes, data);
+        self.request(first, data, together, |modes, ivs, data| {
+            self.by.decrypt(modes.run, ivs, modes, data);
         });
     }
 }

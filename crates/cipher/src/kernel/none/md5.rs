@@ -14,7 +14,7 @@ impl Md5Lanes {
     pub(crate) fn sectors(
         &self,
         _state: &[u32; 4],
-        _sectors: &[&[u8]],
+        _sectors: &[u8],
         _ends: &[[u32; 2]],
         _states: &mut [[u8; 16]],
     ) {

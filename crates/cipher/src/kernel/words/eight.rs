@@ -5,6 +5,7 @@
 //! The entry points that use them are handed out only after the processor said that it has them.
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
@@ -12,6 +13,15 @@ use super::{Words, columns_of_four};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Eight(__m256i);
+
+/// [`Words::apart`]: a function of its own, since only such a one may name registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn apart(mut sum: __m256i) -> __m256i {
+    // SAFETY: nothing is done.
+    unsafe { asm!("/* {} */", inout(ymm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+    sum
+}
 
 /// Exchanges rows and columns.
 #[inline(always)]
@@ -104,8 +114,9 @@ impl Words for Eight {
     }
 
     #[inline(always)]
-    unsafe fn or_not(self, other: Self) -> Self {
-        Self(_mm256_or_si256(self.0, _mm256_xor_si256(other.0, _mm256_set1_epi32(-1))))
+    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self {
+        let not = _mm256_xor_si256(b.0, _mm256_set1_epi32(-1));
+        Self(_mm256_xor_si256(self.0, _mm256_or_si256(a.0, not)))
     }
 
     #[inline(always)]
@@ -168,5 +179,10 @@ impl Words for Eight {
             half += 1;
         }
         words
+    }
+
+    #[inline(always)]
+    unsafe fn apart(self) -> Self {
+        Self(apart(self.0))
     }
 }

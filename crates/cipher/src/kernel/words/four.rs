@@ -114,8 +114,8 @@ impl Words for Four {
     }
 
     #[inline(always)]
-    unsafe fn or_not(self, other: Self) -> Self {
-        Self(vornq_u32(self.0, other.0))
+    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self {
+        Self(veorq_u32(self.0, vornq_u32(a.0, b.0)))
     }
 
     #[inline(always)]

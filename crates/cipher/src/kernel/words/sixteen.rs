@@ -4,6 +4,7 @@
 //! As in [`super::eight`].
 #![expect(unsafe_op_in_unsafe_fn, reason = "each operation is unsafe for the one reason above")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Words, columns_of_four};
@@ -15,7 +16,29 @@ pub(in crate::kernel) struct Sixteen(__m512i);
 const XOR: i32 = 0x96;
 const CHOOSE: i32 = 0xca;
 const MAJORITY: i32 = 0xe8;
-const OR_NOT: i32 = 0xf3;
+const XOR_OR_NOT: i32 = 0x2d;
+
+/// [`Words::apart`]: a function of its own, since only such a one may name registers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn apart(mut sum: __m512i) -> __m512i {
+    // SAFETY: nothing is done.
+    unsafe { asm!("/* {} */", inout(zmm_reg) sum, options(pure, nomem, nostack, preserves_flags)) };
+    sum
+}
+
+/// The last half of exchanging rows and columns, of a vector of each four.
+#[inline(always)]
+unsafe fn columns([x0, x1, x2, x3]: [__m512i; 4]) -> [__m512i; 4] {
+    let (low, low_too) = (_mm512_shuffle_i32x4::<0x44>(x0, x1), _mm512_shuffle_i32x4::<0x44>(x2, x3));
+    let (high, high_too) = (_mm512_shuffle_i32x4::<0xee>(x0, x1), _mm512_shuffle_i32x4::<0xee>(x2, x3));
+    [
+        _mm512_shuffle_i32x4::<0x88>(low, low_too),
+        _mm512_shuffle_i32x4::<0xdd>(low, low_too),
+        _mm512_shuffle_i32x4::<0x88>(high, high_too),
+        _mm512_shuffle_i32x4::<0xdd>(high, high_too),
+    ]
+}
 
 /// Exchanges rows and columns.
 #[inline(always)]
@@ -27,19 +50,18 @@ unsafe fn transpose(rows: [__m512i; 16]) -> [Sixteen; 16] {
         _mm512_unpacklo_epi64,
         _mm512_unpackhi_epi64
     );
-    let mut columns = [Sixteen(rows[0]); 16];
+    let mut words = [Sixteen(rows[0]); 16];
     let mut i = 0;
     while i < 4 {
-        let [x0, x1, x2, x3] = [fours[i], fours[i + 4], fours[i + 8], fours[i + 12]];
-        let (low, low_too) = (_mm512_shuffle_i32x4::<0x44>(x0, x1), _mm512_shuffle_i32x4::<0x44>(x2, x3));
-        let (high, high_too) = (_mm512_shuffle_i32x4::<0xee>(x0, x1), _mm512_shuffle_i32x4::<0xee>(x2, x3));
-        columns[i] = Sixteen(_mm512_shuffle_i32x4::<0x88>(low, low_too));
-        columns[i + 4] = Sixteen(_mm512_shuffle_i32x4::<0xdd>(low, low_too));
-        columns[i + 8] = Sixteen(_mm512_shuffle_i32x4::<0x88>(high, high_too));
-        columns[i + 12] = Sixteen(_mm512_shuffle_i32x4::<0xdd>(high, high_too));
+        let four = columns([fours[i], fours[i + 4], fours[i + 8], fours[i + 12]]);
+        let mut k = 0;
+        while k < 4 {
+            words[i + 4 * k] = Sixteen(four[k]);
+            k += 1;
+        }
         i += 1;
     }
-    columns
+    words
 }
 
 impl Words for Sixteen {
@@ -112,8 +134,8 @@ impl Words for Sixteen {
     }
 
     #[inline(always)]
-    unsafe fn or_not(self, other: Self) -> Self {
-        Self(_mm512_ternarylogic_epi32::<OR_NOT>(self.0, other.0, other.0))
+    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self {
+        Self(_mm512_ternarylogic_epi32::<XOR_OR_NOT>(self.0, a.0, b.0))
     }
 
     #[inline(always)]
@@ -151,5 +173,45 @@ impl Words for Sixteen {
             i += 1;
         }
         transpose(rows)
+    }
+
+    const PIECES: usize = 8;
+
+    #[inline(always)]
+    unsafe fn fetch(piece: usize, lanes: &[*const u8], at: usize, to: *mut Self) {
+        let to = to.cast::<__m512i>();
+        let nth = piece % 4;
+        let mut four = [_mm512_setzero_si512(); 4];
+        let mut i = 0;
+        if piece < 4 {
+            while i < 4 {
+                four[i] = _mm512_loadu_si512(lanes[nth * 4 + i].add(at).cast());
+                i += 1;
+            }
+            four = columns_of_four!(
+                four,
+                _mm512_unpacklo_epi32,
+                _mm512_unpackhi_epi32,
+                _mm512_unpacklo_epi64,
+                _mm512_unpackhi_epi64
+            );
+        } else {
+            while i < 4 {
+                four[i] = to.add(nth + 4 * i).read_volatile();
+                i += 1;
+            }
+            four = columns(four);
+        }
+        i = 0;
+        // Volatile: through memory, and not kept in registers that others want.
+        while i < 4 {
+            to.add(if piece < 4 { nth * 4 + i } else { nth + 4 * i }).write_volatile(four[i]);
+            i += 1;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn apart(self) -> Self {
+        Self(apart(self.0))
     }
 }
