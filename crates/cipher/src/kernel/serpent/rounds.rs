@@ -12,6 +12,8 @@ use super::{Keys, RoundKeys};
 /// come from these methods only. Pointers are read or written for all blocks, at any alignment.
 pub(super) trait Words: Bits {
     const LANES: usize;
+    /// Four vectors in turn, not two.
+    const FOUR_IN_TURN: bool = true;
 
     /// A word of the key for every block.
     unsafe fn every(word: u32) -> Self;
@@ -185,22 +187,12 @@ const MOST: usize = 16;
 /// The processor has the features of `W`.
 #[inline(always)]
 pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
-    let mut fours = blocks.chunks_exact_mut(4 * W::LANES);
-    for four in &mut fours {
-        // SAFETY: that many blocks; the features are the caller's promise.
-        unsafe { group::<Pair<Pair<W>>, ENCRYPT>(keys, four.as_mut_ptr().cast()) }
-    }
-    let mut pairs = fours.into_remainder().chunks_exact_mut(2 * W::LANES);
-    for pair in &mut pairs {
-        // SAFETY: that many blocks; the features are the caller's promise.
-        unsafe { group::<Pair<W>, ENCRYPT>(keys, pair.as_mut_ptr().cast()) }
-    }
-    let mut ones = pairs.into_remainder().chunks_exact_mut(W::LANES);
-    for one in &mut ones {
-        // SAFETY: as above.
-        unsafe { group::<W, ENCRYPT>(keys, one.as_mut_ptr().cast()) }
-    }
-    match ones.into_remainder() {
+    // SAFETY: the features are the caller's promise.
+    let rest = unsafe {
+        let rest = if W::FOUR_IN_TURN { groups::<Pair<Pair<W>>, ENCRYPT>(keys, blocks) } else { blocks };
+        groups::<W, ENCRYPT>(keys, groups::<Pair<W>, ENCRYPT>(keys, rest))
+    };
+    match rest {
         [] => {}
         // SAFETY: one block.
         [block] => unsafe { group::<u32, ENCRYPT>(keys, block.as_mut_ptr()) },
@@ -212,6 +204,23 @@ pub(super) unsafe fn blocks<W: Words, const ENCRYPT: bool>(keys: &Keys, blocks: 
             rest.copy_from_slice(&whole[..rest.len()]);
         }
     }
+}
+
+/// Whole groups of as many blocks as `W` has lanes. What is left.
+///
+/// # Safety
+/// The processor has the features of `W`.
+#[inline(always)]
+unsafe fn groups<'a, W: Words, const ENCRYPT: bool>(
+    keys: &Keys,
+    blocks: &'a mut [[u8; 16]],
+) -> &'a mut [[u8; 16]] {
+    let mut groups = blocks.chunks_exact_mut(W::LANES);
+    for blocks in &mut groups {
+        // SAFETY: that many blocks; the features are the caller's promise.
+        unsafe { group::<W, ENCRYPT>(keys, blocks.as_mut_ptr().cast()) }
+    }
+    groups.into_remainder()
 }
 
 /// As many blocks as `W` has lanes.

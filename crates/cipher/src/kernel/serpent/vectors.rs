@@ -148,7 +148,10 @@ vector!(
     Four(uint32x4_t), 4, NEON, four, "neon",
     vld1q_u32 vst1q_u32 set veorq_u32 vandq_u32 vorrq_u32
     vzip1q_u32 vzip2q_u32 low_pairs high_pairs,
-    rotate vshlq_n_u32
+    rotate vshlq_n_u32,
+
+    // With four the compiler keeps round keys on the stack.
+    const FOUR_IN_TURN: bool = false;
 );
 #[cfg(target_arch = "x86_64")]
 vector!(
