@@ -1,6 +1,6 @@
 //! Serpent, bit-sliced (Anderson, Biham, Knudsen, "Serpent: A Proposal for the Advanced Encryption Standard", 1998).
 //!
-//! Its S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or 16, and four vectors in turn.
+//! Its S-boxes are logic over whole words, so a vector of words is as many blocks at once: 4, 8 or 16, and four vectors in turn (NEON: two).
 //! Nothing is looked up and nothing branches, so it runs in constant time.
 //!
 //! ```text
