@@ -108,18 +108,17 @@ impl<V: Vector, const R: usize> Beside for Decrypt<V, R> {
         let (turn, x) = (nth % 16, &mut self.x);
         // SAFETY: the caller's promise; in place a sector is written when all of it has been read, its chain too.
         unsafe {
-            let keys = *self.keys;
             let mut k = 0;
             if turn == 0 {
-                let first = V::key(keys);
+                let first = V::key(*self.keys);
                 while k < IN_FLIGHT {
                     x[k] = V::load(self.src.add(k * V::BYTES)).xor(first);
                     k += 1;
                 }
             } else if turn < R {
-                rounds_between::<V, false, IN_FLIGHT>(keys, turn, turn + 1, x);
+                rounds_between::<V, false, IN_FLIGHT>(*self.keys, turn, turn + 1, x);
             } else if turn == R {
-                let last = V::key(keys.add(R));
+                let last = V::key((*self.keys).add(R));
                 x[0] = finish::<V, false>(x[0], last.xor(V::load(self.src).preceded_by(last.xor(last))));
                 k = 1;
                 while k < IN_FLIGHT {
