@@ -53,6 +53,8 @@ pub(super) struct Adaptive {
     trial: Trial,
     /// Tasks at workers.
     away: usize,
+    /// Since when there is nothing to do.
+    idle: Option<Instant>,
     /// Trifles so far.
     trifles: u32,
 }
@@ -109,6 +111,7 @@ impl Adaptive {
             reaction: SOON,
             trial: Trial::new(),
             away: 0,
+            idle: None,
             trifles: 0,
         }
     }
@@ -147,8 +150,9 @@ impl Adaptive {
     }
 
     /// Notes that a task is back.
-    pub(super) fn surplus_over(&mut self, task: &Task) {
+    pub(super) fn surplus_over(&mut self, task: &Task, now: Instant) {
         self.away -= 1;
+        self.rests(now);
         if task.follows {
             // It waited for the task before it, which says nothing about the worker.
             return;
@@ -160,6 +164,11 @@ impl Adaptive {
     pub(super) fn took_back(&mut self, task: &Task) {
         self.away -= 1;
         self.reacted(nanos(task.given.elapsed()));
+    }
+
+    /// Notes the end of a piece, after which there may be nothing to do.
+    pub(super) fn rests(&mut self, now: Instant) {
+        self.idle = (self.backlog.is_empty() && self.away == 0).then_some(now);
     }
 
     /// Notes what a piece took that this thread did.
@@ -174,6 +183,8 @@ impl Adaptive {
         if !alone || self.costs(class).known(len).is_none_or(|cost| cost >= TRIFLE) {
             return false;
         }
+        // What it takes is no rest.
+        self.idle = None;
         !self.is_one_of_many()
     }
 
@@ -188,7 +199,10 @@ impl Adaptive {
     }
 
     /// Puts a slot into the backlog. True: it is to be shown.
-    pub(super) fn join(&mut self, index: u32, class: Class, len: u64, divides: bool) -> bool {
+    pub(super) fn join(&mut self, now: Instant, index: u32, class: Class, len: u64, divides: bool) -> bool {
+        if let Some(since) = self.idle.take() {
+            self.trial.idle(now.saturating_duration_since(since));
+        }
         let cost = self.costs(class).of(len);
         let divides = divides && len >= 2 * SMALLEST_PART;
         self.backlog.push_back(Waits { index, class, len, cost, divides });
@@ -201,14 +215,17 @@ impl Adaptive {
     /// watermark, the end goes to idle workers.
     pub(super) fn plan(&mut self, outlook: &Outlook<impl Fn(usize) -> bool>) -> Option<Plan> {
         let first = self.backlog.front().copied()?;
-        if self.cost > LEAST && self.backlog.back().is_some_and(|last| last.cost >= TRIFLE) {
+        let surplus = self.surplus();
+        if self.cost > LEAST && (surplus.is_some() || first.divides) {
             let shares = self.shares(outlook.now, outlook.moved);
             let ours = self.costs(first.class).of(first.len);
             // A worker that is at it already comes to the next task at once.
             let watermark = if self.away > 0 { LEAST } else { self.watermark() };
             let can_give = shares && (outlook.has_room)(self.away);
-            if can_give && self.cost.saturating_sub(ours) > watermark {
-                let last = self.backlog.pop_back()?;
+            if can_give
+                && self.cost.saturating_sub(ours) > watermark
+                && let Some(last) = surplus.and_then(|nth| self.backlog.remove(nth))
+            {
                 self.leave(&last);
                 return Some(Plan::Give(last));
             }
@@ -223,6 +240,14 @@ impl Adaptive {
         self.backlog.pop_front();
         self.leave(&first);
         Some(Plan::Do(first))
+    }
+
+    /// The last behind the first that takes longer than handing it over.
+    fn surplus(&self) -> Option<usize> {
+        /// So many are looked at.
+        const LAST: usize = 8;
+        let mut behind = (1..self.backlog.len()).rev().take(LAST);
+        behind.find(|nth| self.backlog[*nth].cost >= TRIFLE)
     }
 
     /// There is work to share: whether that is better than to go on alone.

@@ -51,25 +51,38 @@ impl Model {
 
     /// A client keeps `depth` requests of `len` bytes in flight. Those are counted that end when both ways have been tried.
     fn run(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64) -> Counts {
-        const TRIES: u64 = 30_000_000;
-        const ENDS: u64 = 130_000_000;
+        self.bursts(adaptive, depth, len, 0)
+    }
+
+    /// It sends that many at once, and the next ones when all have ended, but not before so many nanoseconds have passed; 0: each
+    /// that ends is followed by another.
+    fn bursts(&mut self, adaptive: &mut Adaptive, depth: usize, len: u64, every: u64) -> Counts {
+        // Little is done in a burst.
+        let (tries, ends): (u64, u64) =
+            if every > 0 { (1_000_000_000, 4_000_000_000) } else { (30_000_000, 130_000_000) };
         let start = Instant::now();
-        let (now, mut moved, mut flying) = (Cell::new(0), 0, 0);
-        let mut counts = Counts::default();
-        while now.get() < ENDS {
-            while flying < depth {
-                adaptive.join(0, Class::Read, len, false);
+        let (now, mut moved, mut flying) = (Cell::new(0u64), 0, 0);
+        let (mut counts, mut sent) = (Counts::default(), false);
+        while now.get() < ends {
+            if every > 0 && flying == 0 {
+                now.set(now.get().next_multiple_of(every));
+            }
+            while flying < depth && (every == 0 || !sent) {
+                adaptive.join(start + Duration::from_nanos(now.get()), 0, Class::Read, len, false);
                 flying += 1;
+                sent = flying == depth;
             }
             while self.tasks.front().is_some_and(|task| task.2 <= now.get()) {
                 let Some((given, begun, _, follows)) = self.tasks.pop_front() else { break };
                 adaptive.away -= 1;
+                adaptive.rests(start + Duration::from_nanos(now.get()));
                 if !follows {
                     adaptive.reacted(begun - given);
                 }
                 (flying, moved, counts.there) =
-                    (flying - 1, moved + len, counts.there + u32::from(now.get() > TRIES));
+                    (flying - 1, moved + len, counts.there + u32::from(now.get() > tries));
             }
+            sent &= flying > 0;
             let plan = adaptive.plan(&Outlook {
                 now: start + Duration::from_nanos(now.get()),
                 moved,
@@ -85,8 +98,9 @@ impl Model {
                 Some(Plan::Do(_)) => {
                     now.set(now.get() + self.each);
                     adaptive.took(Class::Read, len, self.each);
+                    adaptive.rests(start + Duration::from_nanos(now.get()));
                     (flying, moved, counts.here) =
-                        (flying - 1, moved + len, counts.here + u32::from(now.get() > TRIES));
+                        (flying - 1, moved + len, counts.here + u32::from(now.get() > tries));
                 }
                 Some(Plan::Divide(..)) => unreachable!("nothing here divides"),
                 None => now.set(self.tasks.front().map_or(now.get(), |task| task.2)),
@@ -137,4 +151,27 @@ fn a_worker_that_has_no_processor_of_its_own_is_rarely_asked() {
 fn what_takes_no_longer_than_handing_it_over_stays() {
     let Counts { here, there } = Model::new(TRIFLE - 100, 1_000).run(&mut Adaptive::new(64), 32, 4_096);
     assert!(there == 0 && here > 10_000, "{here} here, {there} there");
+}
+
+#[test]
+fn bursts_are_shared_whatever_lies_between_them() {
+    for (each, depth) in [(50_000, 16), (200_000, 8)] {
+        for every in [3_000_000, 5_000_000, 10_000_000] {
+            let mut adaptive = Adaptive::new(64);
+            let Counts { here, there } = Model::new(each, 20_000).bursts(&mut adaptive, depth, 65_536, every);
+            assert!(there * 100 >= here * 70, "{each} ns each, every {every}: {here} here, {there} there");
+        }
+    }
+}
+
+#[test]
+fn a_trifle_behind_large_ones_keeps_none_from_workers() {
+    let (mut adaptive, now) = (Adaptive::new(64), Instant::now());
+    adaptive.took(Class::Read, 4_096, 1_000);
+    adaptive.took(Class::Read, 65_536, 200_000);
+    for len in [65_536, 65_536, 65_536, 4_096] {
+        adaptive.join(now, 0, Class::Read, len, false);
+    }
+    let plan = adaptive.plan(&Outlook { now, moved: 0, spare_parts: false, has_room: |_| true });
+    assert!(matches!(plan, Some(Plan::Give(Waits { len: 65_536, .. }))));
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 /// Long enough for some dozens of large pieces.
 const EPOCH: Duration = Duration::from_millis(2);
-/// What takes longer was a pause.
-const PAUSE: Duration = Duration::from_millis(8);
+/// A client that sends nothing for so long rests, which has nothing to do with either way; what is shorter may be that it is kept
+/// from its processor.
+const REST: Duration = Duration::from_micros(500);
 /// So many times both ways are tried in turn at first; workers that have just been started are slow.
 const TURNS: u32 = 6;
 /// So many epochs of the better way between two trials of the other, at first and at last.
@@ -43,13 +44,18 @@ impl Trial {
         };
         let took = now.saturating_duration_since(began);
         if took >= EPOCH {
-            if took < PAUSE {
-                #[expect(clippy::cast_precision_loss, reason = "a rate")]
-                self.epoch((moved - from) as f64 / took.as_secs_f64());
-            }
+            #[expect(clippy::cast_precision_loss, reason = "a rate")]
+            self.epoch((moved - from) as f64 / took.as_secs_f64());
             self.began = Some((now, moved));
         }
         self.shares
+    }
+
+    /// There was nothing to do for so long.
+    pub(super) fn idle(&mut self, time: Duration) {
+        if let Some((began, _)) = self.began.as_mut().filter(|_| time >= REST) {
+            *began += time;
+        }
     }
 
     /// Whether work is shared in this epoch.

@@ -152,7 +152,8 @@ impl Queue {
     pub(in super::super) fn task_over(&mut self, task: Task) {
         let index = task.slot;
         if task.is_surplus {
-            self.adaptive.surplus_over(&task);
+            let now = self.tick();
+            self.adaptive.surplus_over(&task, now);
         }
         let step = self.task_result(task);
         self.went_on(index, step);

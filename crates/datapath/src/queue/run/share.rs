@@ -38,7 +38,7 @@ impl Queue {
             && matches!(slot.op, Op::Read { .. } | Op::Write { .. })
             // A write that has its place in the line keeps it as a whole.
             && !(slot.order == WriteOrder::Arrival && slot.op.changes());
-        if self.adaptive.join(index, slot.class, slot.end - slot.at, divides) {
+        if self.adaptive.join(self.now, index, slot.class, slot.end - slot.at, divides) {
             self.adaptive.show(&self.post.stats);
         }
     }
@@ -92,6 +92,7 @@ impl Queue {
             self.run(index);
         }
         self.adaptive.at(None);
+        self.adaptive.rests(self.now);
         if measured && self.moved - moved == len {
             self.adaptive.took(class, len, nanos(self.now.saturating_duration_since(began)));
         }
