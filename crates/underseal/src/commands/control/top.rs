@@ -5,8 +5,10 @@
 //!   (a slow one delays no key)                    \----- plain: once, as text
 //! ```
 
+mod canvas;
 mod plain;
 mod screen;
+mod terminal;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -16,10 +18,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use signal_hook::low_level::emulate_default_handler;
 
+use self::terminal::{Key, Terminal};
 use self::view::{Sample, View};
 use crate::cli::TopArgs;
 use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     let samples = sampled(interval)?;
     let ended = {
         let mut terminal = Terminal::start().map_err(failed)?;
-        watch(&mut terminal.0, &samples, &signal)
+        watch(&mut terminal, &samples, &signal)
     };
     // The terminal is itself again by now.
     if let Ok(number @ 1..) = i32::try_from(signal.load(Ordering::SeqCst)) {
@@ -52,11 +53,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     ended
 }
 
-fn watch(
-    terminal: &mut DefaultTerminal,
-    samples: &Receiver<Result<Sample>>,
-    signal: &AtomicUsize,
-) -> Result<()> {
+fn watch(terminal: &mut Terminal, samples: &Receiver<Result<Sample>>, signal: &AtomicUsize) -> Result<()> {
     let mut view = View::default();
     while signal.load(Ordering::SeqCst) == 0 {
         match samples.try_recv() {
@@ -66,37 +63,17 @@ fn watch(
                 return Err(Error::new(Exit::Failed, "the volumes are not asked any more"));
             }
         }
-        terminal.draw(|frame| screen::draw(frame, &view)).map_err(failed)?;
-        if !event::poll(GLANCE).map_err(failed)? {
-            continue;
-        }
-        let Event::Key(key) = event::read().map_err(failed)? else { continue };
-        match key.code {
-            _ if key.kind == KeyEventKind::Release => {}
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-            KeyCode::Up | KeyCode::Char('k') => view.choose(-1),
-            KeyCode::Down | KeyCode::Char('j') => view.choose(1),
-            _ => {}
+        let mut canvas = terminal.canvas().map_err(failed)?;
+        screen::draw(&mut canvas, &view);
+        terminal.show(&canvas).map_err(failed)?;
+        match terminal.key(GLANCE).map_err(failed)? {
+            Some(Key::End) => return Ok(()),
+            Some(Key::Up) => view.choose(-1),
+            Some(Key::Down) => view.choose(1),
+            None => {}
         }
     }
     Ok(())
-}
-
-/// A terminal that is drawn on: its other screen, no echo. It is itself again when this is dropped, and before a panic is
-/// told of.
-struct Terminal(DefaultTerminal);
-
-impl Terminal {
-    fn start() -> io::Result<Self> {
-        ratatui::try_init().map(Self)
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        ratatui::restore();
-    }
 }
 
 /// The number of the last signal that asked for the end; 0 before.

@@ -1,90 +1,118 @@
 //! The picture on the terminal: a table of the volumes, below it the chosen one's stages.
 
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Style, Stylize};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph, Row as TableRow, Table, TableState};
 use underseal_export::control::status::Latency;
 
 use super::super::show;
+use super::canvas::{Canvas, Style};
 use super::plain::{COLUMNS, cells};
 use super::view::{Bar, View, bars};
 
-/// Draws everything.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
-    let height = u16::try_from(view.rows.len()).unwrap_or(u16::MAX).saturating_add(1);
-    let [table, stages, keys] =
-        Layout::vertical([Constraint::Max(height.max(2)), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
-    frame.render_widget(Line::from(" ↑ ↓ volume   q end").dim(), keys);
+/// Draws the view: the table at the top, the stages below it, the keys in the last line.
+pub(super) fn draw(canvas: &mut Canvas, view: &View) {
+    let Some(keys) = canvas.height().checked_sub(1) else { return };
+    let width = canvas.width();
     if view.rows.is_empty() {
-        return frame.render_widget(Line::from("no volume is open"), table);
+        canvas.write(0, 0, width, "no volume is open", Style::Plain);
+    } else {
+        let table = (view.rows.len() + 1).min(keys);
+        volumes(canvas, table, view);
+        let stages = &view.rows[view.chosen()].stages;
+        for (number, (stage, latency)) in stages.iter().enumerate() {
+            let edge = |number: usize| width * number / stages.len();
+            let area = Area { left: edge(number), right: edge(number + 1), top: table, bottom: keys };
+            histogram(canvas, area, stage, latency);
+        }
     }
-    volumes(frame, table, view);
-    let row = &view.rows[view.chosen()];
-    let areas: [Rect; 5] = Layout::horizontal([Constraint::Fill(1); 5]).areas(stages);
-    for (area, (stage, latency)) in areas.into_iter().zip(&row.stages) {
-        histogram(frame, area, stage, latency);
-    }
+    canvas.write(0, keys, width, " ↑ ↓ volume   q end", Style::Dim);
 }
 
-fn volumes(frame: &mut Frame<'_>, area: Rect, view: &View) {
+/// The part of a canvas from column `left` to before `right`, and from line `top` to before `bottom`.
+#[derive(Clone, Copy)]
+struct Area {
+    left: usize,
+    right: usize,
+    top: usize,
+    bottom: usize,
+}
+
+/// The head and the volumes in the first `height` lines; the chosen volume is always among them.
+fn volumes(canvas: &mut Canvas, height: usize, view: &View) {
     let rows: Vec<_> = view.rows.iter().map(cells).collect();
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        let widest = cells.max().unwrap_or(0).max(COLUMNS[column].len());
-        Constraint::Length(u16::try_from(widest).unwrap_or(u16::MAX))
+        let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        widest.max(COLUMNS[column].len())
     };
-    let widths: [Constraint; 10] = std::array::from_fn(width);
-    let table = Table::new(rows.into_iter().map(TableRow::new), widths)
-        .column_spacing(2)
-        .header(TableRow::new(COLUMNS).style(Style::new().bold()))
-        .row_highlight_style(Style::new().reversed());
-    let mut state = TableState::default().with_selected(view.chosen());
-    frame.render_stateful_widget(table, area, &mut state);
+    let widths: [usize; 10] = std::array::from_fn(width);
+    let whole = widths.iter().map(|width| width + GAP).sum::<usize>() - GAP;
+    let mut line = |y: usize, cells: [&str; 10], style: Style| {
+        let mut x = 0;
+        for (cell, width) in cells.into_iter().zip(widths) {
+            canvas.write(x, y, x + width, cell, style);
+            x += width + GAP;
+        }
+        if style == Style::Reversed {
+            canvas.fill(y, whole, style);
+        }
+    };
+    if height > 0 {
+        line(0, COLUMNS, Style::Bold);
+    }
+    let room = height.saturating_sub(1);
+    let first = (view.chosen() + 1).saturating_sub(room);
+    for (y, (number, row)) in (1..height).zip(rows.iter().enumerate().skip(first)) {
+        let style = if number == view.chosen() { Style::Reversed } else { Style::Plain };
+        line(y, std::array::from_fn(|column| row[column].as_str()), style);
+    }
 }
+
+/// Columns between two cells of the table.
+const GAP: usize = 2;
 
 /// A stage: its figures, and a line for each power of two with a bar as long as its share.
-fn histogram(frame: &mut Frame<'_>, area: Rect, stage: &str, latency: &Latency) {
-    let block = Block::new().borders(Borders::TOP).title(format!(" {stage} ").bold());
-    let inner = block.inner(area);
-    let figures = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
-    let figures = figures.map(|(name, nanos)| Line::from(format!("{name} {}", show::duration(nanos))).dim());
-    let mut lines = figures.to_vec();
+fn histogram(canvas: &mut Canvas, area: Area, stage: &str, latency: &Latency) {
+    let Area { left, right, top, bottom } = area;
+    let title = format!(" {stage} ");
+    let mut put = |y: usize, x: usize, text: &str, style: Style| {
+        if y < bottom {
+            canvas.write(x, y, right, text, style);
+        }
+    };
+    put(top, left, &"─".repeat(right - left), Style::Plain);
+    put(top, left, &title, Style::Bold);
+    for (y, (name, nanos)) in (top + 1..).zip([("p50", latency.p50_ns), ("p99", latency.p99_ns)]) {
+        put(y, left, &format!("{name} {}", show::duration(nanos)), Style::Dim);
+    }
     let bars = bars(latency);
-    // The longest are what one looks for.
-    let room = usize::from(inner.height).saturating_sub(lines.len());
-    let width = usize::from(inner.width).saturating_sub(LABEL + 1);
-    lines.extend(bars.iter().skip(bars.len().saturating_sub(room)).map(|bar| line(*bar, width)));
-    frame.render_widget(Paragraph::new(lines).block(block), area);
+    // Where not all fit, the slowest requests are the ones to see.
+    let room = bottom.saturating_sub(top + FIGURES);
+    let width = (right - left).saturating_sub(LABEL + 1);
+    for (y, bar) in (top + FIGURES..).zip(bars.iter().skip(bars.len().saturating_sub(room))) {
+        put(y, left, &format!("{:>LABEL$} ", show::duration(bar.below_ns)), Style::Dim);
+        put(y, left + LABEL + 1, &drawn(*bar, width), Style::Plain);
+    }
 }
 
+/// Lines of a stage above its bars.
+const FIGURES: usize = 3;
 /// The width of `1.00 ms`.
 const LABEL: usize = 8;
 
-fn line(bar: Bar, width: usize) -> Line<'static> {
+/// A bar of at most `width` columns, in eighths of a column. Any share above 0 shows.
+fn drawn(bar: Bar, width: usize) -> String {
     let eighths = usize::try_from(bar.mille).unwrap_or(1000).min(1000) * width * 8 / 1000;
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-    // What is there is seen, however little it is.
-    let drawn =
-        if eighths == 0 && bar.mille > 0 { "▏".to_owned() } else { "█".repeat(eighths / 8) + part };
-    let label = format!("{:>LABEL$} ", show::duration(bar.below_ns));
-    Line::from(vec![Span::from(label).dim(), Span::from(drawn)])
+    if eighths == 0 && bar.mille > 0 { "▏".to_owned() } else { "█".repeat(eighths / 8) + part }
 }
 
 #[cfg(test)]
 mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
     use super::super::view::tests::{status, view};
     use super::*;
 
-    fn drawn(view: &View, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, view)).unwrap();
-        terminal.backend().to_string()
+    fn drawn(view: &View, width: usize, height: usize) -> String {
+        let mut canvas = Canvas::new(width, height);
+        draw(&mut canvas, view);
+        canvas.text()
     }
 
     #[test]
@@ -106,10 +134,20 @@ mod tests {
         let empty = view(vec![vec![]]);
         let full =
             view(vec![(0..100).map(|i| status(&i.to_string(), i, &[(u64::MAX, i + 1), (3, 1)])).collect()]);
-        for (width, height) in [(1, 1), (3, 2), (10, 40), (500, 3), (80, 24)] {
+        for (width, height) in [(0, 0), (1, 1), (3, 2), (10, 40), (500, 3), (80, 24)] {
             drawn(&full, width, height);
             drawn(&empty, width, height);
         }
         assert!(drawn(&empty, 40, 5).contains("no volume is open"));
+    }
+
+    #[test]
+    fn the_chosen_volume_is_in_sight_however_many_there_are() {
+        let names = (0..100).map(|i| status(&format!("volume{i}"), 0, &[])).collect();
+        let mut view = view(vec![names]);
+        assert!(drawn(&view, 80, 10).contains("volume0"));
+        view.choose(99);
+        let text = drawn(&view, 80, 10);
+        assert!(text.contains("volume99") && !text.contains("volume0 "), "{text}");
     }
 }
