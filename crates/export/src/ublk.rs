@@ -7,6 +7,7 @@
 //!     |  hold.rs      lets go of it, for another process; goes on with it
 //!     |  params.rs    what the kernel is told of the volume
 //!     |  control.rs   commands to /dev/ublk-control
+//!     |  abi.rs       numbers and layouts of the kernel's interface
 //!     |  link.rs      /dev/underseal/NAME
 //!     |
 //!   Worker         one hardware queue: a thread, a `Queue`; requests in, completions out
@@ -25,49 +26,32 @@
 //! change. For a user who is not root the kernel does not allow this; then it copies itself, through a buffer for each
 //! request ([`UblkConfig::unprivileged`]).
 //!
-//! From libublk (0.4.8) come the bindings of the ABI (libublk-rs-sys), not its `UblkCtrl`. That one repeats a command that
-//! failed in an older encoding and so hides the kernel's reason; it keeps a file for each device in a folder that all users
-//! may write to, which it opens as root; it talks to stderr; and its queues bring a ring and an executor of their own.
-//! What is needed of it here are nine commands.
+//! The crate libublk (0.4.8) is not used. Its `UblkCtrl` repeats a command that failed in an older encoding and so hides the
+//! kernel's reason; it keeps a file for each device in a folder that all users may write to, which it opens as root; it
+//! prints to stderr; and its queues bring a ring and an executor of their own. Its bindings (libublk-rs-sys) need libclang
+//! and 22 crates at build time for the 60 constants of `abi.rs`.
 //!
 //! When this process is killed, the device stays and its users wait (`UBLK_F_USER_RECOVERY`). Opening the same volume again
 //! goes on with it: requests that were under way are done again, which for reads and writes makes no difference.
 
-#[cfg(feature = "ublk")]
+mod abi;
 mod character;
-#[cfg(feature = "ublk")]
 mod claim;
-#[cfg(feature = "ublk")]
 mod control;
-#[cfg(feature = "ublk")]
 mod hold;
-#[cfg(feature = "ublk")]
 mod link;
-#[cfg(feature = "ublk")]
 mod params;
-#[cfg(feature = "ublk")]
 mod queues;
-#[cfg(feature = "ublk")]
 mod request;
-#[cfg(feature = "ublk")]
 mod server;
-#[cfg(feature = "ublk")]
 mod worker;
-#[cfg(feature = "ublk")]
 mod zones;
-
-#[cfg(not(feature = "ublk"))]
-#[path = "ublk/absent.rs"]
-mod server;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "ublk")]
 pub use hold::UblkHolder;
-#[cfg(not(feature = "ublk"))]
-pub use server::UblkHolder;
 pub use server::{UblkServer, UblkStopper, available};
 
 /// How a volume becomes a block device.

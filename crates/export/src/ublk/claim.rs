@@ -12,7 +12,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 

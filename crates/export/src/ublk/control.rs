@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use super::abi as sys;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use libublk_rs_sys as sys;
 use rustix::io::Errno;
 
 use crate::{Error, ErrorKind, Result};

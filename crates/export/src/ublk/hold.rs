@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use rustix::io::Errno;
 
 use super::claim::{self, refused};

@@ -1,6 +1,6 @@
 //! What the kernel is told of the volume.
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use underseal_datapath::{Mapping, Zones};
 
 use crate::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use underseal_datapath::Mapping;
 
 use super::claim::refused;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use rustix::io::Errno;
 use underseal_datapath::ZoneAction;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_datapath::Mapping;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use libublk_rs_sys as sys;
+use super::abi as sys;
 use rustix::io::Errno;
 use underseal_datapath::{Completion, Mapping, Queue, QueueOptions, Request as Job, ZoneAction};
 
