@@ -24,6 +24,17 @@ pub(crate) fn show(bytes: u64) -> String {
     }
 }
 
+/// Prints bytes for people in the largest unit that fits, with two decimals: `1.26 GiB`.
+pub(crate) fn about(bytes: u64) -> String {
+    let Some(unit) = (bytes.checked_ilog2().unwrap_or(0) / 10).checked_sub(1) else {
+        return format!("{bytes} B");
+    };
+    let shift = 10 * (unit + 1);
+    let hundredths = (u128::from(bytes) * 100) >> shift;
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    format!("{}.{:02} {}", hundredths / 100, hundredths % 100, units[unit as usize])
+}
+
 fn unit_bytes(unit: &str) -> Option<u64> {
     let lower = unit.to_ascii_lowercase();
     let (prefix, base) = match lower.as_str() {
@@ -42,6 +53,15 @@ fn unit_bytes(unit: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_for_people_have_two_decimals() {
+        let cases = [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1_353_711_616, "1.26 GiB")];
+        for (bytes, text) in cases {
+            assert_eq!(about(bytes), text);
+        }
+        assert_eq!(about(u64::MAX), "15.99 EiB");
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use indicatif::BinaryBytes;
 use underseal_export::control::status::{
     Format, Going, KeyState, Mismatches, Mode, Opened, Reencryption, Sandbox, Waiting,
 };
@@ -132,7 +131,7 @@ pub(super) fn reencryption(of: &Reencryption) -> String {
     match of.state {
         Going::Running => {
             let left = of.left_ns.map(|nanos| format!(", {} left", duration(nanos))).unwrap_or_default();
-            format!("{far}, {}/s{left}, {manner}", BinaryBytes(of.bytes_per_second))
+            format!("{far}, {}/s{left}, {manner}", size::about(of.bytes_per_second))
         }
         Going::Paused => format!("{far}, paused, {manner}"),
         Going::Stopped => format!("{far}, stopped"),
