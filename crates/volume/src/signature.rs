@@ -23,3 +23,80 @@ pub fn signature(start: &[u8]) -> Option<&'static str> {
     let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
     SIGNATURES.iter().find(|(at, bytes, _)| there(*at, bytes)).map(|(.., name)| *name)
 }
+
+/// The block size of the file system that a device begins with: a device below it must not have larger sectors, or it cannot be
+/// mounted. `start` has the first [`LOOKED_AT`] bytes. Of an XFS the size of its sectors counts, which may be smaller than its
+/// blocks. `None` for what is unknown.
+///
+/// Sources: the kernel's documentation of ext4 (`s_log_block_size`), XFS (`sb_sectsize`) and btrfs (`sectorsize`); the BIOS
+/// parameter block of FAT and NTFS (bytes a sector); exFAT's `BytesPerSectorShift`; UEFI 2.10, 5.3 (the second block of a GPT).
+pub fn block_size(start: &[u8]) -> Option<u32> {
+    let there = |at: usize, bytes: &[u8]| start.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let little = |at: usize| Some(u16::from_le_bytes(start.get(at..at + 2)?.try_into().ok()?).into());
+    let size: u32 = if there(0x438, b"\x53\xef") {
+        let log = u32::from_le_bytes(start.get(0x418..0x41c)?.try_into().ok()?);
+        1024_u32.checked_shl(log).filter(|_| log <= 6)?
+    } else if there(0, b"XFSB") {
+        u16::from_be_bytes(start.get(102..104)?.try_into().ok()?).into()
+    } else if there(0x10040, b"_BHRfS_M") {
+        u32::from_le_bytes(start.get(0x10090..0x10094)?.try_into().ok()?)
+    } else if there(3, b"EXFAT   ") {
+        1_u32.checked_shl((*start.get(108)?).into())?
+    } else if there(3, b"NTFS    ")
+        || [(82, b"FAT32   "), (54, b"FAT16   "), (54, b"FAT12   ")]
+            .iter()
+            .any(|(at, name)| there(*at, *name))
+    {
+        little(11)?
+    } else {
+        // The second block of a disk with a partition table begins with this.
+        [512_u32, 1024, 2048, 4096].into_iter().find(|size| there(*size as usize, b"EFI PART"))?
+    };
+    (size.is_power_of_two() && (512..=1 << 16).contains(&size)).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes, and where they stand.
+    type Pieces<'p> = &'p [(usize, &'p [u8])];
+
+    /// A start with these bytes in it.
+    fn start(pieces: Pieces<'_>) -> Vec<u8> {
+        let mut start = vec![0; 1 << 17];
+        for (at, bytes) in pieces {
+            start[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        start
+    }
+
+    #[test]
+    fn blocks_are_read_from_superblocks() {
+        let cases: [(Pieces<'_>, Option<u32>); 12] = [
+            (&[(0x438, b"\x53\xef")], Some(1024)),
+            (&[(0x438, b"\x53\xef"), (0x418, &[2, 0, 0, 0])], Some(4096)),
+            (&[(0x438, b"\x53\xef"), (0x418, &[0xff; 4])], None),
+            (&[(0, b"XFSB\0\0\x10\0"), (102, &[2, 0])], Some(512)),
+            (&[(0x10040, b"_BHRfS_M"), (0x10090, &[0, 0x10, 0, 0])], Some(4096)),
+            (&[(3, b"NTFS    "), (11, &[0, 2])], Some(512)),
+            (&[(82, b"FAT32   "), (11, &[0, 16])], Some(4096)),
+            (&[(54, b"FAT16   "), (11, &[3, 0])], None),
+            (&[(3, b"EXFAT   "), (108, &[9])], Some(512)),
+            (&[(3, b"EXFAT   "), (108, &[255])], None),
+            (&[(4096, b"EFI PART")], Some(4096)),
+            (&[], None),
+        ];
+        for (pieces, size) in cases {
+            assert_eq!(block_size(&start(pieces)), size, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_start_is_no_file_system() {
+        let whole = start(&[(0x438, b"\x53\xef")]);
+        for len in 0..0x43a {
+            assert_eq!(block_size(&whole[..len]), None);
+        }
+    }
+}

@@ -46,9 +46,13 @@ pub(crate) struct ReencryptArgs {
     /// The new volume key: all bytes of this file ("-" is stdin); a random one by default
     #[arg(long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = ["decrypt", "keep_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// Bytes a sector, 512 to 4096; as before by default
+    /// Bytes a sector, 512 to 4096; as before by default, 512 with --encrypt. Not more than a block of the file system that is
+    /// there
     #[arg(long, value_name = "BYTES", help_heading = WHAT, conflicts_with = "decrypt")]
     pub(crate) sector_size: Option<u32>,
+    /// Make the sectors of a closed volume larger although nothing is known of what is on it
+    #[arg(long, help_heading = WHAT, requires = "sector_size")]
+    pub(crate) force_offline_reencrypt: bool,
     /// Keep the volume's key: only the cipher or the sectors become others
     #[arg(long, help_heading = WHAT, conflicts_with = "what")]
     pub(crate) keep_key: bool,

@@ -39,6 +39,7 @@ pub(super) fn run(args: &Args, words: &Words<'_>) -> Result<()> {
         .option("cipher", args.cipher.as_ref())
         .number("key-size", args.key_size)
         .number("sector-size", args.sector_size)
+        .flag("force-offline-reencrypt", args.force_offline_reencrypt && args.sector_size.is_some())
         .option("volume-key-file", args.volume_key_file.as_ref())
         .flag("keep-key", args.keep_key)
         .number("reduce-device-size", args.reduce_device_size)

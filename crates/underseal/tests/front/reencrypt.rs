@@ -1,7 +1,7 @@
 //! `reencrypt`, in both programs.
 
 use crate::pair::{CHEAP, Pair, all, text, with_stdin};
-use crate::support::{bytes, seed};
+use crate::support::{bytes, run, seed, tool};
 
 fn formatted() -> Pair {
     let pair = Pair::new();
@@ -68,4 +68,30 @@ fn plain_data_are_encrypted_and_decrypted_alike() {
         assert!(output.status.success(), "{}", all(&output));
         assert!(std::fs::read(&disk).unwrap() == plain, "of {whose}");
     }
+}
+
+#[test]
+fn sectors_larger_than_the_file_systems_blocks_are_refused_in_both() {
+    let pair = Pair::new();
+    pair.image("disk", 64 << 20);
+    for whose in ["theirs", "ours"] {
+        let disk = pair.folder(whose).join("disk");
+        run(tool("mkfs.ext4").args(["-q", "-b", "1024"]).arg(disk).arg("24M"));
+    }
+    let encrypt =
+        ["reencrypt", "-q", "--encrypt", "--reduce-device-size", "16M", "disk", "--force-offline-reencrypt"];
+    let larger = [&encrypt[..], &["--sector-size", "4096"], &CHEAP].concat();
+    assert!(!pair.agree(&larger, "secret\n").ours.status.success());
+    pair.succeed(&[&encrypt[..], &CHEAP].concat(), "secret\n");
+    for whose in ["theirs", "ours"] {
+        let dumped = run(tool("cryptsetup").arg("luksDump").arg(pair.folder(whose).join("disk")));
+        assert!(dumped.contains("sector: 512"), "of {whose}: {dumped}");
+    }
+    // Of a volume that is not open the sectors become larger on demand only.
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    let format = ["luksFormat", "-q", "--type", "luks2", "--sector-size", "512", "disk"];
+    pair.succeed(&[&format[..], &CHEAP].concat(), "secret\n");
+    let words = [&["reencrypt", "-q", "disk", "--sector-size", "4096"][..], &CHEAP].concat();
+    assert!(!pair.agree(&words, "secret\n").ours.status.success());
 }

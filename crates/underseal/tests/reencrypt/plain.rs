@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use super::*;
 use crate::operator::Ran;
 use crate::support::scratch::assert_same;
@@ -84,4 +86,57 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
         assert!(!scratch.path("image.luks-header").exists());
         assert_same(&volume.read(0, data), &plain, "encrypted");
     }
+}
+
+/// An ext4 with blocks of this size in a file of 64 MiB, of which it takes 24.
+fn ext4(scratch: &Scratch, block: &str) -> PathBuf {
+    let image = scratch.sparse("ext4", 64 << 20);
+    run(tool("mkfs.ext4").args(["-q", "-b", block]).arg(&image).arg("24M"));
+    image
+}
+
+#[test]
+fn sectors_are_never_larger_than_the_blocks_of_the_file_system() {
+    let cheap = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
+    let scratch = Scratch::new();
+    let image = ext4(&scratch, "1024");
+    let plain = std::fs::read(&image).unwrap();
+    let volume = Volume::at(&scratch, "ext4");
+    let begin = format!("--encrypt --reduce-device-size 16M --force {cheap}");
+    let refused = Ran::from(support::output(&mut reencrypt(&volume, &format!("{begin} --sector-size 4096"))));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.err.contains("blocks of 1024 bytes") && refused.err.contains("--sector-size 1024"),
+        "{refused:?}"
+    );
+    assert!(std::fs::read(&image).unwrap() == plain, "nothing was written");
+    run(&mut reencrypt(&volume, &begin));
+    assert!(dump(&image).contains("sector: 512"), "{}", dump(&image));
+    // What is there is a sound file system still.
+    let read = scratch.file("read", &volume.read_all());
+    run(tool("e2fsck").args(["-f", "-n"]).arg(read));
+    // And so for a new size of the sectors that are there.
+    let refused =
+        Ran::from(support::output(&mut reencrypt(&volume, "--sector-size 4096 --force-offline-reencrypt")));
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("blocks of 1024 bytes"), "{refused:?}");
+    run(&mut reencrypt(&volume, "--sector-size 1024"));
+    assert!(dump(&image).contains("sector: 1024"), "{}", dump(&image));
+}
+
+#[test]
+fn sectors_become_larger_under_what_can_take_them_or_on_demand() {
+    let scratch = Scratch::new();
+    let (volume, _) =
+        filled(&scratch, "sectors_become_larger_under_what_can_take_them", &["--sector-size", "512"]);
+    let unknown = Ran::from(support::output(&mut reencrypt(&volume, "--sector-size 4096")));
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    assert!(unknown.err.contains("--force-offline-reencrypt"), "{unknown:?}");
+    assert!(dump(&volume.image).contains("sector: 512"));
+    volume.write(0, &std::fs::read(ext4(&scratch, "4096")).unwrap()[..24 << 20]);
+    run(&mut reencrypt(&volume, "--sector-size 2048"));
+    assert!(dump(&volume.image).contains("sector: 2048"));
+    volume.write(0, &[0; 1 << 20]);
+    run(&mut reencrypt(&volume, "--sector-size 4096 --force-offline-reencrypt"));
+    assert!(dump(&volume.image).contains("sector: 4096"));
 }

@@ -1,5 +1,6 @@
 //! What is decided and written before the first step.
 
+mod blocks;
 mod decrypt;
 mod encrypt;
 pub(super) mod losing;
@@ -97,6 +98,7 @@ pub(super) fn begin(args: &ReencryptArgs, header: Header, place: &Place<'_>) -> 
     if args.decrypt {
         return decrypt(args, luks2_of(header, place.name)?, key, place);
     }
+    blocks::fit_volume(args, &header, &key, place)?;
     if !args.keep_key {
         keys::ask_others(args, &header, (place.on, place.name), &mut known)?;
     }

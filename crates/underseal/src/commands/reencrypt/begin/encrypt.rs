@@ -9,6 +9,7 @@ use underseal_volume::luks2::{EncryptOptions, NewVolume};
 use underseal_volume::reencrypt::{Direction, Protection};
 use underseal_volume::{ErrorKind, FormatOptions, Header, VolumeKey};
 
+use super::blocks;
 use super::losing::Losses;
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
@@ -32,6 +33,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
         Err(e) => return Err(e.in_file(image).into()),
     }
     let options = options(args)?;
+    blocks::fit_plain(options.format.sector_size.unwrap_or(SectorSize::S512), &*data, image)?;
     Losses::default().unprotected(args, image).the_end(args, image).sure(args)?;
     let size = reencryption::size(&data)?;
     let passphrase = Secret::new(args.secret.source(), image).get_new()?;
@@ -130,20 +132,21 @@ fn aside(image: &Path) -> PathBuf {
 
 fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {
     let defaults = FormatOptions::luks2();
-    let sector_size = args.sector_size.map(SectorSize::new).transpose()?;
+    // What is there may have been made for a disk with these: cryptsetup's choice, too.
+    let sector_size = args.sector_size.map_or(Ok(SectorSize::S512), SectorSize::new)?;
     let detached = args.header.is_some();
     let protection = match args.reduce_device_size {
         Some(_) => Protection::None,
         None => {
             let cipher = args.cipher.clone().unwrap_or_else(|| defaults.cipher.clone());
-            super::protection(args, &args.image, &[(cipher, sector_size.unwrap_or(SectorSize::S4096))])?
+            super::protection(args, &args.image, &[(cipher, sector_size)])?
         }
     };
     let format = FormatOptions {
         cipher: args.cipher.clone().unwrap_or(defaults.cipher),
         volume_key: super::new_key(args)?,
         key_size: super::key_size(args)?,
-        sector_size,
+        sector_size: Some(sector_size),
         hash: args.pbkdf.hash.unwrap_or(defaults.hash),
         pbkdf: args.pbkdf.over(defaults.pbkdf)?,
         detached,
