@@ -153,6 +153,10 @@ impl From<volume::Error> for Error {
             Kind::NeedsRecovery => {
                 (Exit::Unsupported, "`underseal reencrypt --resume-only` makes it good, and goes on")
             }
+            Kind::UnfinishedStart => (
+                Exit::Unsupported,
+                "`underseal reencrypt --resume-only` makes the device what it was; with --encrypt it begins again",
+            ),
             Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             Kind::Io => (Exit::Failed, ""),

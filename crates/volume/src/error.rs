@@ -38,6 +38,8 @@ pub enum ErrorKind {
     Busy,
     /// A reencryption was cut off in the middle of a step, which has to be made good first.
     NeedsRecovery,
+    /// An encryption was cut off before its header was in front of the data: [`crate::luks2::UnfinishedStart`].
+    UnfinishedStart,
     /// Reading or writing failed.
     Io,
     /// Memory could not be had.

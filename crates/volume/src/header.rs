@@ -34,7 +34,7 @@ impl Header {
     /// Finds out what is there and reads it: from an image, a block device, a detached header or bytes.
     ///
     /// # Errors
-    /// `NoHeader` when there is no LUKS header, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
+    /// `NoHeader` when there is no LUKS header, `UnfinishedStart` when one was on its way in front of plain data, `BadHeader` when it is damaged, `Ambiguous` when only a second copy is left
     /// beside another format's signature, `TooSmall` when the file ends within
     /// it, `Unsupported` for a cipher or hash that this build cannot name (LUKS1), or a header of librbd's own, `Busy` when somebody else keeps the
     /// header locked, `Io`.
@@ -45,6 +45,10 @@ impl Header {
 
     /// As [`Header::read`], for who has the lock.
     pub(crate) fn parse(from: &(impl ReadAt + ?Sized)) -> Result<Self> {
+        if luks2::UnfinishedStart::find(from)?.is_some() {
+            let context = "an encryption of this device was cut off as it began; nothing is encrypted yet, and nothing is lost";
+            return Err(Error::new(ErrorKind::UnfinishedStart, context));
+        }
         if let Some(header) = luks1::Header::read(from)? {
             return Ok(Self::Luks1(Box::new(header)));
         }

@@ -36,7 +36,7 @@ pub(crate) use binary::{HeaderCopy, LEN as BINARY_LEN, SECOND_MAGIC, SIZES as SE
 pub(crate) use format::{data_begins, format};
 pub use reencrypt::{
     BeginOptions, DecryptOptions, EncryptOptions, Ledger, NewKey, NewVolume, Passphrase, ResumeOptions,
-    Stage, Status,
+    Stage, Status, UnfinishedStart,
 };
 pub(crate) use store::Copies;
 pub use tokens::{TokenChoice, TokenToTry};

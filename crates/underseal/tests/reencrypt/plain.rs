@@ -1,8 +1,10 @@
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::operator::Ran;
 use crate::support::scratch::assert_same;
+use crate::support::volume::underseal;
 
 #[test]
 fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
@@ -40,7 +42,6 @@ fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("last 32 MiB"), "{refused:?}");
     run(&mut reencrypt(&volume, &format!("{begin} --force")));
-    assert!(!scratch.path("image.luks-header").exists());
     assert_same(&volume.read(0, data), &plain, "encrypted");
     let dump = dump(&image);
     assert!(!dump.contains("online-reencrypt"));
@@ -74,6 +75,7 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
         std::thread::sleep(std::time::Duration::from_millis(20 + turn * 25));
         child.kill().unwrap();
         child.wait().unwrap();
+        let files = std::fs::read_dir(scratch.path("")).unwrap().count();
         let on = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
         if on.code != Some(0) {
             // Nothing was begun, or all is over.
@@ -83,9 +85,65 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
                 run(&mut reencrypt(&volume, &begin));
             }
         }
-        assert!(!scratch.path("image.luks-header").exists());
+        assert_eq!(
+            std::fs::read_dir(scratch.path("")).unwrap().count(),
+            files,
+            "nothing lies beside the image"
+        );
         assert_same(&volume.read(0, data), &plain, "encrypted");
     }
+}
+
+/// Starts an encryption of 24 MiB and stops it at its sync number `sync`.
+fn cut_start(image: &Path, plain: &[u8], sync: u32, passphrase: &Path) {
+    std::fs::write(image, plain).unwrap();
+    File::options().write(true).open(image).unwrap().set_len((plain.len() + (8 << 20)) as u64).unwrap();
+    let mut traced = tool("strace");
+    traced.args(["-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e"]);
+    traced.arg(format!("inject=fsync,fdatasync:signal=KILL:when={sync}"));
+    traced.arg(env!("CARGO_BIN_EXE_underseal")).arg("reencrypt").arg(image);
+    traced.args(["--encrypt", "--reduce-device-size", "8M", "--force", "--init-only", "--passphrase-file"]);
+    support::output(traced.arg(passphrase).args(CHEAP_PBKDF2));
+}
+
+#[test]
+fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() {
+    let plain = bytes(support::seed("a_start_that_was_cut_off_is_found"), 24 << 20);
+    let scratch = Scratch::new();
+    let image = scratch.path("image");
+    // A name that earlier versions took for their own.
+    let backup = scratch.file("link.luks-header", b"an encrypted backup of a header");
+    let passphrase = scratch.file("typed", b"of the new volume");
+    let link = scratch.path("link");
+    std::os::unix::fs::symlink("image", &link).unwrap();
+    let mut cut = 0;
+    for sync in 1..24 {
+        for again in ["--resume-only", "--encrypt --reduce-device-size 8M --force --init-only"] {
+            cut_start(&image, &plain, sync, &passphrase);
+            let begun = std::fs::read(&image).unwrap()[..512] != plain[..512];
+            let open = support::output(underseal().arg("info").arg(&link));
+            let marked = String::from_utf8_lossy(&open.stderr).contains("cut off as it began");
+            cut += u32::from(marked);
+            assert!(begun || !marked, "{sync}");
+            let mut command = underseal();
+            command.current_dir("/").arg("reencrypt").arg(&link).args(again.split_whitespace());
+            let again = support::output(command.arg("--passphrase-file").arg(&passphrase).args(CHEAP_PBKDF2));
+            if marked || !begun {
+                let is_plain = std::fs::read(&image).unwrap()[..plain.len()] == plain;
+                assert!(is_plain || again.status.success(), "{sync}: {again:?}");
+                if is_plain {
+                    continue;
+                }
+            }
+            let mut read = underseal();
+            read.arg("read").arg(&image).arg("--passphrase-file").arg(&passphrase);
+            let read = support::output(&mut read);
+            assert!(read.status.success(), "{sync}: {read:?}");
+            assert!(read.stdout[..plain.len()] == plain, "{sync}");
+        }
+    }
+    assert!(cut >= 4, "some starts were cut off between the data and the header: {cut}");
+    assert_eq!(std::fs::read(backup).unwrap(), b"an encrypted backup of a header");
 }
 
 /// An ext4 with blocks of this size in a file of 64 MiB, of which it takes 24.

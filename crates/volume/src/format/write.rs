@@ -63,18 +63,9 @@ impl NewHeader {
     /// # Errors
     /// `TooSmall` when it does not fit, before anything is written; `Busy`, `Io`.
     pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
-        self.write_as(to, self.detached)
-    }
-
-    /// The same to a file of its own, wherever the data is.
-    pub(crate) fn write_apart(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
-        self.write_as(to, true)
-    }
-
-    fn write_as(&self, to: &(impl Target + ?Sized), detached: bool) -> Result<Header> {
         let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
-        self.make_room(to, detached)?;
+        self.make_room(to, self.detached)?;
         forget_old_headers(to, keyslots.end.max(*data_offset))?;
         storage::scrub(to, keyslots.clone())?;
         storage::write(to, *place, area.as_bytes())?;
@@ -84,6 +75,24 @@ impl NewHeader {
             Copies::Luks2(copies) => copies.write(to, luks2::HeaderCopy::First)?,
         }
         Header::parse(to)
+    }
+
+    /// The same, but for what lies in the first sector: it counts until the header takes its place with one last write.
+    ///
+    /// # Errors
+    /// `BadOption` for LUKS1; else as [`NewHeader::write`].
+    pub(crate) fn write_from_the_end(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+        let _lock = to.lock(LockTo::Change)?;
+        let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
+        let Copies::Luks2(copies) = copies else {
+            return Err(super::bad("LUKS1 cannot be encrypted to where data is"));
+        };
+        self.make_room(to, false)?;
+        forget_second_copies(to, keyslots.end.max(*data_offset))?;
+        storage::scrub(to, keyslots.clone())?;
+        storage::write(to, *place, area.as_bytes())?;
+        storage::sync(to)?;
+        copies.write_from_the_end(to)
     }
 
     pub(crate) fn of_parts(parts: Parts, key: VolumeKey, detached: bool) -> Self {
@@ -135,21 +144,27 @@ impl fmt::Debug for NewHeader {
 
 /// Wipes the headers that stand before `end`, one after the other, before anything that they need is touched.
 pub(crate) fn forget_old_headers(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
+    forget(target, 0)?;
+    forget_second_copies(target, end)
+}
+
+fn forget(target: &(impl Target + ?Sized), place: u64) -> Result<()> {
     // The sector with the magic goes first: nobody takes what is left for a header that is damaged.
-    let forget = |place| {
-        for range in [0..SECTOR, SECTOR..luks2::BINARY_LEN] {
-            storage::write(target, place + range.start as u64, &[0; luks2::BINARY_LEN][range])?;
-            storage::sync(target)?;
-        }
-        Ok(())
-    };
-    forget(0)?;
+    for range in [0..SECTOR, SECTOR..luks2::BINARY_LEN] {
+        storage::write(target, place + range.start as u64, &[0; luks2::BINARY_LEN][range])?;
+        storage::sync(target)?;
+    }
+    Ok(())
+}
+
+/// Wipes the second copies of LUKS2 headers that stand before `end`.
+pub(crate) fn forget_second_copies(target: &(impl Target + ?Sized), end: u64) -> Result<()> {
     let end = end.min(storage::size(target)?);
     for place in luks2::SECOND_PLACES.into_iter().filter(|place| place + luks2::BINARY_LEN as u64 <= end) {
         let mut magic = [0; 6];
         storage::read_into(target, place, &mut magic)?;
         if magic == luks2::SECOND_MAGIC {
-            forget(place)?;
+            forget(target, place)?;
         }
     }
     Ok(())

@@ -18,6 +18,7 @@ mod finish;
 mod ledger;
 mod shape;
 mod slot;
+mod unfinished_start;
 
 pub(super) use activate::activate;
 pub use begin::{BeginOptions, NewKey, Passphrase};
@@ -25,6 +26,7 @@ pub use decrypt::DecryptOptions;
 pub use encrypt::{EncryptOptions, NewVolume};
 pub use ledger::{Ledger, ResumeOptions};
 use slot::{Reencryption, is_reencryption};
+pub use unfinished_start::UnfinishedStart;
 
 use super::Header;
 use super::metadata::Metadata;

@@ -145,6 +145,12 @@ impl Copies {
     /// Writes both copies over a LUKS1 header, which counts until the first sector is written: the second copy counts then, and in the end
     /// both do (the caller has the lock, and nobody needs the places any more).
     pub(crate) fn write_over_luks1(&self, to: &(impl Target + ?Sized)) -> Result<()> {
+        self.write_from_the_end(to)
+    }
+
+    /// Writes the second copy, then the first one, of it the first sector as soon as all but its binary header is there: what stood in
+    /// that sector counts until then, and from then on the second copy, until both do.
+    pub(crate) fn write_from_the_end(&self, to: &(impl Target + ?Sized)) -> Result<()> {
         write_copy(to, &self.binary, &self.area, HeaderCopy::Second)?;
         let first = self.binary.encode(HeaderCopy::First, &crate::random::bytes()?, &self.area);
         storage::write(to, binary::LEN as u64, &self.area)?;

@@ -208,7 +208,7 @@ pub(crate) fn begun(scratch: &Scratch, kind: usize) -> Option<(Disk, VolumeKey, 
             let keyslots_size = Some(144 * KIB);
             let format = FormatOptions { data_offset: None, keyslots_size, ..options(false) };
             let new = NewVolume::prepare(size(&data), &secret, encrypt(format, Some(360 * KIB))).unwrap();
-            new.write_in_front(&open(&data), &open(&scratch.image("aside", 0))).unwrap();
+            new.write_in_front(&open(&data)).unwrap();
             Some((Disk { header: data.clone(), data }, new.into_key(), "encryption, header in front"))
         }
         9 => {

@@ -34,7 +34,7 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     if let Some(key) = begin::takes_header_away(args, &mut place)? {
         return go_on(args, &place, &Keys::Luks(key), quiet);
     }
-    begin::bring_header(args, &place)?;
+    begin::refuse_unfinished(args, &place)?;
     let apart = args.header.as_ref().map(|path| Where::open(path, false)).transpose()?;
     let detached = apart.is_some();
     place.kept = Kept::Header { apart, allow_null: false };

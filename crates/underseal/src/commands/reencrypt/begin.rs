@@ -16,7 +16,7 @@ use underseal_volume::reencrypt::{self, Direction, Protection};
 use underseal_volume::{Hash, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
-pub(super) use self::encrypt::{bring_header, encrypt};
+pub(super) use self::encrypt::{encrypt, refuse_unfinished};
 use self::losing::Losses;
 use super::keys::{self, Known};
 use crate::cli::{ReencryptArgs, Resilience, Way};

@@ -1,10 +1,7 @@
 //! The start of an encryption: a new header over data that is there, which says of all of it that it is not encrypted yet.
 //!
 //! With a header apart it is written in one go, and no data is touched. A header in front needs the place of the first data:
-//! ```text
-//!   first data copied to the end of the device, synced -> header in a file aside, synced -> header in front, synced
-//! ```
-//! Until the file is whole the data is as it was; then it describes the volume, until the header in front does.
+//! see `unfinished_start.rs`.
 
 use std::fmt;
 
@@ -13,12 +10,11 @@ use underseal_cipher::{Key, SectorSize};
 use zeroize::Zeroizing;
 
 use super::arrange::Arrangement;
-use super::shape::{self, Given};
-use super::slot::Reencryption;
-use crate::format::{self, Parts, bad, forget_old_headers};
-use crate::lock::{LockTo, ReencryptionLock};
+use super::shape::Given;
+use super::unfinished_start::UnfinishedStart;
+use crate::format::{self, Parts, bad};
+use crate::luks2::Header;
 use crate::luks2::update::room::Room;
-use crate::luks2::{Copies, Header, HeaderCopy, store};
 use crate::reencrypt::{Direction, Mode, Protection};
 use crate::{Error, ErrorKind, FormatOptions, NewHeader, Result, Target, VolumeKey, storage, volume};
 
@@ -40,8 +36,8 @@ pub struct EncryptOptions {
 /// An encryption that is ready to begin. From here on only reading and writing can fail.
 pub struct NewVolume {
     new: NewHeader,
-    /// What is moved out of the header's way: its length, and where to.
-    moved: Option<(u64, u64)>,
+    /// How the first data is moved out of the header's way.
+    moved: Option<UnfinishedStart>,
 }
 
 impl NewVolume {
@@ -102,7 +98,11 @@ impl NewVolume {
             arrangement.write(document, header_size, &mut Room::of(metadata, header_size), &key, given)
         })?;
         let parts = Parts { copies: format::Copies::Luks2(copies), ..parts };
-        let moved = place.map(|place| (place.moved, place.moved_to));
+        let moved = place.map(|Place { moved, moved_to, .. }| UnfinishedStart {
+            len: moved,
+            copied_to: moved_to,
+            device: data_size,
+        });
         Ok(Self { new: NewHeader::of_parts(parts, key, detached), moved })
     }
 
@@ -117,23 +117,16 @@ impl NewVolume {
         self.new.write(to).map(drop)
     }
 
-    /// Puts the header in front of the data. `aside` is a new file that has it meanwhile: the caller makes sure that its name is on
-    /// stable storage, and removes it when this has returned. If it is left after a crash, [`Header::put_in_front`] goes on with it.
+    /// Puts the header in front of the data. A start that is cut off is found by [`UnfinishedStart::find`].
     ///
     /// # Errors
     /// `BadOption` for a header apart; `Busy`, `TooSmall`, `Io`.
-    pub fn write_in_front(
-        &self,
-        device: &(impl Target + ?Sized),
-        aside: &(impl Target + ?Sized),
-    ) -> Result<()> {
-        let Some((len, place)) = self.moved else { return Err(bad("this header is apart from its data")) };
-        copy((device, 0), (device, place), len)?;
+    pub fn write_in_front(&self, device: &(impl Target + ?Sized)) -> Result<()> {
+        let Some(start) = &self.moved else { return Err(bad("this header is apart from its data")) };
+        copy((device, 0), (device, start.copied_to), start.len)?;
         storage::sync(device)?;
-        match self.new.write_apart(aside)? {
-            crate::Header::Luks2(header) => header.put_in_front(aside, device).map(drop),
-            crate::Header::Luks1(_) => Err(bad("LUKS1 cannot be encrypted to where data is")),
-        }
+        start.mark(device)?;
+        self.new.write_from_the_end(device)
     }
 
     /// The volume key.
@@ -195,59 +188,6 @@ fn whole(data_size: u64, size: Option<u64>, sector_size: SectorSize) -> Result<u
             Err(bad(format!("{size} bytes: up to {whole} in sectors of {unit}")))
         }
         size => Ok(size.unwrap_or(whole)),
-    }
-}
-
-impl Header {
-    /// Puts this header, which was read from `aside`, in front of the data that it is for, whose place there was made before it was
-    /// written. It may be done again: of one that is there already and this one, that counts with which the encryption went on.
-    ///
-    /// # Errors
-    /// `BadOption` unless it is of an encryption that moves the data out of its way, and where it went on with both; `Busy`, `TooSmall`,
-    /// `Io`.
-    pub fn put_in_front(
-        &self,
-        aside: &(impl Target + ?Sized),
-        device: &(impl Target + ?Sized),
-    ) -> Result<Self> {
-        let of = Reencryption::parse(self.metadata())?;
-        let (begin, end) = (self.keyslots_begin(), self.keyslots_end());
-        let fits = |of: &Reencryption| {
-            of.mode == Mode::Encrypt && of.moved.is_some() && of.last.segment.offset >= end
-        };
-        if !of.as_ref().is_some_and(fits) {
-            return Err(bad("there is no room for this header in front of its data"));
-        }
-        let _reencryption = ReencryptionLock::take(self.uuid(), LockTo::Change)?;
-        let _lock = device.lock(LockTo::Change)?;
-        store::unchanged(aside, &self.stored)?;
-        match crate::Header::parse(device) {
-            Ok(crate::Header::Luks2(there)) if there.is_same_volume(self) => {
-                if there.json() == self.json() || self.is_outdated_by(&there)? {
-                    return Ok(*there);
-                }
-                if !there.is_outdated_by(self)? {
-                    return Err(bad(differ(&there, self)));
-                }
-            }
-            Ok(_) => return Err(bad("another volume's header is there: this one is not this device's")),
-            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(e),
-            Err(_) => {}
-        }
-        forget_old_headers(device, end)?;
-        copy((aside, begin), (device, begin), end - begin)?;
-        storage::sync(device)?;
-        Copies::new(self.stored.binary.clone(), self.json())?.write(device, HeaderCopy::First)?;
-        let gone = || Error::new(ErrorKind::Io, "the header cannot be read back");
-        Self::read(device)?.ok_or_else(gone)
-    }
-
-    /// Whether this one stayed as it began, while the encryption went on with the other.
-    fn is_outdated_by(&self, other: &Self) -> Result<bool> {
-        let is_older = self.stored.binary.seqid < other.stored.binary.seqid;
-        let of = Reencryption::parse(self.metadata())?;
-        let untouched = of.map(|of| shape::has_begun(self.metadata(), &of).map(|begun| !begun));
-        Ok(untouched.transpose()?.unwrap_or(false) && is_older)
     }
 }
 

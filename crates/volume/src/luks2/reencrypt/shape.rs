@@ -38,14 +38,6 @@ pub(crate) fn stage(metadata: &Metadata, of: &Reencryption) -> Stage {
     }
 }
 
-/// Whether any step has been begun.
-///
-/// # Errors
-/// `BadHeader` where the regular segments are none of a reencryption's.
-pub(crate) fn has_begun(metadata: &Metadata, of: &Reencryption) -> Result<bool> {
-    Ok(parts(metadata, of)?.iter().any(|(_, part)| matches!(part.which, Which::New | Which::Hot)))
-}
-
 /// Plan and progress. `key` must have all that is needed.
 ///
 /// # Errors

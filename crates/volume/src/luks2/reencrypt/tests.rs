@@ -150,17 +150,15 @@ fn in_front_options() -> EncryptOptions {
     }
 }
 
-/// An encryption whose header comes in front: the plain data, the device, the file that has the header meanwhile, and the key.
-/// `room` is what the header has for keyslots.
-fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, Recorder, VolumeKey) {
+/// An encryption whose header comes in front: the plain data, the device and the key. `room` is what the header has for keyslots.
+fn in_front(len: usize, room: Option<usize>) -> (Vec<u8>, Recorder, VolumeKey) {
     let plain = pattern(len);
     let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
-    let file = Recorder::new(vec![0; OFFSET]);
     let format = FormatOptions { keyslots_size: room.map(|room| room as u64), ..format_options() };
     let options = EncryptOptions { format, ..in_front_options() };
     let new = NewVolume::prepare((len + 2 * OFFSET) as u64, &passphrase(), options).unwrap();
-    new.write_in_front(&device, &file).unwrap();
-    (plain, device, file, new.into_key())
+    new.write_in_front(&device).unwrap();
+    (plain, device, new.into_key())
 }
 
 fn same(key: &VolumeKey) -> VolumeKey {

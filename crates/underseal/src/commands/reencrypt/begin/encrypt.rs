@@ -1,20 +1,18 @@
 //! The start of an encryption: the header comes.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use underseal_cipher::SectorSize;
-use underseal_volume::luks2::{EncryptOptions, NewVolume};
+use underseal_volume::luks2::{EncryptOptions, NewVolume, UnfinishedStart};
 use underseal_volume::reencrypt::{Direction, Protection};
-use underseal_volume::{ErrorKind, FormatOptions, Header, VolumeKey};
+use underseal_volume::{ErrorKind, FormatOptions, Header, Target, VolumeKey};
 
 use super::blocks;
 use super::losing::Losses;
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::passphrase::Secret;
-use crate::reencryption::{self, Bytes, Kept, Place, Where};
+use crate::reencryption::{self, Kept, Place, Where};
 
 /// Begins to encrypt an image that has no header.
 ///
@@ -25,6 +23,7 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
     let data = place.data.bytes()?;
     match Header::read(&*data) {
         Err(e) if e.kind() == ErrorKind::NoHeader => {}
+        Err(e) if e.kind() == ErrorKind::UnfinishedStart => undo_start(image, &*data)?,
         Ok(_) => {
             let error = Error::usage(format!("{}: is encrypted already", image.display()));
             return Err(error.with_remedy("without --encrypt, to give it another key"));
@@ -45,89 +44,36 @@ pub(in super::super) fn encrypt(args: &ReencryptArgs, place: &mut Place) -> Resu
             new.write(&header).map_err(|e| e.in_file(path))?;
             place.kept = Kept::Header { apart: Some(Where::File(header)), allow_null: false };
         }
-        None => in_front(&new, image, &data)?,
+        None => new.write_in_front(&*data).map_err(|e| e.in_file(image))?,
     }
     Ok(new.into_key())
 }
 
-/// Goes on with a beginning that was cut off: the header that is in a file of its own comes to its place in front of the data.
+/// Undoes a start that was cut off, with --resume-only.
 ///
 /// # Errors
-/// Those of the header; of removing the file.
-pub(in super::super) fn bring_header(args: &ReencryptArgs, place: &Place) -> Result<()> {
-    let path = aside(&args.image);
-    if args.header.is_some() || !path.exists() {
+/// `Usage` when it has done so, since there is nothing to resume; those of the device.
+pub(in super::super) fn refuse_unfinished(args: &ReencryptArgs, place: &Place) -> Result<()> {
+    let image = args.image.as_path();
+    let data = place.data.bytes()?;
+    if !args.resume_only || UnfinishedStart::find(&*data).map_err(|e| e.in_file(image))?.is_none() {
         return Ok(());
     }
-    is_ours(&path)?;
-    let (file, data) = (Where::open(&path, false)?.bytes()?, place.data.bytes()?);
-    match Header::read(&*file) {
-        Ok(Header::Luks2(header)) => {
-            log::warn!("{}: is this image's header, and is put in front of its data", path.display());
-            header.put_in_front(&*file, &*data).map_err(|e| e.in_file(&args.image))?;
-        }
-        // It was written before anything else was.
-        Err(e) if is_not_whole(&e) => {}
-        Ok(_) => return Err(not_ours(&path)),
-        Err(e) => return Err(e.in_file(&path).into()),
+    undo_start(image, &*data)?;
+    let what = format!("{}: no reencryption is under way: it was cut off as it began", image.display());
+    Err(Error::usage(what).with_remedy("--encrypt instead of --resume-only, to begin again"))
+}
+
+/// Makes the device what it was before an encryption that was cut off as it began.
+fn undo_start(image: &Path, data: &(impl Target + ?Sized)) -> Result<()> {
+    if let Some(start) = UnfinishedStart::find(data).map_err(|e| e.in_file(image))? {
+        start.undo(data).map_err(|e| e.in_file(image))?;
+        log::warn!(
+            "{}: an encryption was cut off as it began: the data is as it was before",
+            image.display()
+        );
     }
-    remove(&path)
-}
-
-fn is_not_whole(e: &underseal_volume::Error) -> bool {
-    matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::BadHeader | ErrorKind::TooSmall)
-}
-
-/// Whoever may write to the folder may have put anything there under that name.
-fn is_ours(path: &Path) -> Result<()> {
-    let about = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
-    if about.is_file() && about.uid() == rustix::process::geteuid().as_raw() {
-        Ok(())
-    } else {
-        Err(not_ours(path))
-    }
-}
-
-fn not_ours(path: &Path) -> Error {
-    let error =
-        Error::usage(format!("{}: is not what an encryption that was cut off has left", path.display()));
-    error.with_remedy("move it away, if it has nothing to do with this image")
-}
-
-fn remove(path: &Path) -> Result<()> {
-    fs::remove_file(path).map_err(|e| Error::io(path, "cannot be removed", e))
-}
-
-/// A header in front takes the place of data that moves: until it is there, it is in a file of its own.
-fn in_front(new: &NewVolume, image: &Path, data: &Bytes) -> Result<()> {
-    let path = aside(image);
-    if fs::symlink_metadata(&path).is_ok() {
-        is_ours(&path)?;
-        match Header::read(&*Where::open(&path, true)?.bytes()?) {
-            Ok(_) => {
-                let error =
-                    Error::usage(format!("{}: an encryption was cut off as it began", image.display()));
-                return Err(error.with_remedy("--resume-only, which goes on with it"));
-            }
-            Err(e) if is_not_whole(&e) => remove(&path)?,
-            Err(e) => return Err(e.in_file(&path).into()),
-        }
-    }
-    let file = super::new_file(&path)?;
-    let written = new.write_in_front(&**data, &file);
-    written.map_err(|e| {
-        Error::from(e).within(image.display()).with_remedy(format!(
-            "keep {}, and go on with --resume-only: it may be this image's header by now",
-            path.display()
-        ))
-    })?;
-    remove(&path)
-}
-
-/// Beside the image; for a device, here.
-fn aside(image: &Path) -> PathBuf {
-    let name = format!("{}.luks-header", image.file_name().unwrap_or_default().to_string_lossy());
-    if image.starts_with("/dev") { PathBuf::from(name) } else { image.with_file_name(name) }
+    Ok(())
 }
 
 fn options(args: &ReencryptArgs) -> Result<EncryptOptions> {

@@ -33,7 +33,7 @@ fn documents() -> Vec<(Value, VolumeKey)> {
     }
     let device = Recorder::new(vec![0; DATA + 2 * OFFSET]);
     let new = NewVolume::prepare(device.bytes().len() as u64, &passphrase(), in_front_options()).unwrap();
-    new.write_in_front(&device, &Recorder::new(vec![0; OFFSET])).unwrap();
+    new.write_in_front(&device).unwrap();
     all.push((document(&read(&device).unwrap()), new.into_key()));
     let (on, header, key) = disk();
     let options = DecryptOptions { protection: CHECKSUM, ..DECRYPT };

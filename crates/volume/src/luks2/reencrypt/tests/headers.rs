@@ -1,58 +1,82 @@
 //! Power cuts while a header comes in front of plain data, or leaves its device: one is left that describes the data.
 
 use super::*;
+use crate::ErrorKind;
 use crate::storage::recorder::left_of;
 
 #[test]
-fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_one_that_describes_it() {
-    let (size, aside) = (DATA + 2 * OFFSET, OFFSET);
-    let plain = pattern(size - 2 * OFFSET);
-    let disk = Recorder::new([&plain[..], &vec![0; 2 * OFFSET + aside]].concat());
-    let (device, file) = (disk.part(0..size as u64), disk.part(size as u64..(size + aside) as u64));
-    let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
-    let before = disk.bytes().clone();
-    new.write_in_front(&device, &file).unwrap();
-    let key = new.into_key();
-    let (mut seen, mut again) = ([false; 3], 0);
-    disk.each_crash(before, |disk, at| {
-        let (device, file) = disk.split_at(size);
-        let holds = |header: &Header, detached| {
-            let volume = activate(header, &key, size, detached).unwrap_or_else(|e| panic!("{at}: {e}"));
-            assert_eq!(header.reencryption().unwrap().map(|status| status.stage), Some(Stage::Clean), "{at}");
-            assert!(plaintext(&volume, device) == plain, "{at}");
-        };
-        let headers = [read(device), read(file)];
-        if headers.iter().all(Option::is_none) {
-            // Nothing has been overwritten yet.
-            assert!(device[..plain.len()] == plain, "{at}");
-            seen[2] = true;
-        }
-        if let [None, Some(header)] = &headers {
-            again += 1;
-            if again % 32 == 1 {
-                // A start that was cut off is gone on with.
-                let (device, file) = (Recorder::new(device.to_vec()), Recorder::new(file.to_vec()));
-                let header = header.put_in_front(&file, &device).unwrap_or_else(|e| panic!("{at}: {e}"));
-                let volume = activate(&header, &key, size, false).unwrap();
-                assert!(plaintext(&volume, &device.bytes()) == plain, "{at}");
+fn a_crash_while_a_header_comes_in_front_of_plain_data_leaves_the_data_the_mark_or_the_header() {
+    // Also data that is shorter than the header.
+    for len in [DATA, 20 * KIB] {
+        let (plain, size) = (pattern(len), len + 2 * OFFSET);
+        let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+        let new = NewVolume::prepare(size as u64, &passphrase(), in_front_options()).unwrap();
+        let before = device.bytes().clone();
+        new.write_in_front(&device).unwrap();
+        let key = new.into_key();
+        let (mut seen, mut undone) = ([false; 3], 0);
+        device.each_crash(before, |bytes, at| match UnfinishedStart::find(bytes).unwrap() {
+            Some(start) => {
+                seen[1] = true;
+                assert_eq!(
+                    crate::Header::read(bytes).unwrap_err().kind(),
+                    ErrorKind::UnfinishedStart,
+                    "{at}"
+                );
+                undone += 1;
+                if undone % 16 == 1 {
+                    let device = Recorder::new(bytes.to_vec());
+                    start.undo(&device).unwrap();
+                    assert!(device.bytes()[..len] == plain, "{at}");
+                    assert_eq!(UnfinishedStart::find(&device).unwrap(), None, "{at}");
+                }
             }
+            None => match read(bytes) {
+                None => {
+                    seen[0] = true;
+                    assert!(bytes[..len] == plain, "{at}: nothing has been overwritten yet");
+                }
+                Some(header) => {
+                    seen[2] = true;
+                    let stage = header.reencryption().unwrap().map(|status| status.stage);
+                    assert_eq!(stage, Some(Stage::Clean), "{at}");
+                    let volume = activate(&header, &key, size, false).unwrap_or_else(|e| panic!("{at}: {e}"));
+                    assert!(plaintext(&volume, bytes) == plain, "{at}");
+                }
+            },
+        });
+        assert_eq!(seen, [true; 3]);
+        assert_eq!(go_on(&device, &device, &key, false).unwrap(), Outcome::Finished);
+        let header = read(&device).unwrap();
+        let bytes = device.bytes().clone();
+        let volume = activate(&header, &key, size, false).unwrap();
+        assert!(plaintext(&volume, &bytes)[..len] == plain);
+        // No plaintext is left where it was moved to.
+        assert_eq!(left_of(&plain, &bytes[size - OFFSET..]), 0);
+    }
+}
+
+#[test]
+fn a_start_that_was_cut_off_can_be_undone_whenever_that_is_cut_off() {
+    let (plain, size) = (pattern(DATA), DATA + 2 * OFFSET);
+    let device = Recorder::new([&plain[..], &vec![0; 2 * OFFSET]].concat());
+    let start = UnfinishedStart { len: DATA as u64, copied_to: (size - OFFSET) as u64, device: size as u64 };
+    storage::write(&device, start.copied_to, &plain).unwrap();
+    storage::write(&device, 0, &vec![0xaa; OFFSET]).unwrap();
+    start.mark(&device).unwrap();
+    device.forget_events();
+    let before = device.bytes().clone();
+    start.undo(&device).unwrap();
+    let mut cut = 0;
+    device.each_crash(before, |bytes, at| {
+        let again = Recorder::new(bytes.to_vec());
+        if let Some(start) = UnfinishedStart::find(bytes).unwrap() {
+            cut += 1;
+            start.undo(&again).unwrap();
         }
-        for (number, header) in
-            headers.iter().enumerate().filter_map(|(i, header)| Some((i, header.as_ref()?)))
-        {
-            holds(header, number == 1);
-            seen[number] = true;
-        }
+        assert!(again.bytes()[..DATA] == plain, "{at}");
     });
-    assert_eq!(seen, [true; 3]);
-    let finished = Recorder::new(disk.bytes()[..size].to_vec());
-    assert_eq!(go_on(&finished, &finished, &key, false).unwrap(), Outcome::Finished);
-    let header = read(&finished).unwrap();
-    let bytes = finished.bytes().clone();
-    let volume = activate(&header, &key, size, false).unwrap();
-    assert!(plaintext(&volume, &bytes)[..plain.len()] == plain);
-    // No plaintext is left where it was moved to.
-    assert_eq!(left_of(&plain, &bytes[size - OFFSET..]), 0);
+    assert!(cut > 0);
 }
 
 #[test]

@@ -1,13 +1,9 @@
 //! Starts of reencryptions that are refused, or made again after a crash.
 
-use std::cell::Cell;
-use std::ops::Range;
-
 use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::ErrorKind;
-use crate::reencrypt::{Claim, Foreground, Pace};
 
 /// Changes a header as somebody else may.
 fn change_document(
@@ -104,72 +100,4 @@ fn a_decryption_that_is_made_again_leaves_nothing_of_the_header_on_the_device() 
     assert!(matches!(Header::read(&device), Ok(None)));
     assert_eq!(go_on(&file, &device, &key, true).unwrap(), Outcome::Finished);
     assert!(device.bytes()[..DATA] == pattern(DATA));
-}
-
-/// Stops after so many steps.
-struct Few(Cell<u32>);
-
-impl Foreground for Few {
-    fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
-        Alone.claim(range).map(|_| Box::new(Alone) as Box<dyn Claim>)
-    }
-
-    fn claims_ahead(&self) -> bool {
-        false
-    }
-
-    fn pace(&self, _: u64, _: u64) -> Pace {
-        let left = self.0.get();
-        self.0.set(left.saturating_sub(1));
-        if left == 0 { Pace::Stop } else { Pace::Go }
-    }
-}
-
-/// Takes so many steps with the header on `on`.
-fn steps(on: &Recorder, data: &Recorder, key: &VolumeKey, detached: bool, count: u32) -> Result<()> {
-    let options = ResumeOptions { detached, hot_zone: Some(8 * KIB as u64), ..ResumeOptions::default() };
-    let mut ledger = Ledger::resume(on, key, storage::size(data)?, &options)?;
-    let outcome =
-        run(data, &mut ledger, &Few(Cell::new(count)), &Options { workers: 1, ..Options::default() });
-    assert_eq!(outcome?, Outcome::Stopped);
-    Ok(())
-}
-
-/// Whether the volume is what it was, by the header in front.
-fn holds_in_front(device: &Recorder, key: &VolumeKey, plain: &[u8]) -> bool {
-    let bytes = device.bytes();
-    let volume = activate(&read(&bytes[..]).unwrap(), key, bytes.len(), false).unwrap();
-    plaintext(&volume, &bytes)[..plain.len()] == *plain
-}
-
-#[test]
-fn of_a_header_in_front_and_one_aside_that_counts_with_which_it_went_on() {
-    let (plain, device, file, key) = in_front(800 * KIB, None);
-    let front = device.bytes()[..OFFSET].to_vec();
-    // Nothing is done that the other one would not know of.
-    let refused = steps(&file, &device, &key, true, 2).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
-    assert!(holds_in_front(&device, &key, &plain));
-    let put = |device: &Recorder| read(&file).unwrap().put_in_front(&file, device);
-    // It went on in front.
-    let further = Recorder::new(device.bytes().clone());
-    steps(&further, &further, &key, false, 3).unwrap();
-    let there = read(&further).unwrap().json().clone();
-    assert_eq!(*put(&further).unwrap().json(), there);
-    assert!(holds_in_front(&further, &key, &plain));
-    // It went on aside, when there was nothing in front, and an older one is there again.
-    storage::write(&device, 0, &vec![0; OFFSET]).unwrap();
-    steps(&file, &device, &key, true, 60).unwrap();
-    storage::write(&device, 0, &front).unwrap();
-    assert!(!holds_in_front(&device, &key, &plain));
-    put(&device).unwrap();
-    assert!(holds_in_front(&device, &key, &plain));
-    // It went on with both.
-    let both = further.bytes().clone();
-    further.forget_events();
-    let refused = put(&further).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::BadOption, "{refused}");
-    assert!(*further.bytes() == both);
-    assert_eq!(go_on(&device, &device, &key, false).unwrap(), Outcome::Finished);
-    assert!(holds_in_front(&device, &key, &plain));
 }
