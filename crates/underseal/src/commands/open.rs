@@ -284,8 +284,24 @@ fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {
     }
 }
 
+/// Reads the certificates: now, and each time that SIGHUP asks for it.
 fn tls(args: &ServeArgs) -> Result<TlsMode> {
     let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
-    let files = TlsFiles::in_directory(directory, args.tls_verify_peer);
-    Ok(TlsMode::Required(TlsConfig::load(&files)?))
+    let verify = args.tls_verify_peer;
+    let config = TlsConfig::load(&TlsFiles::in_directory(directory, verify))?;
+    let (again, directory) =
+        (config.clone(), std::path::absolute(directory).unwrap_or_else(|_| directory.clone()));
+    signals::on_hangup(move || {
+        let shown = directory.display();
+        match again.reload(&TlsFiles::in_directory(&directory, verify)) {
+            Ok(()) => {
+                log::info!("{shown}: certificates and revoked ones are read again, for new connections")
+            }
+            Err(e) => {
+                let why = underseal_error::with_causes(&e);
+                log::error!("{shown}: new connections are made with the certificates from before: {why}");
+            }
+        }
+    });
+    Ok(TlsMode::Required(config))
 }
