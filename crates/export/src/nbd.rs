@@ -13,6 +13,7 @@
 //! The protocol's text is `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; "proto.md" in comments
 //! means that file.
 
+mod crl;
 mod exports;
 mod handshake;
 mod server;

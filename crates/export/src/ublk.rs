@@ -3,6 +3,7 @@
 //! ```text
 //!   UblkServer     one thread for the device's life: claims it, starts it, waits, stops it, deletes it
 //!     |  claim.rs     which device: a new one, or one whose server was killed and that waits for another
+//!     |  abandoned.rs the recovery that a process began and did not finish
 //!     |  queues.rs    the threads of its queues
 //!     |  hold.rs      lets go of it, for another process; goes on with it
 //!     |  params.rs    what the kernel is told of the volume
@@ -34,6 +35,7 @@
 //! When this process is killed, the device stays and its users wait (`UBLK_F_USER_RECOVERY`). Opening the same volume again
 //! goes on with it: requests that were under way are done again, which for reads and writes makes no difference.
 
+mod abandoned;
 mod abi;
 mod character;
 mod claim;

@@ -58,6 +58,9 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
     if let Some(path) = &needs.log_file {
         rules = beside(rules, path, AccessFs::MakeReg | AccessFs::WriteFile)?;
     }
+    if let Some(folder) = &needs.certificates {
+        rules = below(rules, folder, AccessFs::ReadFile.into())?;
+    }
     if let Some(folder) = &needs.locks {
         let name = AccessFs::MakeReg | AccessFs::RemoveFile;
         rules = below(rules, folder, name | AccessFs::ReadFile | AccessFs::WriteFile)?;

@@ -15,6 +15,8 @@ pub struct Needs {
     pub pid_file: Option<PathBuf>,
     /// It is made and opened anew when whoever rotates logs says so.
     pub log_file: Option<PathBuf>,
+    /// TLS: the folder whose files are read again when an operator has changed them.
+    pub certificates: Option<PathBuf>,
     /// Lower servers that are connected to again.
     pub servers: Vec<Server>,
     /// The image is on a Ceph cluster: its library has threads of its own, and connects to whichever machine has the data.

@@ -118,7 +118,7 @@ fn conf(entry: &Entry) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name}={value}");
     };
-    if let Some(source) = quotable(&entry.at.file) {
+    if let Some(source) = printable(&entry.at.file) {
         line("SourcePath", &source);
     }
     if entry.waits_for_clients() {
@@ -133,11 +133,11 @@ fn conf(entry: &Entry) -> String {
         if let Some(unit) = device_unit(path).filter(|_| may_be_disk(path)) {
             line("Requires", &unit);
             line("After", &unit);
-        } else if let Some(path) = quotable(path) {
+        } else if let Some(path) = word(path) {
             line("RequiresMountsFor", &path);
         }
     }
-    for place in entry.places().filter_map(quotable) {
+    for place in entry.places().filter_map(word) {
         line("RequiresMountsFor", &place);
     }
     let mut service = String::new();
@@ -163,11 +163,21 @@ fn section(unit: &str, name: &str) -> String {
     lines.filter(|line| line.contains('=') && !line.starts_with('#')).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A path as a unit's line has it; none where no quoting would do.
-fn quotable(path: &Path) -> Option<String> {
+/// A path as all of a unit's line; none where a line cannot hold it.
+fn printable(path: &Path) -> Option<String> {
     let text = path.to_str()?;
-    let strange = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
-    (!text.contains(strange)).then(|| text.replace('%', "%%"))
+    let strange = |c: char| c.is_control() || c == '\\';
+    (!text.contains(strange) && text.trim() == text).then(|| text.replace('%', "%%"))
+}
+
+/// A path as one of the words of a unit's line, in quotes where it needs them; none where no quotes would do.
+fn word(path: &Path) -> Option<String> {
+    let text = path.to_str().filter(|text| !text.contains(char::is_control))?.replace('%', "%%");
+    let strange = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
+    match text.contains(strange) {
+        true => Some(format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))),
+        false => Some(text),
+    }
 }
 
 /// Whether a node below /dev is a disk, or may become one: others have no units that could be waited for.
@@ -233,9 +243,20 @@ mod tests {
 
     #[test]
     fn no_path_writes_a_line_of_its_own() {
-        assert_eq!(quotable(Path::new("/srv/100%")).as_deref(), Some("/srv/100%%"));
-        for path in ["/a b", "/a\nExecStart=/bin/sh", "/a\"b", "/a\\x20b", "/a\u{85}b"] {
-            assert_eq!(quotable(Path::new(path)), None, "{path:?}");
+        for (path, as_word) in [
+            ("/srv/100%", "/srv/100%%"),
+            ("/a b", "\"/a b\""),
+            ("/a\"b", "\"/a\\\"b\""),
+            ("/it's", "\"/it's\""),
+            ("/a\\", "\"/a\\\\\""),
+        ] {
+            assert_eq!(word(Path::new(path)).as_deref(), Some(as_word));
         }
+        for path in ["/a\nExecStart=/bin/sh", "/a\u{85}b"] {
+            assert_eq!((word(Path::new(path)), printable(Path::new(path))), (None, None), "{path:?}");
+        }
+        assert_eq!(printable(Path::new("/a b%")).as_deref(), Some("/a b%%"));
+        // The next line would belong to it.
+        assert_eq!(printable(Path::new("/a\\")), None);
     }
 }

@@ -45,13 +45,9 @@ pub(crate) fn open(
 ///
 /// # Errors
 /// Those of the layer; `Usage` for a line that does not fit it.
-pub(crate) fn open_line(
-    device: Arc<dyn Device>,
-    line: &IntegrityLine,
-    read_only: bool,
-) -> Result<Arc<IntegrityDevice>> {
+pub(crate) fn open_line(below: Below, line: &IntegrityLine) -> Result<Arc<IntegrityDevice>> {
     let (options, settings) = line::options(line)?;
-    Ok(stand(Below { data: device, meta: None, read_only }, &options, &settings)?)
+    Ok(stand(below, &options, &settings)?)
 }
 
 /// What a layer stands on.

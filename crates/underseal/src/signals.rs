@@ -76,7 +76,7 @@ pub(crate) fn leave_to_others(signals: impl IntoIterator<Item = i32>) -> io::Res
 
 impl Taken {
     /// Waits for a signal, or until `other` is readable. In the background no terminal hangs up: there SIGHUP asks for a new
-    /// log file, as log rotation means it, and ends nothing.
+    /// log file, as log rotation means it, and ends nothing. See [`on_hangup`] too.
     ///
     /// # Errors
     /// When the system refuses.
@@ -108,8 +108,12 @@ impl Taken {
                 Some((_, one)) => {
                     (&one.woken).read_exact(&mut [0])?;
                     match one.signal {
-                        SIGHUP if daemon::is_detached() => logging::reopen(),
-                        SIGHUP if hangup_is_ignored() => {}
+                        SIGHUP if daemon::is_detached() => {
+                            logging::reopen();
+                            hung_up();
+                        }
+                        SIGHUP if hangup_is_ignored() => drop(hung_up()),
+                        SIGHUP if has_no_terminal() && hung_up() => {}
                         signal => return Ok(Woken::Signal(signal)),
                     }
                 }
@@ -117,6 +121,27 @@ impl Taken {
             }
         }
     }
+}
+
+/// What SIGHUP has done where no terminal sends it.
+static ON_HANGUP: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+
+/// Has SIGHUP do this, and end nothing, in a process that no terminal sends it to: in the background, under nohup(1), or as a service.
+/// The first call counts.
+pub(crate) fn on_hangup(does: impl Fn() + Send + Sync + 'static) {
+    has_no_terminal();
+    let _ = ON_HANGUP.set(Box::new(does));
+}
+
+/// Whether there was something to do.
+fn hung_up() -> bool {
+    ON_HANGUP.get().map(|does| does()).is_some()
+}
+
+/// Whether no terminal controls this process. The first answer holds: later a sandbox hides the terminal.
+fn has_no_terminal() -> bool {
+    static NONE: OnceLock<bool> = OnceLock::new();
+    *NONE.get_or_init(|| fs::File::open("/dev/tty").is_err())
 }
 
 impl Drop for Taken {

@@ -77,7 +77,7 @@ impl Client {
             // Who refuses a request does not read it to its end.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe || e.kind() == io::ErrorKind::ConnectionReset => {
             }
-            sent => sent?,
+            sent => sent.map_err(failed)?,
         }
         self.next(limit)
     }
@@ -99,9 +99,9 @@ impl Client {
                 ));
             }
             let mut piece = [0; 16 << 10];
-            let read = from.read_what_came(&mut piece)?;
+            let read = from.read_what_came(&mut piece).map_err(failed)?;
             if read == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                return Err(failed(io::ErrorKind::UnexpectedEof.into()));
             }
             self.ahead.extend(&piece[..read]);
         };
@@ -139,4 +139,14 @@ impl Client {
             }
         }
     }
+}
+
+/// A read or write that failed: the other side is a server.
+fn failed(e: io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, "its server did not answer in time"),
+        io::ErrorKind::UnexpectedEof => Error::new(ErrorKind::Io, "its server went away before it answered"),
+        _ => return e.into(),
+    }
+    .with_source(e)
 }

@@ -79,6 +79,8 @@ pub(super) struct Shared {
 struct State {
     threads: usize,
     stopping: Option<Instant>,
+    /// The stopper has unmounted it, and nobody used that mount.
+    is_unmounted: bool,
 }
 
 impl Shared {
@@ -99,7 +101,7 @@ impl Shared {
             cut_off: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             path,
-            state: Mutex::new(State { threads: 0, stopping: None }),
+            state: Mutex::new(State { threads: 0, stopping: None, is_unmounted: false }),
             changed: Condvar::new(),
         })
     }
@@ -238,8 +240,16 @@ impl FuseServer {
     fn cut_off(self) -> Result<()> {
         self.shared.cut_off.store(true, Ordering::SeqCst);
         let state = self.shared.lock();
+        let is_unmounted = state.is_unmounted;
         let _ = self.shared.changed.wait_timeout_while(state, CUT_OFF, |state| state.threads > 0);
-        let context = format!("{} was still in use", self.shared.path.display());
+        let shown = self.shared.path.display();
+        let context = match is_unmounted {
+            // A copy of the mount, made with that namespace.
+            true => {
+                format!("{shown} was still mounted in another mount namespace, of a container or a program")
+            }
+            false => format!("{shown} was still in use"),
+        };
         self.session.close();
         Err(Error::new(ErrorKind::Drain, context))
     }
@@ -262,7 +272,7 @@ impl FuseStopper {
         }
         let shown = self.0.path.display();
         match unmount(&self.0.path, false) {
-            Ok(()) => {}
+            Ok(()) => self.0.lock().is_unmounted = true,
             // Somebody else has unmounted it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
             Err(e) => {

@@ -7,7 +7,7 @@ use std::{
     fmt,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     time::Instant,
 };
 
@@ -18,7 +18,7 @@ use rustls::{
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
 
-use super::TlsUse;
+use super::{TlsUse, crl};
 use crate::net::{Deadlined, Socket};
 use crate::{Error, ErrorKind, Result};
 
@@ -31,7 +31,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// If given, a client must show a certificate that one of these signed.
     pub client_ca: Option<PathBuf>,
-    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients are turned away.
+    /// Revoked certificates of clients: a list of every CA that signs for clients, or its clients are turned away. A list that is too old
+    /// is refused, and lets nobody in once it gets so.
     pub client_crl: Option<PathBuf>,
 }
 
@@ -48,9 +49,9 @@ impl TlsFiles {
     }
 }
 
-/// Certificates, ready to use.
+/// Certificates, ready to use. Clones share them, and what they are [replaced](Self::reload) by.
 #[derive(Clone)]
-pub struct TlsConfig(Arc<ServerConfig>);
+pub struct TlsConfig(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl TlsConfig {
     /// Reads the files. TLS 1.2 and 1.3, without resumption: NBD connections are few and long.
@@ -58,6 +59,20 @@ impl TlsConfig {
     /// # Errors
     /// [`ErrorKind::Certificate`] names the file.
     pub fn load(files: &TlsFiles) -> Result<Self> {
+        Ok(Self(Arc::new(RwLock::new(Self::read(files)?))))
+    }
+
+    /// Reads the files again: connections from now on are made with what they hold. After an error all stays as it was.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn reload(&self, files: &TlsFiles) -> Result<()> {
+        let config = Self::read(files)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
         let chain = certificates(&files.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|source| unusable(&files.key, "is no private key in PEM", source))?;
@@ -78,7 +93,7 @@ impl TlsConfig {
         })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self(Arc::new(config)))
+        Ok(Arc::new(config))
     }
 
     /// The TLS handshake on a socket, within a deadline.
@@ -89,8 +104,9 @@ impl TlsConfig {
             }
             _ => source.into(),
         };
-        let mut session = ServerConnection::new(Arc::clone(&self.0))
-            .map_err(|error| failed(std::io::Error::other(error)))?;
+        let config = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut session =
+            ServerConnection::new(config).map_err(|error| failed(std::io::Error::other(error)))?;
         while session.is_handshaking() {
             let (read, _) = session.complete_io(&mut Deadlined { socket, deadline }).map_err(failed)?;
             if read == 0 && session.is_handshaking() {
@@ -138,7 +154,7 @@ impl TlsMode {
 
 fn client_verifier(
     ca: &Path,
-    crl: Option<&Path>,
+    list: Option<&Path>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
@@ -148,11 +164,22 @@ fn client_verifier(
     }
     let mut verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()));
-    if let Some(crl) = crl {
-        let lists = read_all::<CertificateRevocationListDer<'static>>(crl, "list of revoked certificates")?;
-        verifier = verifier.with_crls(lists).only_check_end_entity_revocation();
+    if let Some(path) = list {
+        let lists = read_all::<CertificateRevocationListDer<'static>>(path, "list of revoked certificates")?;
+        let too_old = lists.iter().filter_map(|list| crl::next_update(list)).find(crl::Moment::is_past);
+        if let Some(due) = too_old {
+            let context = format!(
+                "{}: the list of revoked certificates does not hold since {}: make a new one, or remove the file to go without",
+                path.display(),
+                due.shown
+            );
+            return Err(Error::new(ErrorKind::Certificate, context));
+        }
+        // One that gets too old while it is in use lets nobody in.
+        verifier =
+            verifier.with_crls(lists).only_check_end_entity_revocation().enforce_revocation_expiration();
     }
-    verifier.build().map_err(|source| unusable(crl.unwrap_or(ca), "cannot verify clients", source))
+    verifier.build().map_err(|source| unusable(list.unwrap_or(ca), "cannot verify clients", source))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {

@@ -51,6 +51,17 @@ pub(super) fn open(id: u32, until: Instant) -> io::Result<File> {
     }
 }
 
+/// The payload of a command for a queue's tag.
+pub(super) fn command(queue: u16, tag: u16, result: i32, address: u64) -> [u8; 16] {
+    let mut payload = [0; 16];
+    const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16, "queue, tag, result, address");
+    payload[..2].copy_from_slice(&queue.to_ne_bytes());
+    payload[2..4].copy_from_slice(&tag.to_ne_bytes());
+    payload[4..8].copy_from_slice(&result.to_ne_bytes());
+    payload[8..].copy_from_slice(&address.to_ne_bytes());
+    payload
+}
+
 /// One hardware queue's view of the device.
 pub(super) struct HardwareQueue {
     file: Arc<File>,

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::control::ControlDevice;
-use super::{UblkConfig, character, link, params};
+use super::{UblkConfig, abandoned, character, link, params};
 use crate::{Error, ErrorKind, Result};
 
 /// How long the kernel may take to see a killed server off.
@@ -85,7 +85,7 @@ fn take_over(
             if let Some(difference) = params::difference(&was, params) {
                 return in_use(format!("waits for its volume as it was: {difference}"));
             }
-            recover(control, id, Instant::now() + SEEN_OFF)?;
+            recover(control, id, Before::Unknown, Instant::now() + SEEN_OFF)?;
             let info =
                 control.info(id).map_err(|e| refused(format!("device {id} cannot be looked at"), e))?;
             Ok(Some(Claimed { info, recovered: true }))
@@ -93,12 +93,29 @@ fn take_over(
     }
 }
 
+/// What is known of a device that is to be recovered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// A server had all its queues until just now.
+    Served,
+    /// A process may have begun to recover it.
+    Unknown,
+}
+
 /// Makes the kernel ready for another server of a device whose last one is gone.
 ///
 /// # Errors
 /// `Ublk` when it is not gone by then, or the kernel refuses.
-pub(super) fn recover(control: &mut ControlDevice, id: u32, until: Instant) -> Result<()> {
+pub(super) fn recover(control: &mut ControlDevice, id: u32, before: Before, until: Instant) -> Result<()> {
     let (started, mut pause) = (Instant::now(), Duration::from_millis(1));
+    // A device that is live was not touched by another process since its server died.
+    if before == Before::Unknown
+        && abandoned::are_left_behind()
+        && let Some(info) = waiting(control, id)
+    {
+        abandoned::give_tasks(&info, until)
+            .map_err(|e| refused(format!("{} cannot be taken over", character::path(id)), e))?;
+    }
     loop {
         match control.begin_recovery(id) {
             Ok(()) => return Ok(()),
@@ -109,15 +126,17 @@ pub(super) fn recover(control: &mut ControlDevice, id: u32, until: Instant) -> R
                 }
             }
             // Before Linux 6.16: somebody has come as far as this, and was gone before there was a queue.
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) && waits(control, id) => return Ok(()),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) && waiting(control, id).is_some() => {
+                return Ok(());
+            }
             Err(e) => return Err(refused(format!("/dev/ublkb{id} cannot be taken over"), e)),
         }
     }
 }
 
-/// Whether a device waits for a server.
-fn waits(control: &mut ControlDevice, id: u32) -> bool {
-    control.info(id).is_ok_and(|info| {
+/// A device that waits for a server.
+fn waiting(control: &mut ControlDevice, id: u32) -> Option<sys::ublksrv_ctrl_dev_info> {
+    control.info(id).ok().filter(|info| {
         u32::from(info.state) == sys::UBLK_S_DEV_QUIESCED
             && info.flags & u64::from(sys::UBLK_F_USER_RECOVERY) != 0
     })

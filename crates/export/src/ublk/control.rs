@@ -129,12 +129,12 @@ impl ControlDevice {
         self.exchange::<u64>(sys::UBLK_U_CMD_START_DEV, id, pid(), None, true, gives_up)
     }
 
-    /// Takes the disk away; every fetch is answered with ENODEV.
+    /// Takes the disk away, unless the caller gives up; every fetch is answered with ENODEV.
     ///
     /// # Errors
-    /// The kernel's.
-    pub(super) fn stop(&mut self, id: u32) -> io::Result<()> {
-        self.exchange::<u64>(sys::UBLK_U_CMD_STOP_DEV, id, 0, None, true, &|| false)
+    /// The kernel's; ECANCELED.
+    pub(super) fn stop(&mut self, id: u32, gives_up: &dyn Fn() -> bool) -> io::Result<()> {
+        self.exchange::<u64>(sys::UBLK_U_CMD_STOP_DEV, id, 0, None, true, gives_up)
     }
 
     /// Deletes the device, and waits until nobody has it open, unless the caller gives up.

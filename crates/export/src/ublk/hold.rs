@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::abi as sys;
 use rustix::io::Errno;
 
-use super::claim::{self, refused};
+use super::claim::{self, Before, refused};
 use super::control::ControlDevice;
 use super::queues::Queues;
 use super::server::{self, At, Device, Message, Shared};
@@ -204,7 +204,7 @@ impl Device {
     }
 
     /// Has the queues' threads fetch, of a device that was let go of.
-    pub(super) fn recover(&mut self, until: Instant) -> Result<()> {
+    pub(super) fn recover(&mut self, before: Before, until: Instant) -> Result<()> {
         if self.at != At::LetGo {
             return Ok(());
         }
@@ -223,7 +223,7 @@ impl Device {
             self.queues = Some(queues);
             return Err(Error::new(ErrorKind::Ublk, context));
         }
-        let opened = claim::recover(&mut self.control, id, until).and_then(|()| {
+        let opened = claim::recover(&mut self.control, id, before, until).and_then(|()| {
             character::open(id, until)
                 .map_err(|e| refused(format!("{} cannot be opened", character::path(id)), e))
         });
@@ -248,7 +248,8 @@ impl Device {
         if self.at == At::Serves {
             return Ok(());
         }
-        self.recover(Instant::now() + TRIES)?;
+        // Another process may have begun to take it, and have died.
+        self.recover(Before::Unknown, Instant::now() + TRIES)?;
         let (id, queues) = (self.info.dev_id, self.queues.as_ref());
         let gives_up = || queues.is_none_or(Queues::have_ended);
         if let Err(e) = self.control.end_recovery(id, &gives_up) {
@@ -274,6 +275,12 @@ impl Device {
         }
     }
 
+    /// Whether the device's users wait for a server.
+    pub(super) fn is_unserved(&mut self) -> bool {
+        let info = self.control.info(self.info.dev_id);
+        info.is_ok_and(|info| u32::from(info.state) == sys::UBLK_S_DEV_QUIESCED)
+    }
+
     /// Ends, and leaves the device to who recovers it.
     pub(super) fn leave(mut self) -> Result<()> {
         let disk = self.disk();
@@ -292,12 +299,9 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
     if info.flags & needed != needed {
         return Some("this kernel keeps no block device without its server");
     }
-    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    let version = numbers.next().zip(numbers.next());
     // Before 6.7 the driver looks only every few seconds whether the server is gone. From 6.15 on it hands requests out as soon as all
     // queues fetch, before END_USER_RECOVERY. A number below 6 is a distribution's that has a later driver.
-    match version {
+    match kernel() {
         Some((6, 0..7)) => Some(
             "this kernel notices only after seconds that a block device's server is gone (Linux 6.7 does at once)",
         ),
@@ -306,6 +310,13 @@ pub(super) fn stays_not(info: &sys::ublksrv_ctrl_dev_info, config: &UblkConfig) 
         }
         _ => None,
     }
+}
+
+/// The running kernel's version.
+pub(super) fn kernel() -> Option<(u32, u32)> {
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = kernel.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next())
 }
 
 fn late(what: &str) -> Error {

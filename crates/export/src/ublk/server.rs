@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use underseal_datapath::Mapping;
 
-use super::claim::{Claimed, claim, refused};
+use super::claim::{Before, Claimed, claim, refused};
 use super::control::ControlDevice;
 use super::hold::Gone;
 use super::link::Link;
@@ -31,6 +31,12 @@ const CLOSED: Duration = Duration::from_secs(5);
 
 /// How often it is tried again to go on with a device that somebody else has.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the users of a device that does not go on wait before they get errors.
+const WAIT_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How long the kernel may take to stop a device that this process does not serve.
+const STOPPED: Duration = Duration::from_secs(10);
 
 /// A volume that is served as a block device.
 pub struct UblkServer {
@@ -298,9 +304,9 @@ impl Device {
 
     /// Waits for the end.
     fn serve(mut self, messages: &Receiver<Message>) -> Result<()> {
-        let mut goes_on = false;
+        let mut goes_on = None;
         loop {
-            let message = match goes_on && self.at != At::Serves {
+            let message = match goes_on.is_some() && self.at != At::Serves {
                 true => messages.recv_timeout(AGAIN),
                 false => messages.recv().map_err(RecvTimeoutError::from),
             };
@@ -327,20 +333,28 @@ impl Device {
                     let _ = answer.send(self.update_size());
                 }
                 Ok(Message::LetGo(until, answer)) => {
-                    goes_on = false;
+                    goes_on = None;
                     let _ = answer.send(self.let_go(until));
                 }
                 Ok(Message::Recover(until, answer)) => {
-                    let _ = answer.send(self.recover(until));
+                    let _ = answer.send(self.recover(Before::Served, until));
                 }
                 Ok(Message::GoOn(answer)) => {
-                    goes_on = true;
+                    goes_on = Some(Instant::now());
                     let _ = answer.send(self.go_on());
                 }
                 Err(RecvTimeoutError::Timeout) => match self.go_on() {
                     Ok(()) => log::info!("{} goes on", self.disk().display()),
                     Err(e) => match self.gone() {
-                        None => log::debug!("{} does not go on yet: {e}", self.disk().display()),
+                        None if goes_on.is_some_and(|since| since.elapsed() > WAIT_AT_MOST)
+                            && self.is_unserved() =>
+                        {
+                            return self.give_up(&e);
+                        }
+                        None => {
+                            let why = underseal_error::with_causes(&e);
+                            log::debug!("{} does not go on yet: {why}", self.disk().display());
+                        }
                         Some(gone) => {
                             log::warn!("{} {gone} by another program", self.disk().display());
                             return if gone == Gone::Deleted { Ok(()) } else { self.delete(None) };
@@ -408,12 +422,27 @@ impl Device {
         }
     }
 
+    /// Stops a device that does not go on: its users get errors, and wait no longer.
+    fn give_up(self, why: &Error) -> Result<()> {
+        let (disk, wait) = (self.disk(), WAIT_AT_MOST.as_secs());
+        log::error!(
+            "{} does not go on for {wait} s ({}): it is stopped, and its users get errors",
+            disk.display(),
+            underseal_error::with_causes(why)
+        );
+        self.delete(None)?;
+        let context = format!("{} did not go on for {wait} s and was stopped", disk.display());
+        Err(Error::new(ErrorKind::Ublk, context))
+    }
+
     /// Stops the device, sees the queues off, and deletes it. Until it is stopped it is `claimed`, so that nobody mounts it
     /// meanwhile.
     fn delete(mut self, claimed: Option<File>) -> Result<()> {
         let disk = self.disk();
         let id = self.info.dev_id;
-        let stopped = self.control.stop(id);
+        // What this process serves may take as long as its requests do.
+        let (started, serves) = (Instant::now(), self.at == At::Serves);
+        let stopped = self.control.stop(id, &|| !serves && started.elapsed() > STOPPED);
         stopped.map_err(|e| refused(format!("{} cannot be stopped", disk.display()), e))?;
         drop(claimed);
         self.queues.take().into_iter().for_each(Queues::join);

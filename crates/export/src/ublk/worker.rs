@@ -127,12 +127,7 @@ impl Worker {
     }
 
     fn command_at(&mut self, operation: u32, tag: u16, result: i32, address: u64) -> io::Result<()> {
-        let mut payload = [0; 16];
-        const _: () = assert!(size_of::<sys::ublksrv_io_cmd>() == 16, "queue, tag, result, address");
-        payload[..2].copy_from_slice(&self.number.to_ne_bytes());
-        payload[2..4].copy_from_slice(&tag.to_ne_bytes());
-        payload[4..8].copy_from_slice(&result.to_ne_bytes());
-        payload[8..].copy_from_slice(&address.to_ne_bytes());
+        let payload = character::command(self.number, tag, result, address);
         // SAFETY: the command names the tag's own buffer, or none (it may be a sector's number then). The driver writes to it until it answers; it is touched
         // for requests that were answered only, and unmapped after all commands are (see `drop`).
         unsafe { self.queue.command(self.driver.as_fd(), operation, payload, tag.into()) }?;

@@ -243,8 +243,65 @@ fn qemu_img_connects_over_tls() {
     assert!(described.contains("\"virtual-size\": 1048576"), "{described}");
 }
 
+#[test]
+fn a_list_that_does_not_hold_any_more_is_refused_with_its_date() {
+    let certificates = Certificates::new();
+    let directory = certificates.0.path();
+    let good = TlsFiles::in_directory(directory, true);
+    let config = TlsConfig::load(&good).unwrap();
+    revoke_client_until(directory, " -crl_lastupdate 20240101000000Z -crl_nextupdate 20250131000000Z");
+    let files = TlsFiles::in_directory(directory, true);
+    let Err(error) = TlsConfig::load(&files) else { panic!("the list was taken") };
+    assert_eq!(error.kind(), ErrorKind::Certificate);
+    let error = error.to_string();
+    assert!(error.contains("ca-crl.pem: ") && error.contains("2025-01-31 00:00:00 UTC"), "{error}");
+    // Nor is it read again; what was there stays.
+    assert!(config.reload(&files).is_err());
+    let served = Served::unix(
+        ServerConfig { tls: TlsMode::Required(config.clone()), ..self::config() },
+        MemoryDisk::default(),
+    );
+    let connects = || certificates.secure(served.client(), true).go("disk").is_ok();
+    assert!(connects());
+    // One that holds is for connections from then on.
+    revoke_client(directory);
+    config.reload(&files).unwrap();
+    assert!(!connects());
+    std::fs::remove_file(directory.join("ca-crl.pem")).unwrap();
+    config.reload(&TlsFiles::in_directory(directory, true)).unwrap();
+    assert!(connects());
+}
+
+#[test]
+fn a_list_that_gets_too_old_lets_nobody_in() {
+    let certificates = Certificates::new();
+    let directory = certificates.0.path();
+    let in_seconds = format!(" -crl_lastupdate 20240101000000Z -crl_nextupdate {}", moment_in(15));
+    revoke_until(directory, None, &in_seconds);
+    let tls = TlsConfig::load(&TlsFiles::in_directory(directory, true)).unwrap();
+    let served =
+        Served::unix(ServerConfig { tls: TlsMode::Required(tls), ..config() }, MemoryDisk::default());
+    let connects = || certificates.secure(served.client(), true).go("disk").is_ok();
+    let turned_away = underseal_testing::within(underseal_testing::PATIENCE, || !connects());
+    assert!(turned_away);
+}
+
+/// A moment so many seconds from now, as openssl takes it.
+fn moment_in(seconds: u32) -> String {
+    run("date", &["-u", "-d", &format!("+{seconds} seconds"), "+%Y%m%d%H%M%SZ"]).trim().to_owned()
+}
+
 /// Revokes the client's certificate: makes `ca-crl.pem`.
 fn revoke_client(directory: &Path) {
+    revoke_client_until(directory, "");
+}
+
+fn revoke_client_until(directory: &Path, until: &str) {
+    revoke_until(directory, Some("client-cert.pem"), until);
+}
+
+/// Makes `ca-crl.pem`, with a certificate or none.
+fn revoke_until(directory: &Path, revoked: Option<&str>, until: &str) {
     std::fs::write(directory.join("index"), "").unwrap();
     std::fs::write(directory.join("crlnumber"), "01\n").unwrap();
     std::fs::write(
@@ -252,7 +309,8 @@ fn revoke_client(directory: &Path) {
         "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\ndefault_crl_days=2\n",
     )
     .unwrap();
-    for arguments in ["-revoke client-cert.pem", "-gencrl -out ca-crl.pem"] {
+    let revoke = revoked.map(|certificate| format!("-revoke {certificate}"));
+    for arguments in revoke.into_iter().chain([format!("-gencrl -out ca-crl.pem{until}")]) {
         let ca = "openssl ca -config ca.conf -cert ca-cert.pem -keyfile ca-key.pem";
         run("sh", &["-c", &format!("cd '{}' && {ca} {arguments}", directory.display())]);
     }

@@ -10,6 +10,8 @@ use super::{SecretArgs, TokenArgs, TrustArgs};
 use crate::size;
 
 /// Lists the volumes that are open.
+///
+/// A server that does not answer within 10 seconds is named on stderr; the exit status is 7 then.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underseal list

@@ -155,7 +155,8 @@ pub(crate) enum HeaderVersion {
 pub(crate) struct HeaderDumpKeyArgs {
     #[command(flatten)]
     pub(crate) of: HeaderPathArgs,
-    /// The file to make, for you alone and read only, with the key's bytes; else they are shown in hex on the terminal
+    /// The file to make, for you alone and read only, with the key's bytes (- is stdout, where that is no terminal); else they are
+    /// shown in hex on the terminal
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Try this keyslot only

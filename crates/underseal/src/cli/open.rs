@@ -71,7 +71,7 @@ pub(crate) struct ServeArgs {
     /// Require TLS on all sockets, with server-cert.pem and server-key.pem in this directory
     #[arg(long, value_name = "DIR", help_heading = NBD)]
     pub(crate) tls_certificates: Option<PathBuf>,
-    /// Only for clients with a certificate that DIR/ca-cert.pem signed
+    /// Only for clients with a certificate that DIR/ca-cert.pem signed, and that DIR/ca-crl.pem, if it is there, does not revoke
     #[arg(long, requires = "tls_certificates", help_heading = NBD)]
     pub(crate) tls_verify_peer: bool,
     /// Let plain bytes cross the network

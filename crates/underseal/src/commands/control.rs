@@ -13,6 +13,7 @@ pub(super) use show::{state, table};
 use underseal_cipher::Key;
 use underseal_export::control::{Client, Directory, Name, Refusal, RefusalKind, Reply, Request, Status};
 
+use super::host::side_by_side;
 use super::same_file;
 use crate::cli::{Control, ListArgs, PolicyArgs, ResizeArgs, StatusArgs, SuspendArgs};
 use crate::error::{Error, Result};
@@ -22,6 +23,12 @@ use crate::output::{Versioned, json, print, print_json, printable};
 
 /// What a server may take to answer what it answers from memory.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same where all servers are asked.
+pub(super) const PATIENCE_OF_ALL: Duration = Duration::from_secs(10);
+
+/// How many servers are asked at a time: one that does not answer delays no other.
+pub(super) const AT_A_TIME: usize = 32;
 
 pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
     match command {
@@ -39,17 +46,26 @@ pub(super) fn run(command: Control, quiet: bool) -> Result<()> {
 }
 
 fn list(args: &ListArgs) -> Result<()> {
+    let all = all()?;
+    let count = all.len();
     let mut volumes = Vec::new();
-    for (name, status) in all()? {
+    for (_, status) in all {
         match status {
             Ok(status) => volumes.push(status),
-            Err(e) => log::warn!("{name}: {}", e.what()),
+            Err(e) => log::warn!("{}", e.what()),
         }
     }
-    if !args.json {
-        return print(&show::list(&volumes));
+    let unknown = count - volumes.len();
+    let text = if args.json {
+        json(&volumes.iter().map(Versioned::new).collect::<Vec<_>>())?
+    } else {
+        show::list(&volumes)
+    };
+    print(&text)?;
+    if unknown == 0 {
+        return Ok(());
     }
-    print(&json(&volumes.iter().map(Versioned::new).collect::<Vec<_>>())?)
+    Err(Error::new(Exit::Partial, format!("{unknown} of {count} servers did not say how their volumes are")))
 }
 
 fn status(args: &StatusArgs) -> Result<()> {
@@ -112,7 +128,7 @@ pub(crate) fn status_of_open(name: &Name) -> Result<Option<Status>> {
 pub(super) fn status_within(name: &Name, limit: Duration) -> Result<Option<Status>> {
     match Client::connect(&Directory::of_user().socket(name)) {
         Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => Ok(None),
-        Err(e) => Err(e.into()),
+        Err(e) => Err(failed(name, e)),
         Ok(client) => status_of(name, client, limit).map(Some),
     }
 }
@@ -143,25 +159,15 @@ pub(super) fn find(image: &Path) -> Result<Option<(Name, Status)>> {
     Ok(all.into_iter().find(|(_, status)| there && lies_there(status)))
 }
 
-/// All volumes of this user that are open, and how they are.
+/// All volumes of this user that are open, and how they are; or why that is unknown, which names the volume.
 ///
 /// # Errors
 /// When the directory of control sockets cannot be used.
 pub(super) fn all() -> Result<Vec<(Name, Result<Status>)>> {
-    let directory = Directory::of_user();
-    let mut found = Vec::new();
-    for name in directory.names()? {
-        match Client::connect(&directory.socket(&name)) {
-            // Its server was killed, or has just ended.
-            Err(e) if e.kind() == underseal_export::ErrorKind::NotOpen => {}
-            Err(e) => found.push((name, Err(e.into()))),
-            Ok(client) => {
-                let status = status_of(&name, client, PATIENCE);
-                found.push((name, status));
-            }
-        }
-    }
-    Ok(found)
+    let names: Vec<Name> = Directory::of_user().names()?.into_iter().collect();
+    let found = side_by_side(&names, AT_A_TIME, |name| status_within(name, PATIENCE_OF_ALL).transpose());
+    // A server that was killed, or has just ended, has no volume.
+    Ok(names.into_iter().zip(found).filter_map(|(name, status)| Some((name, status?))).collect())
 }
 
 pub(super) fn ask_status(name: &Name) -> Result<Status> {

@@ -20,7 +20,9 @@ pub(super) use down::run as down;
 pub(super) use ps::run as ps;
 pub(super) use up::run as up;
 
-use super::control::{PATIENCE as AT_LAST, status_within};
+pub(super) use together::side_by_side;
+
+use super::control::{PATIENCE as AT_LAST, PATIENCE_OF_ALL as ANSWERS, status_within};
 use super::same_file;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -31,9 +33,6 @@ use crate::volumes::{Entry, Wrong};
 /// So long another `up` or `down` of the volume is waited for without a word, and so long at all.
 const TOLD: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// So long a server may take to say how it is, where others are asked for, too.
-const ANSWERS: Duration = Duration::from_secs(10);
 
 /// How an open volume is; none where it is not open.
 ///

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_cipher::CpuPath;
 use underseal_datapath::Mapping;
 use underseal_export::control::{Rate, Reencrypter, Ways};
@@ -215,6 +216,7 @@ fn nbd_server(
     mapping: &Arc<Mapping>,
 ) -> Result<Server> {
     let busy_poll = Duration::from_micros(args.busy_poll.into());
+    have_descriptors(args.max_connections.into());
     let config = ServerConfig {
         tls,
         allow_plaintext_tcp: args.allow_plaintext_tcp,
@@ -224,6 +226,28 @@ fn nbd_server(
     };
     let handler = Arc::new(VolumeHandler::new(vec![mapping.clone()]).with_busy_poll(busy_poll));
     Ok(Server::new(config, listeners, handler)?)
+}
+
+/// Sees to it that this process may have the descriptors of so many clients, as far as the hard limit goes.
+fn have_descriptors(clients: u64) {
+    /// What the process has besides.
+    const OTHERS: u64 = 100;
+    // A socket, a ring, a bell, and one for each device.
+    let (needed, roomy) = (clients * 4 + OTHERS, clients * 8 + OTHERS);
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= roomy) {
+        return;
+    }
+    // No further: some libraries look at each descriptor that there may be.
+    limit.current = Some(limit.maximum.map_or(roomy, |maximum| maximum.min(roomy)));
+    let raised = setrlimit(Resource::Nofile, limit);
+    if let Some(current) = getrlimit(Resource::Nofile).current.filter(|current| *current < needed) {
+        let why = raised.err().map_or_else(String::new, |e| format!(" ({e})"));
+        log::warn!(
+            "{clients} clients want {needed} descriptors, and this process may have {current}{why}: raise its hard limit \
+             (ulimit -Hn, LimitNOFILE=), or lower --max-connections"
+        );
+    }
 }
 
 fn fuse_config(args: &ServeArgs, listeners: &[Listener], mapping: &Mapping) -> FuseConfig {
@@ -260,8 +284,24 @@ fn export(args: &ServeArgs, mapping: &Mapping) -> ExportInfo {
     }
 }
 
+/// Reads the certificates: now, and each time that SIGHUP asks for it.
 fn tls(args: &ServeArgs) -> Result<TlsMode> {
     let Some(directory) = &args.tls_certificates else { return Ok(TlsMode::Off) };
-    let files = TlsFiles::in_directory(directory, args.tls_verify_peer);
-    Ok(TlsMode::Required(TlsConfig::load(&files)?))
+    let verify = args.tls_verify_peer;
+    let config = TlsConfig::load(&TlsFiles::in_directory(directory, verify))?;
+    let (again, directory) =
+        (config.clone(), std::path::absolute(directory).unwrap_or_else(|_| directory.clone()));
+    signals::on_hangup(move || {
+        let shown = directory.display();
+        match again.reload(&TlsFiles::in_directory(&directory, verify)) {
+            Ok(()) => {
+                log::info!("{shown}: certificates and revoked ones are read again, for new connections")
+            }
+            Err(e) => {
+                let why = underseal_error::with_causes(&e);
+                log::error!("{shown}: new connections are made with the certificates from before: {why}");
+            }
+        }
+    });
+    Ok(TlsMode::Required(config))
 }

@@ -21,7 +21,7 @@ use crate::cli::{
 };
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::integrity;
+use crate::integrity::{self, Below};
 use crate::lower::{Lower, is_remote, open_header};
 use crate::output::print;
 use crate::passphrase::{Secret, secret_file};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
                 }
                 let options = args.lower.options(args.read_only);
                 let table = parse(&args.file)?;
-                let lower = devices(&table);
+                let lower = files(&table);
                 let Active { mapping, layers } = activate(&table, options)?;
                 let key_size = mapping.volume().and_then(|volume| key_size(&volume));
                 let opened = Described { format: Format::Table, header: None, key_size, hash: None };
@@ -116,8 +116,8 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
         return Err(Error::usage(what).with_remedy("-i FILE"));
     }
     let table = parse(&args.file)?;
-    let devices = devices(&table);
-    let input = Input::open(args.input.as_deref(), devices.iter().map(PathBuf::as_path))?;
+    let files = files(&table);
+    let input = Input::open(args.input.as_deref(), files.iter().map(PathBuf::as_path))?;
     let Active { mapping, layers } = activate(&table, args.lower.options(false))?;
     input.give(&Arc::new(mapping), name(&args.file), 0, quiet)?;
     integrity::close(&layers)
@@ -125,9 +125,9 @@ fn encrypt(args: &TableEncryptArgs, quiet: bool) -> Result<()> {
 
 fn decrypt(args: &TableDecryptArgs, quiet: bool) -> Result<()> {
     let table = parse(&args.file)?;
-    let devices = devices(&table);
+    let files = files(&table);
     // The table holds the key.
-    let sources = devices.iter().map(PathBuf::as_path).chain([&*args.file.table]);
+    let sources = files.iter().map(PathBuf::as_path).chain([&*args.file.table]);
     let output = Output::plan(args.output.as_deref(), sources.map(Some))?;
     let mapping = Arc::new(activate(&table, args.lower.options(true))?.mapping);
     output.take(&mapping, 0..mapping.size(), args.on_error, quiet)
@@ -151,15 +151,28 @@ fn name(args: &TableFileArgs) -> &Path {
     if args.table.as_os_str() == "-" { Path::new("stdin") } else { &args.table }
 }
 
-/// The table's devices by their paths; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.
+/// The table's devices by their paths.
 pub(super) fn devices(table: &Table) -> Vec<PathBuf> {
-    let path = |name: &str| {
-        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));
-        let link = Path::new("/dev/block").join(name);
-        if is_number && !Path::new(name).exists() && link.exists() { link } else { name.into() }
-    };
     table.devices().into_iter().map(path).collect()
+}
+
+/// The path of a device that a table names; `MAJOR:MINOR`, as `dmsetup table` prints them, by the system's link.
+fn path(name: &str) -> PathBuf {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_number = name.split_once(':').is_some_and(|(major, minor)| number(major) && number(minor));
+    let link = Path::new("/dev/block").join(name);
+    if is_number && !Path::new(name).exists() && link.exists() { link } else { name.into() }
+}
+
+/// The metadata device of each device that has an integrity line with one, with that device's number.
+fn meta_devices(table: &Table) -> Vec<(usize, PathBuf)> {
+    let meta = |number| Some((number, path(table.layer(number)?.meta_device()?)));
+    (0..table.devices().len()).filter_map(meta).collect()
+}
+
+/// All files that a table reads and writes.
+fn files(table: &Table) -> Vec<PathBuf> {
+    devices(table).into_iter().chain(meta_devices(table).into_iter().map(|(_, path)| path)).collect()
 }
 
 /// A table over its devices, and the integrity layers between: to be closed at the end.
@@ -172,23 +185,31 @@ struct Active {
 fn activate(table: &Table, options: OpenOptions) -> Result<Active> {
     // What is refused for the table's own sake is refused before any device is looked for.
     table.check().map_err(refused)?;
-    let paths = devices(table);
-    paths.iter().try_for_each(|path| marker::refuse(path))?;
+    let (paths, metas) = (devices(table), meta_devices(table));
+    files(table).iter().try_for_each(|path| marker::refuse(path))?;
+    let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
+        match is_remote(path) {
+            true => Ok(Lower::open(path, options)?.into_device()),
+            false => Ok(Arc::new(FileDevice::open(path, options).map_err(lookup_failed)?)),
+        }
+    };
     let mut opened: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
     for (i, path) in paths.iter().enumerate() {
         // One file under two names is locked once.
         let device = match paths[..i].iter().position(|earlier| same_file(earlier, path)) {
             Some(earlier) => opened[earlier].clone(),
-            None if is_remote(path) => Lower::open(path, options)?.into_device(),
-            None => Arc::new(FileDevice::open(path, options).map_err(lookup_failed)?),
+            None => open(path)?,
         };
         opened.push(device);
     }
     one_layer_each(table, &paths)?;
+    one_use_of_each(&paths, &metas)?;
     let mut layers = Vec::new();
     for (number, device) in opened.iter_mut().enumerate() {
         if let Some(line) = table.layer(number) {
-            let layer = integrity::open_line(device.clone(), line, options.read_only)?;
+            let meta = metas.iter().find(|(of, _)| *of == number).map(|(_, path)| open(path)).transpose()?;
+            let below = Below { data: device.clone(), meta, read_only: options.read_only };
+            let layer = integrity::open_line(below, line)?;
             layers.push(layer.clone());
             *device = layer;
         }
@@ -209,6 +230,19 @@ fn one_layer_each(table: &Table, paths: &[PathBuf]) -> Result<()> {
         if others.any(|(_, other)| other == path || same_file(other, path)) {
             let what = format!("{}: another line is on the device of an integrity line", path.display());
             return Err(Error::usage(what).with_remedy("that line on the integrity line's device"));
+        }
+    }
+    Ok(())
+}
+
+/// A metadata device is of one layer alone: two would write over each other's journal.
+fn one_use_of_each(paths: &[PathBuf], metas: &[(usize, PathBuf)]) -> Result<()> {
+    for (i, (_, meta)) in metas.iter().enumerate() {
+        let mut others = paths.iter().chain(metas[..i].iter().map(|(_, other)| other));
+        if others.any(|other| other == meta || same_file(other, meta)) {
+            let what =
+                format!("{}: the metadata device of an integrity line is in the table twice", meta.display());
+            return Err(Error::usage(what).with_remedy("a metadata device for each integrity line alone"));
         }
     }
     Ok(())

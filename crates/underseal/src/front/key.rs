@@ -29,7 +29,12 @@ pub(super) fn dump(args: &Args, device: &Path) -> Result<()> {
          that allows access to encrypted partition without a passphrase.",
     )?;
     if args.volume_key_file.is_some() {
-        let call = on("dump-key", args, device).option("output", args.volume_key_file.as_ref());
+        // A file of this name, as cryptsetup makes it.
+        let file = args.volume_key_file.as_deref().map(|file| match file.as_os_str() == "-" {
+            true => Path::new("./-"),
+            false => file,
+        });
+        let call = on("dump-key", args, device).option("output", file);
         return call.number("key-slot", args.key_slot).secret(args).run();
     }
     let path = args.header.as_deref().unwrap_or(device);

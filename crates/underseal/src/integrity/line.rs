@@ -43,6 +43,8 @@ pub(crate) fn options(line: &IntegrityLine) -> Result<(Options, Settings)> {
             ("recalculate", None) => options.recalculate = Recalculate::Begin,
             ("reset_recalculate", None) => options.recalculate = Recalculate::Reset,
             ("legacy_recalculate", None) => options.legacy_recalculate = true,
+            // The caller opens this device: `IntegrityLine::meta_device`.
+            ("meta_device", Some(_)) => {}
             ("journal_sectors" | "interleave_sectors", Some(_)) | ("fix_padding" | "fix_hmac", None) => {}
             _ => return Err(bad("no option of the integrity target, or none that is known here", name)),
         }

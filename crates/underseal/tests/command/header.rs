@@ -52,6 +52,13 @@ fn a_backup_is_a_new_file_for_its_owner_and_comes_back() {
         ],
     );
     place.run(&["header", "restore", "disk", "pass"]).fails(5, "pass: the backup");
+    // A header file that was made for a restore that fails goes again: this one may not grow.
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" header restore disk backup --header new";
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", script, env!("CARGO_BIN_EXE_underseal")]).current_dir(place.path(""));
+    assert_eq!(limited.output().unwrap().status.code(), Some(5));
+    assert!(!place.path("new").exists());
+    place.run(&["header", "restore", "disk", "backup", "--header", "new"]).succeeds();
 }
 
 #[test]
@@ -170,6 +177,10 @@ fn the_volume_key_goes_to_a_new_file_or_the_terminal_only() {
     assert_eq!(place.read("out"), key);
     assert_eq!(std::fs::metadata(place.path("out")).unwrap().permissions().mode() & 0o777, 0o400);
     place.run(&[&dump[..], &["pass", "-o", "out"]].concat()).fails(1, "File exists");
+    let piped = place.run(&[&dump[..], &["pass", "-o", "-"]].concat());
+    assert_eq!((piped.code, &piped.bytes, place.path("-").exists()), (Some(0), &key, false));
+    let (code, said) = Terminal::run(&place.path(""), &[&dump[..], &["pass", "-o", "-"]].concat()).ends();
+    assert!(code == Some(2) && said.contains("would go to the terminal"), "{said}");
     let (code, shown) = Terminal::run(&place.path(""), &[&dump[..], &["pass"]].concat()).ends();
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(code == Some(0) && shown.contains(&hex) && shown.contains("whoever has this key"), "{shown}");

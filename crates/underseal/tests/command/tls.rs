@@ -56,6 +56,59 @@ fn tls_is_required_where_there_are_certificates() {
 }
 
 #[test]
+fn certificates_are_read_again_on_sighup() {
+    let place = Place::with_volume();
+    certificates(&place);
+    // As under nohup, where SIGHUP ends nothing: a terminal may run this test.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_underseal"), "open", "disk"]);
+    command.args(["--passphrase-file", "pass", "--tls-certificates", "pki", "--tls-verify-peer"]);
+    command.current_dir(place.path(""));
+    let server = crate::support::Server::start_command(command, &[]);
+    let uri = format!(
+        "nbds+unix:///?socket={}&tls-hostname=localhost&tls-certificates={}",
+        server.socket().display(),
+        place.text("pki")
+    );
+    let connects = || Command::new("nbdinfo").arg(&uri).output().unwrap().status.success();
+    assert!(connects());
+    let list = |days: &str| {
+        let made = [
+            "--generate-crl",
+            "--load-ca-privkey",
+            "pki/ca-key.pem",
+            "--load-ca-certificate",
+            "pki/ca-cert.pem",
+            "--load-certificate",
+            "pki/client-cert.pem",
+            "--template",
+            "crl.info",
+        ];
+        std::fs::write(place.path("crl.info"), format!("crl_next_update = {days}\ncrl_number = 1\n"))
+            .unwrap();
+        let list = place.tool("certtool", &made);
+        std::fs::write(place.path("fresh.pem"), list).unwrap();
+        // As tools replace it: by another file.
+        std::fs::rename(place.path("fresh.pem"), place.path("pki/ca-crl.pem")).unwrap();
+    };
+    let hang_up = |says: &str, times: usize| {
+        server.signal(rustix::process::Signal::HUP);
+        crate::common::eventually(says, || server.log().matches(says).count() == times);
+    };
+    list("1");
+    assert!(connects(), "it is not read yet");
+    hang_up("are read again, for new connections", 1);
+    assert!(!connects(), "it is revoked");
+    std::fs::write(place.path("pki/ca-crl.pem"), "none").unwrap();
+    hang_up("with the certificates from before", 1);
+    assert!(!connects(), "as before");
+    std::fs::remove_file(place.path("pki/ca-crl.pem")).unwrap();
+    hang_up("are read again, for new connections", 2);
+    assert!(connects());
+    server.stop();
+}
+
+#[test]
 fn clients_without_a_certificate_are_turned_away_where_they_are_verified() {
     let place = Place::with_volume();
     certificates(&place);

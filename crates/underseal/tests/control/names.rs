@@ -1,4 +1,7 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use crate::operator::Operator;
 use crate::support::Server;
@@ -36,6 +39,37 @@ fn open_volumes_are_listed_by_their_names() {
         server.stop();
     }
     assert_eq!(std::fs::read_dir(operator.directory()).unwrap().count(), 0);
+}
+
+#[test]
+fn servers_that_hang_delay_no_command_on_others() {
+    let operator = Operator::new();
+    let volume = Volume::luks2(&operator.scratch, "32M");
+    let other = Volume::at(&operator.scratch, "other").format("32M", &[]);
+    let serve = |name: &str| operator.serve(&volume, &["--read-only", "--name", name]);
+    let hanging = ["a", "b", "c"].map(serve);
+    let answers = operator.serve(&other, &["--name", "d"]);
+    hanging.iter().for_each(|server| server.signal(Signal::STOP));
+    let begun = Instant::now();
+    let listed = operator.run("list");
+    // Each has 10 seconds, at the same time.
+    let listing = begun.elapsed();
+    let json = operator.run("list --json");
+    hanging.iter().for_each(|server| server.signal(Signal::CONT));
+    assert!(listing < Duration::from_secs(25), "{listing:?}");
+    assert_eq!(listed.code, Some(7), "{listed:?}");
+    assert!(listed.out.contains("\nd "), "{listed:?}");
+    for name in ["a", "b", "c"] {
+        let line = format!("{name}: its server did not answer in time");
+        let said: Vec<_> = listed.err.lines().filter(|said| said.contains(&line)).collect();
+        assert!(matches!(said[..], [said] if !said.contains(&format!("{name}: {name}:"))), "{listed:?}");
+    }
+    assert!(listed.err.contains("3 of 4 servers did not say how their volumes are"), "{listed:?}");
+    assert_eq!((json.code, json.out.matches("\"name\": \"").count()), (Some(7), 1), "{json:?}");
+    assert_eq!(operator.does("list").lines().count(), 5);
+    for server in hanging.into_iter().chain([answers]) {
+        server.stop();
+    }
 }
 
 #[test]

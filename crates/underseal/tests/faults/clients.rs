@@ -101,6 +101,27 @@ fn fifty_clients_killed_in_the_middle_of_their_requests_harm_nobody() {
 }
 
 #[test]
+fn a_server_has_the_descriptors_of_all_its_clients() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "32M");
+    let open = volume.command("open");
+    let limited = |limits: &str, clients: &str| {
+        let mut command = tool("sh");
+        command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]).arg(open.get_program());
+        command.args(open.get_args());
+        Server::start_command(command, &["--max-connections", clients])
+    };
+    // As many as one descriptor's limit would serve a quarter of.
+    let server = limited("ulimit -Sn 256; ulimit -Hn 2000", "200");
+    let clients: Vec<_> = (0..200).map(|_| Client::connect(&server.socket()).unwrap()).collect();
+    drop(clients);
+    assert!(!server.stop().contains("descriptors"));
+    let server = limited("ulimit -n 256", "200");
+    let log = server.stop();
+    assert!(log.contains("200 clients want 900 descriptors, and this process may have 256"), "{log}");
+}
+
+#[test]
 fn a_crowd_of_slow_connections_keeps_nobody_from_working() {
     const CROWD: usize = 1200;
     // The server inherits the limit. No higher than needed: some programs close every descriptor there may be.

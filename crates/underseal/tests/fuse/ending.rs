@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mounted::{Mounted, client, is_mounted, unmount_stale};
-use crate::support::mounts::{cannot_fuse, skip};
+use crate::support::mounts::{apart_with, cannot_fuse, cannot_mount, holders, skip};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output, run};
@@ -31,6 +31,32 @@ fn a_signal_unmounts_and_what_was_written_is_there() {
     assert!(log.contains("stopped"), "{log}");
     assert_eq!(std::fs::read(&path).unwrap(), b"", "the file below is as it was");
     assert_eq!(volume.read(0, 8), b"not lost");
+}
+
+#[test]
+fn a_mount_that_another_namespace_has_too_is_told_of() {
+    if let Some(reason) = cannot_mount() {
+        return skip("another namespace", reason);
+    }
+    let scratch = Scratch::new();
+    let volume = volume(&scratch);
+    let mut mounted = Mounted::start(&scratch, &volume, &[]);
+    let path = mounted.path().to_owned();
+    // A container that starts meanwhile begins with copies of all mounts.
+    let mut container = apart_with(&path).args(["sleep", "600"]).spawn().unwrap();
+    let has_it = || holders(&path).contains("sleep: it is mounted in its mount namespace");
+    wait_until("it runs", PATIENCE, has_it);
+    mounted.signal(Signal::TERM);
+    let status = mounted.wait();
+    assert!(has_it());
+    kill_process(Pid::from_child(&container), Signal::TERM).unwrap();
+    container.wait().unwrap();
+    let log = mounted.log();
+    assert!(
+        status.code() == Some(1) && log.contains("was still mounted in another mount namespace"),
+        "{log}"
+    );
+    assert!(!is_mounted(&path));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::mounts::holders;
 pub(crate) use crate::support::mounts::{client, unmount_stale};
 use crate::support::scratch::Scratch;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -91,7 +92,7 @@ impl Mounted {
     pub(crate) fn end_well(&mut self) -> String {
         let status = self.wait();
         let log = self.log();
-        assert!(status.success(), "{status}\n{log}");
+        assert!(status.success(), "{status}\n{log}\nwho has it:\n{}", holders(&self.path));
         assert!(!self.is_mounted(), "the mount was left behind\n{log}");
         assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
         log

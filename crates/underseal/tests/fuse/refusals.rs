@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::mounted::{Mounted, client, is_mounted};
-use crate::support::mounts::{cannot_fuse, skip, with_fuse_mode};
+use crate::support::mounts::{apart, cannot_fuse, skip, with_fuse_mode};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output};
 
@@ -57,8 +57,8 @@ fn a_system_without_fuse_is_told_so() {
     let volume = Volume::luks2(&scratch, "17M");
     let path = scratch.file("disk", b"");
     let open = volume.command("open");
-    let mut hidden = client("unshare");
-    hidden.args(["--mount", "sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"]);
+    let mut hidden = apart();
+    hidden.args(["sh", "-c", "mount -t tmpfs none /dev && exec \"$@\"", "sh"]);
     hidden.arg(open.get_program()).args(open.get_args()).arg("--fuse").arg(&path);
     refused(&mut hidden, 1, "no /dev/fuse");
 }

@@ -5,8 +5,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use crate::mounted::client;
-use crate::support::mounts::{cannot_fuse, skip};
+use crate::support::mounts::{apart, cannot_fuse, skip};
 use crate::support::volume::text;
 use crate::support::{Scratch, run};
 
@@ -57,5 +56,5 @@ fn a_user_needs_no_root() {
     // Where the build put it, others may not look.
     fs::copy(env!("CARGO_BIN_EXE_underseal"), folder.join("underseal")).unwrap();
     fs::write(folder.join("pass"), "correct horse").unwrap();
-    run(client("unshare").args(["--mount", "bash", "-c", SCRIPT, "bash", text(folder)]));
+    run(apart().args(["bash", "-c", SCRIPT, "bash", text(folder)]));
 }

@@ -237,6 +237,24 @@ fn the_list_becomes_units() {
 }
 
 #[test]
+fn a_path_with_blanks_waits_for_its_file_system_too() {
+    let (units, told) = generated("disk /srv/my\\040disks/it's\\040100%.img /srv/a\\134b noauto\n");
+    let waits = "RequiresMountsFor=\"/srv/my disks/it's 100%%.img\" RequiresMountsFor=\"/srv/a\\\\b\"";
+    assert_eq!(units, format!("underseal@disk.service.d/50-volume.conf: {waits}"));
+    assert_eq!(told, "");
+    // systemd tells which words it has read where they are no absolute paths.
+    let Some(mut verify) = analyze() else { return };
+    let words = waits.replace("\"/", "\"").replace(" Requires", "\nRequires");
+    let unit = format!("[Unit]\n{words}\n[Service]\nExecStart=/bin/true\n");
+    let scratch = Scratch::new();
+    verify.args(["verify", "--man=no"]).arg(scratch.file("words.service", unit.as_bytes()));
+    let read = String::from_utf8(output(&mut verify).stderr).unwrap();
+    for path in ["srv/my disks/it's 100%.img", "srv/a\\b"] {
+        assert!(read.contains(&format!("is not absolute, ignoring: {path}\n")), "{path}: {read}");
+    }
+}
+
+#[test]
 fn a_volume_that_waits_for_a_client_becomes_a_socket() {
     let (units, told) = generated("disk /srv/disk /k nbd=systemd\nlater /srv/later /k noauto,nbd=systemd\n");
     let waits = |name: &str| {

@@ -165,3 +165,75 @@ fn the_kernel_and_the_table_command_read_what_the_other_wrote() {
         assert_same(&fs::read(back).unwrap(), plain, &format!("{name}: {line}"));
     }
 }
+
+/// As many options as a line may have, and a layer whose metadata are on a device of their own.
+#[test]
+fn the_kernel_takes_the_lines_that_are_taken_here() {
+    let scratch = Scratch::new();
+    let mut guest = Guest::new(&scratch);
+    guest.modules(&["dm_integrity", "crc32c_generic"]);
+    let words = "allow_discards same_cpu_crypt submit_from_crypt_cpus no_read_workqueue no_write_workqueue sector_size:4096 \
+                 iv_large_sectors";
+    let crypt = |count: usize| {
+        let more = " allow_discards".repeat(count - 7);
+        format!(
+            "0 64 crypt aes-xts-plain64 {} 0 DEVICE 0 {count} {words}{more}",
+            "07".repeat(16) + &"08".repeat(16)
+        )
+    };
+    let (most, too_many) = (crypt(9), crypt(10));
+    for (line, is_taken) in [(&most, true), (&too_many, false)] {
+        let file = scratch.file("options.table", line.as_bytes());
+        let check = underseal().args(["table", "check", "-q", "--table", text(&file)]).output().unwrap();
+        assert_eq!(check.status.success(), is_taken, "{check:?}");
+    }
+    guest.task(
+        "options",
+        &format!(
+            "truncate -s 1M /run/image
+             loop=$(losetup --find --show /run/image)
+             echo \"{most}\" | sed s:DEVICE:$loop: | dmsetup create most
+             dmsetup table most | grep ' 7 allow_discards '
+             dmsetup remove most
+             if echo \"{too_many}\" | sed s:DEVICE:$loop: | dmsetup create many; then exit 1; fi
+             dmesg | grep 'Invalid number of feature args'
+             losetup --detach $loop"
+        ),
+    );
+
+    let folder = scratch.folder();
+    scratch.sparse("data", 2 << 20);
+    let format = ["integrity", "format", "meta", "--data-device", "data", "--size", "1M", "-q"];
+    run(underseal().current_dir(folder).args(format));
+    let layer = "0 4096 integrity DATA 0 - J 2 internal_hash:crc32c meta_device:META";
+    let here = layer.replace("DATA", "data").replace("META", "meta");
+    let table = scratch.file("apart.table", here.as_bytes());
+    let ours = |what: &str, with: &str, file: &str| {
+        let table = ["table", what, "-q", "--table", text(&table), with, file];
+        run(underseal().current_dir(folder).args(table));
+    };
+    let (first, second) = (bytes(seed("apart"), 2 << 20), bytes(!seed("apart"), 2 << 20));
+    scratch.file("first", &first);
+    scratch.file("second", &second);
+    ours("encrypt", "-i", "first");
+    guest.task(
+        "apart",
+        &format!(
+            "cp data meta /run/
+             cmp data first
+             data=$(losetup --find --show /run/data)
+             meta=$(losetup --find --show /run/meta)
+             echo \"{layer}\" | sed \"s:DATA:$data:; s:META:$meta:\" | dmsetup create apart
+             dmsetup mknodes apart
+             cmp first /dev/mapper/apart
+             dd if=second of=/dev/mapper/apart bs=64k conv=fsync status=none
+             dmsetup remove apart
+             losetup --detach $data $meta
+             cp /run/data /run/meta .
+             sync"
+        ),
+    );
+    guest.boot();
+    ours("decrypt", "-o", "back");
+    assert_same(&fs::read(scratch.path("back")).unwrap(), &second, "what the kernel wrote");
+}

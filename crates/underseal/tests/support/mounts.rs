@@ -40,13 +40,56 @@ pub(crate) fn unmount_stale(path: &Path) {
     let _ = output(client("fusermount3").args(["-u", "-q", "-z", "--"]).arg(path));
 }
 
+/// A command that runs with mounts of its own. It lets go of those that other tests have just now: their servers would wait for it.
+pub(crate) fn apart() -> Command {
+    apart_with(Path::new("none"))
+}
+
+/// As [`apart`], with this mount among its own.
+pub(crate) fn apart_with(mount: &Path) -> Command {
+    let script = r#"while read -r _ path _; do case $path in
+"$0") ;;
+/tmp/us-*) umount --lazy --no-canonicalize "$path" || true ;;
+esac; done < /proc/self/mounts
+exec "$@""#;
+    let mut command = tool("unshare");
+    command.args(["--mount", "timeout", "--kill-after=5", "300", "sh", "-c", script]).arg(mount);
+    command
+}
+
+/// Who has a mount, or the file that it is: mount namespaces with a copy of it, open files, loop devices.
+pub(crate) fn holders(path: &Path) -> String {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let mut found = String::new();
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let who = || format!("{} {}", process.display(), read(process.join("comm")).trim());
+        let is_elsewhere = fs::read_link(process.join("ns/mnt")).ok() != own;
+        let is_there = |line: &str| line.split(' ').nth(4) == path.to_str();
+        if is_elsewhere && read(process.join("mountinfo")).lines().any(is_there) {
+            found += &format!("{}: it is mounted in its mount namespace\n", who());
+        }
+        for file in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+            if fs::read_link(file.path()).is_ok_and(|to| to.starts_with(path)) {
+                found += &format!("{}: descriptor {}\n", who(), file.file_name().display());
+            }
+        }
+    }
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if Path::new(read(device.join("loop/backing_file")).trim_end()).starts_with(path) {
+            found += &format!("{}: a loop device over it\n", device.display());
+        }
+    }
+    found
+}
+
 /// A command that runs with mounts of its own, where /dev/fuse has this mode. Only root may do that.
 pub(crate) fn with_fuse_mode(scratch: &Scratch, mode: &str) -> Command {
     // On a filesystem of its own, since that of the folder may allow no devices.
     let script = r#"mkdir -p "$0"; mount -t tmpfs none "$0"; mknod -m "$1" "$0/fuse" c 10 229
 mount --bind "$0/fuse" /dev/fuse; shift; exec "$@""#;
-    let mut command = client("unshare");
-    command.args(["--mount", "sh", "-euc", script]).arg(scratch.path("dev")).arg(mode);
+    let mut command = apart();
+    command.args(["sh", "-euc", script]).arg(scratch.path("dev")).arg(mode);
     command
 }
 

@@ -13,8 +13,13 @@ use crate::{decrypt, encrypt, key, table};
 fn make(scratch: &Scratch, options: &[&str]) -> u64 {
     let format = ["integrity", "format", "disk", "--size", "8M", "-q"];
     run(underseal().current_dir(scratch.folder()).args([&format[..], options].concat()));
-    let info =
-        output(underseal().current_dir(scratch.folder()).args(["integrity", "info", "disk", "--json"]));
+    sectors(scratch, &[])
+}
+
+/// How many sectors `disk` offers.
+fn sectors(scratch: &Scratch, options: &[&str]) -> u64 {
+    let info = ["integrity", "info", "disk", "--json"];
+    let info = output(underseal().current_dir(scratch.folder()).args([&info[..], options].concat()));
     let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
     info["size"].as_u64().unwrap() / 512
 }
@@ -133,4 +138,43 @@ fn a_layer_that_was_served_is_left_clean() {
     drop(client);
     server.stop();
     assert!(!has_bitmap(), "its superblock still says that it runs");
+}
+
+#[test]
+fn a_layer_has_its_metadata_on_a_device_of_its_own() {
+    let scratch = Scratch::new();
+    scratch.sparse("data", 4 << 20);
+    let apart = ["--data-device", "data"];
+    let format = ["integrity", "format", "disk", "--size", "1M", "-q"];
+    run(underseal().current_dir(scratch.folder()).args([&format[..], &apart].concat()));
+    let sectors = sectors(&scratch, &apart);
+    assert_eq!(sectors, 8192, "all of the data's device");
+    let line = |options: &str| format!("0 {sectors} integrity data 0 - J {options}");
+    let lines = line("2 internal_hash:crc32c meta_device:disk");
+    let plain = bytes(seed("meta"), 4 << 20);
+    encrypt(&scratch, &lines, &plain);
+    assert_same(&decrypt(&scratch, &lines), &plain, "through the layer");
+    assert_same(&fs::read(scratch.path("data")).unwrap(), &plain, "data alone");
+    // Of a repeated option the last one counts, as in the kernel.
+    let twice = line("3 internal_hash:crc32c meta_device:nosuch meta_device:disk");
+    assert_same(&decrypt(&scratch, &twice), &plain, "the last device");
+    let refused = |lines: &str, status: i32, words: &str| {
+        let ran = output(table(&scratch, "decrypt", lines).args(["-o", "back"]));
+        let err = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(status), "{lines}: {err}");
+        assert!(err.contains(words), "{lines}: {err}");
+    };
+    refused(&line("2 internal_hash:crc32c meta_device:nosuch"), 2, "Device lookup failed");
+    refused(&line("2 internal_hash:crc32c meta_device:"), 2, "Device lookup failed");
+    refused(&line("2 internal_hash:crc32c meta_device:./data"), 2, "is in the table twice");
+    let shared = format!(
+        "one: 0 {sectors} integrity data 0 - J 2 internal_hash:crc32c meta_device:disk\n\
+         two: 0 {sectors} integrity other 0 - J 2 internal_hash:crc32c meta_device:./disk\n\
+         top: 0 8 linear one 0\ntop: 8 8 linear two 8"
+    );
+    scratch.sparse("other", 4 << 20);
+    refused(&shared, 2, "is in the table twice");
+    // What is plain is not written over its own metadata.
+    let ran = output(table(&scratch, "decrypt", &lines).args(["-q", "-o", "disk"]));
+    assert_eq!(ran.status.code(), Some(2), "{}", String::from_utf8_lossy(&ran.stderr));
 }

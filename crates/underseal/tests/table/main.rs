@@ -4,7 +4,7 @@
 //!   refusals.rs  what the kernel refuses: its words, exit status 2, nothing written
 //!   trips.rs     written and read back: large sectors, several lines and devices, the server
 //!   integrity.rs with integrity lines: damage, journals, one layer for each device
-//!   kernels.rs   a random sample of tables that a real kernel wrote: the same bytes through the command
+//!   kernels.rs   tables that a real kernel wrote: the same bytes through the command
 //! ```
 
 #[path = "../support/support.rs"]

@@ -9,7 +9,7 @@
 //!   disk.rs      the block device is what the volume is
 //!   older.rs     what an older kernel does otherwise
 //!   zoned.rs     volumes on zoned disks have zones
-//!   recovery.rs  servers that are killed, stopped, replaced
+//!   recovery.rs  servers that are killed, stopped, replaced; half.py dies while it recovers a device
 //!   upgrade.rs   servers that hand over; writer.py looks at the clock
 //! ```
 

@@ -1,5 +1,6 @@
 //! A server that is killed, and the next one.
 
+use crate::guest::TWO_PROCESSORS;
 use crate::support::Scratch;
 use crate::support::volume::Volume;
 use crate::tasks::{guest, script};
@@ -16,6 +17,65 @@ fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {
     guest.task("stopped", &script(&volume, STOPPED));
     guest.boot();
 }
+
+#[test]
+fn a_recovery_that_another_process_began_and_did_not_finish_is_finished() {
+    let scratch = Scratch::new();
+    scratch.file("half.py", include_bytes!("half.py"));
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    // A device has no more queues than processors.
+    guest.hardware(&TWO_PROCESSORS);
+    guest.task("unfinished", &script(&volume, UNFINISHED));
+    guest.boot();
+}
+
+#[test]
+fn users_of_a_device_that_does_not_go_on_get_errors() {
+    let scratch = Scratch::new();
+    let volume = Volume::luks2(&scratch, "48M");
+    let mut guest = guest(&scratch);
+    guest.task("held", &script(&volume, HELD));
+    guest.boot();
+}
+
+/// The process dies at each step; the last one has all queues, and does not let the device go on.
+const UNFINISHED: &str = "
+for where in begun mapped 0 1 2; do
+    serve /run/image disk --ublk-queues 2
+    kill -9 $server
+    python3 ./half.py 0 $where
+    dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none &
+    reader=$!
+    serve /run/image disk
+    wait $reader
+    verify /dev/ublkb0 --size=1M
+    stop
+done
+no_errors
+if dmesg | grep -E 'WARNING:|BUG:|Oops:'; then exit 1; fi
+";
+
+/// A process has the driver's node open, so that neither the next server nor the old one can go on.
+const HELD: &str = "
+serve /run/image disk --hand-over
+python3 -c '
+import os, time
+while True:
+    try: held = os.open(\"/dev/ublkc0\", os.O_RDWR); break
+    except OSError: pass
+open(\"held\", \"w\").close()
+time.sleep(600)
+' &
+holder=$!
+if unshare --mount sh -euxc \"mount --bind /dev/null /dev/ublkc0; exec $OURS upgrade disk\"; then exit 1; fi
+[ -e held ]
+if dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct 2> dd.err; then exit 1; fi
+grep 'Input/output error' dd.err
+ends 1
+grep '/dev/ublkb0 does not go on for 60 s .*: it is stopped, and its users get errors' disk.err
+kill $holder
+";
 
 /// Again and again, under a load that is verified.
 const KILLED: &str = "

@@ -62,14 +62,19 @@ impl IntegrityLine {
         Ok(Self { device, start, tag_size, mode, options })
     }
 
-    /// The value of an option, if it is there.
+    /// The value of an option, if it is there. Of an option that is repeated the last one counts, as in the kernel.
     pub fn option(&self, name: &str) -> Option<&str> {
         let value = |word: &'_ Zeroizing<String>| {
             let (known, value) = word.split_once(':').unwrap_or((word.as_str(), ""));
             (known == name).then_some(value.len())
         };
         // What follows the colon.
-        self.options.iter().find_map(|word| Some(&word[word.len() - value(word)?..]))
+        self.options.iter().rev().find_map(|word| Some(&word[word.len() - value(word)?..]))
+    }
+
+    /// The device for superblock, journal and tags, as the line names it, where [`device`](Self::device) holds data alone.
+    pub fn meta_device(&self) -> Option<&str> {
+        self.option("meta_device")
     }
 
     pub(super) fn print(&self, keys: bool) -> String {

@@ -32,8 +32,8 @@ pub struct Integrity {
     pub aead: bool,
 }
 
-/// The most optional words: as kernel 6.1. 6.12 takes one more, which no table needs.
-const MOST: u64 = 8;
+/// The most optional words. Kernels without `integrity_key_size` (before 6.11) take 8.
+const MOST: u64 = 9;
 
 impl Default for CryptOptions {
     fn default() -> Self {

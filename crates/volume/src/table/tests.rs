@@ -137,8 +137,9 @@ fn malformed_lines_are_refused_in_the_kernels_words() {
         ),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 2 allow_discards", "Invalid number of feature args"),
         (
-            "0 8 crypt aes-xts-plain64 KEY 0 dev 0 9 allow_discards same_cpu_crypt submit_from_crypt_cpus \
-             no_read_workqueue no_write_workqueue sector_size:4096 iv_large_sectors allow_discards allow_discards",
+            "0 8 crypt aes-xts-plain64 KEY 0 dev 0 10 allow_discards same_cpu_crypt submit_from_crypt_cpus \
+             no_read_workqueue no_write_workqueue sector_size:4096 iv_large_sectors allow_discards allow_discards \
+             allow_discards",
             "Invalid number of feature args",
         ),
         ("0 8 crypt aes-xts-plain64 KEY 0 dev 0 1 SECTOR_SIZE:4096", "Invalid feature arguments"),
@@ -196,7 +197,7 @@ fn options_are_read_as_the_kernel_reads_them() {
         (" 0", "", false),
         (" 0 allow_discards", "", true),
         (" 1 allow_discards iv_large_sectors nosuch", " 1 allow_discards", true),
-        (&format!(" 8 allow_discards {each}"), &format!(" 7 {each}"), false),
+        (&format!(" 9 allow_discards allow_discards {each}"), &format!(" 7 {each}"), false),
     ] {
         let line = format!("0 64 crypt aes-xts-plain64 {key} 0 1:0 0");
         let table = Table::parse(&format!("{line}{options}")).unwrap_or_else(|e| panic!("{options}: {e}"));

@@ -46,10 +46,22 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
     let path = args.of.path();
     let backup = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
     let backup = Backup::read(&backup).map_err(|e| e.in_file(&args.backup))?;
-    if args.of.header.is_some() && !path.exists() {
+    let is_new = args.of.header.is_some() && !path.exists();
+    if is_new {
         let made = File::options().write(true).create_new(true).mode(0o600).open(path);
         made.map_err(|e| Error::io(path, "cannot create", e))?;
     }
+    let what = put_back(args, &backup).inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+    })?;
+    say(quiet, &args.of, &what)
+}
+
+/// Writes the backup's header to its place. What is there then, in words.
+fn put_back(args: &HeaderRestoreArgs, backup: &Backup) -> Result<String> {
+    let path = args.of.path();
     let on = to_change(&args.of)?;
     let within = |e: VolumeError| e.in_file(path);
     let found = backup.found_on(&*on).map_err(within)?;
@@ -64,13 +76,8 @@ pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
         restored => restored,
     };
     let info = restored.map_err(within)?.info();
-    let what = format!(
-        "{} header with {} keyslots, UUID {}",
-        info.format.to_uppercase(),
-        info.keyslots.len(),
-        info.uuid
-    );
-    say(quiet, &args.of, &what)
+    let (format, keyslots) = (info.format.to_uppercase(), info.keyslots.len());
+    Ok(format!("{format} header with {keyslots} keyslots, UUID {}", info.uuid))
 }
 
 /// What is asked before it is lost.

@@ -1,6 +1,7 @@
 //! `underseal header dump-key`.
 
 use std::io::{self, IsTerminal, stdout};
+use std::path::Path;
 
 use rustix::io::{Errno, write};
 use underseal_cipher::Key;
@@ -15,9 +16,15 @@ use crate::passphrase::Secret;
 
 pub(super) fn dump(args: &HeaderDumpKeyArgs) -> Result<()> {
     let path = args.of.path();
-    if args.output.is_none() && !stdout().is_terminal() {
+    let (is_stdout, is_terminal) = (args.output.as_deref().is_some_and(is_dash), stdout().is_terminal());
+    if args.output.is_none() && !is_terminal {
         let what = "the volume key is shown on a terminal only";
-        return Err(Error::usage(what).with_remedy("-o FILE, which is made for you alone"));
+        let remedy = "-o FILE, which is made for you alone; -o - for its bytes on stdout";
+        return Err(Error::usage(what).with_remedy(remedy));
+    }
+    if is_stdout && is_terminal {
+        let what = "the volume key's bytes would go to the terminal";
+        return Err(Error::usage(what).with_remedy("without -o it is shown in hex"));
     }
     let on = open_header(path, true)?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
@@ -32,9 +39,14 @@ pub(super) fn dump(args: &HeaderDumpKeyArgs) -> Result<()> {
     );
     let key = unlocked.key.key();
     match &args.output {
+        Some(_) if is_stdout => write_secret(key.as_bytes()),
         Some(file) => new_file(file, key.as_bytes()),
         None => show(key),
     }
+}
+
+fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Shows the key in hex, from locked memory straight to the terminal.

@@ -8,15 +8,12 @@ use underseal_export::control::Status;
 use super::together::side_by_side;
 use super::{ANSWERS, status};
 use crate::cli::PsArgs;
-use crate::commands::control::{state, table as columns};
+use crate::commands::control::{AT_A_TIME, state, table as columns};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{print, print_json};
 use crate::size;
 use crate::volumes::{At, Chosen, Entry, Table};
-
-/// A server that does not answer keeps the others from nothing.
-const AT_A_TIME: usize = 32;
 
 /// What `--json` prints. Fields are added, never changed.
 #[derive(Serialize)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// Does it to each, at most so many at a time; the results are in the order of the items.
-pub(super) fn side_by_side<T: Sync, R: Send>(
+pub(in crate::commands) fn side_by_side<T: Sync, R: Send>(
     items: &[T],
     at_a_time: usize,
     work: impl Fn(&T) -> R + Sync,

@@ -72,6 +72,7 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
         removed: unix.chain(vhost_user).chain([absolute(&control)]).collect(),
         pid_file: args.pid_file.as_deref().map(absolute),
         log_file: args.log_file.as_deref().filter(|_| args.daemon).map(absolute),
+        certificates: args.tls_certificates.as_deref().map(absolute),
         vhost_user: args.vhost_user.path.is_some(),
         hand_over: args.control.hand_over,
         high_priority: mapping.policy().high_priority,

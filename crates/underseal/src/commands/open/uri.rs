@@ -6,6 +6,7 @@ use std::path::Path;
 use underseal_export::net::{Endpoint, Listener};
 
 use crate::cli::{Nbd, ServeArgs};
+use crate::output::printable;
 
 /// The line that says that clients can connect, and where, and with what.
 pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> String {
@@ -21,7 +22,9 @@ pub(super) fn ready_text(name: &Path, uris: &[String], paths: &[String]) -> Stri
         (None, path) => format!("ls -l '{}'", path.unwrap_or(&name.display().to_string())),
     };
     let places: Vec<_> = uris.iter().chain(paths).map(String::as_str).collect();
-    format!("{} is open: {}\ntry: {hint}\n", name.display(), places.join(" "))
+    // Names are of others' making: each of the two lines stays one.
+    let is_open = format!("{} is open: {}", name.display(), places.join(" "));
+    format!("{}\ntry: {}\n", printable(&is_open), printable(&hint))
 }
 
 /// Where the volume is served.
@@ -51,6 +54,13 @@ fn percent(bytes: &[u8], allowed: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_ends_no_line() {
+        let path = String::from("/mnt/a\nb");
+        let text = ready_text(Path::new("a\nis open: x\x1b[2J"), &[], &[path]);
+        assert_eq!(text, "a?is open: x?[2J is open: /mnt/a?b\ntry: ls -l '/mnt/a?b'\n");
+    }
 
     #[test]
     fn what_means_something_in_a_uri_is_encoded() {
