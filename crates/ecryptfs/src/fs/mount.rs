@@ -181,12 +181,17 @@ const INIT: Init = Init {
     max_background: BACKGROUND,
 };
 
-/// How many descriptors nodes may keep, once this process may have as many as it can.
-pub(super) fn descriptors() -> usize {
+/// Lets this process have as many descriptors as it can.
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Then there are fewer.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// How many descriptors nodes may keep, once this process may have as many as it can.
+pub(super) fn descriptors() -> usize {
+    raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20);
     let kept = (limit.saturating_sub(RESERVED) / 2).max(64);
     usize::try_from(kept).unwrap_or(usize::MAX)

@@ -2,12 +2,10 @@
 //!
 //! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and nothing says so.
 
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::lower::read_up_to;
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
 use crate::file::extents::is_missing;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
@@ -43,7 +41,7 @@ pub fn check(
     tell: &mut dyn FnMut(&Path, Finding),
 ) -> Result<Summary> {
     let mut visit = Check { tell, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    walk(&Root::open(root, None)?, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -63,12 +61,11 @@ impl Visit for Check<'_> {
             Kind::Folder => self.summary.folders += 1,
             Kind::Special => self.summary.others += 1,
             Kind::Symlink => {
-                let lower =
-                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
-                keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
+                let lower = found.entry.target()?;
+                keys.decode_target(&lower).map_err(|e| e.in_file(found.lower))?;
                 self.summary.others += 1;
             }
-            Kind::File => match Lower::open(found.lower) {
+            Kind::File => match Lower::of_entry(found.entry) {
                 Ok(lower) => self.file(&lower, keys, watch)?,
                 Err(e) if e.has_no_header() => {
                     let is_empty = e.kind() == ErrorKind::Empty;
