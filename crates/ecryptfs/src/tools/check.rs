@@ -8,6 +8,7 @@ use super::lower::read_up_to;
 use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
 use crate::file::extents::is_missing;
+use crate::lock::Access;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 
 /// Something that is not an error and should be known.
@@ -24,24 +25,32 @@ pub enum Finding {
     },
     /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key that is not its own.
     Tail,
+    /// It was cut, and `check` was asked to repair: its header says now what there is.
+    Repaired {
+        /// Plain bytes that the header said before, and says now.
+        size: (u64, u64),
+    },
     /// It held a long name that nothing has any more.
     LeftOver,
     /// Its header names a cipher that is not the first file's.
     Cipher(Cipher),
 }
 
-/// Verifies a lower tree.
+/// Verifies a lower tree. With `repair` a file of whole extents that is shorter than its header says gets the size that there
+/// is: a power cut leaves such files where the size was on the disk before the contents were, or a cut before the size.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it is told to the watch.
 pub fn check(
     root: &Path,
     keys: &mut Keys,
+    repair: bool,
     watch: &mut dyn Watch,
     tell: &mut dyn FnMut(&Path, Finding),
 ) -> Result<Summary> {
-    let mut visit = Check { tell, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
-    walk(&Root::open(root, None)?, keys, watch, &mut visit);
+    let mut visit =
+        Check { tell, repair, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
+    walk(&Root::open(root, repair.then_some(Access::Alone))?, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -50,6 +59,7 @@ const BUFFER: usize = 1 << 20;
 
 struct Check<'t> {
     tell: &'t mut dyn FnMut(&Path, Finding),
+    repair: bool,
     cipher: Option<Cipher>,
     buffer: Vec<u8>,
     summary: Summary,
@@ -66,7 +76,18 @@ impl Visit for Check<'_> {
                 self.summary.others += 1;
             }
             Kind::File => match Lower::of_entry(found.entry) {
-                Ok(lower) => self.file(&lower, keys, watch)?,
+                Ok(mut lower) => {
+                    if self.repair && lower.check_len().is_err_and(|e| e.kind() == ErrorKind::Cut) {
+                        let mut alone = Lower::open_alone(found.entry, true)?;
+                        // A key that opens it says that the header is sound.
+                        keys.unlock(&alone.header).map_err(|e| e.in_file(found.lower))?;
+                        if let Some(size) = alone.shorten()? {
+                            (self.tell)(found.lower, Finding::Repaired { size });
+                        }
+                        lower = alone;
+                    }
+                    self.file(&lower, keys, watch)?;
+                }
                 Err(e) if e.has_no_header() => {
                     let is_empty = e.kind() == ErrorKind::Empty;
                     if found.about.len() > 0 {

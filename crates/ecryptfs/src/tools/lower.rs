@@ -87,6 +87,27 @@ impl Lower {
         Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
     }
 
+    /// Lets the header say what there is, where it says more and the file ends with a whole extent. Returns the sizes before and
+    /// after.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn shorten(&mut self) -> Result<Option<(u64, u64)>> {
+        let (len, start, before) = (self.lower_len()?, self.header.data_offset(), self.header.size());
+        let there = match len.checked_sub(start) {
+            Some(there) if len < self.expected_len() && there.is_multiple_of(EXTENT as u64) => there,
+            _ => return Ok(None),
+        };
+        let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
+        self.header.set_size(there);
+        match self.header.place() {
+            Place::File => self.file.write_all_at(&self.header.size_field(), 0).map_err(failed)?,
+            Place::Xattr => write_xattr(&self.file, &self.header).map_err(failed)?,
+        }
+        self.file.sync_all().map_err(failed)?;
+        Ok(Some((before, there)))
+    }
+
     /// Writes another header's packets in place of this one's, so that at any time the file opens with one of them.
     ///
     /// In a file the packets lie in one sector, which a disk writes whole or not at all; the size in front of them is not
