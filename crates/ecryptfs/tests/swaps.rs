@@ -199,3 +199,17 @@ fn rename_renames_only_in_the_folder_that_it_began_with() {
     assert_eq!(place.outside(), before);
     assert_eq!(only(&place.at("moved")), "sub");
 }
+
+#[test]
+fn a_single_file_is_converted_and_its_other_names_follow_in_a_tree() {
+    let place = Trees::new();
+    fs::hard_link(place.at("plain/dir/file0"), place.at("plain/dir/again")).unwrap();
+    place.import("lower", &mut Quiet, false);
+    let one = place.at("lower/dir/file1");
+    let done = convert(&one, &mut keys(), Place::Xattr, &mut Quiet).unwrap();
+    assert_eq!(done.files, 1);
+    let done = convert(&place.at("lower"), &mut keys(), Place::Xattr, &mut Quiet).unwrap();
+    assert_eq!((done.files, done.others, done.unchanged), (19, 1, 1));
+    let inode = |name: &str| fs::metadata(place.at("lower/dir").join(name)).unwrap().ino();
+    assert_eq!(inode("file0"), inode("again"));
+}

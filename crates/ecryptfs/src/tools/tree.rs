@@ -186,8 +186,17 @@ impl Folder {
     /// # Errors
     /// `Io` when some of it cannot be written.
     pub(super) fn sync(&self) -> Result<()> {
-        rustix::fs::syncfs(&self.fd)
-            .map_err(|e| Error::io(&self.path, "what was written is not safe on the disk", e))
+        // The folder that a single file is in is open for lookups only.
+        match openat(&self.fd, ".", FOLDER, Mode::empty()) {
+            Ok(fd) => rustix::fs::syncfs(fd)
+                .map_err(|e| Error::io(&self.path, "what was written is not safe on the disk", e)),
+            // A folder that may be searched and not read.
+            Err(Errno::ACCESS) => {
+                rustix::fs::sync();
+                Ok(())
+            }
+            Err(e) => Err(Error::io(&self.path, "cannot be opened", e)),
+        }
     }
 }
 
