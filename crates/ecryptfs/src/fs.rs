@@ -7,6 +7,7 @@
 //!   Worker         one thread, one underseal_fuse::Channel: a request in, its reply out
 //!     |- inbox.rs       the memory that requests arrive in
 //!     |- dispatch.rs    which request is which call
+//!     |- slow.rs        requests that may take long, on threads of their own
 //!     v
 //!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
@@ -46,6 +47,7 @@ mod nodes;
 mod pages;
 pub mod script;
 mod sizes;
+mod slow;
 mod xattrs;
 
 use std::os::fd::OwnedFd;

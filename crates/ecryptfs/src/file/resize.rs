@@ -18,6 +18,7 @@ impl OpenFile {
     /// # Errors
     /// What the lower file says; `EINTR` when nobody waits any more. It is as long as it was, then.
     pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
+        let _busy = self.busy();
         let mut state = self.writing()?;
         match &mut *state {
             State::Plain => Ok(ftruncate(self, len)?),
@@ -130,6 +131,7 @@ impl OpenFile {
     ) -> Result<(), Failure> {
         let flags = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
+        let _busy = self.busy();
         let mut state = self.writing()?;
         let sealed = match &mut *state {
             State::Plain => return Ok(fallocate(self, flags, offset, len)?),
