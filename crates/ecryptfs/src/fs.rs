@@ -7,6 +7,7 @@
 //!   Worker         one thread, one underseal_fuse::Channel: a request in, its reply out
 //!     |- inbox.rs       the memory that requests arrive in
 //!     |- dispatch.rs    which request is which call
+//!     |- slow.rs        requests that may take long, on threads of their own
 //!     v
 //!   Fs             the calls: entries.rs (long_names.rs)  attributes.rs  folder.rs (batch.rs)  xattrs.rs  files.rs
 //!     |- nodes.rs       what the kernel knows of
@@ -46,19 +47,22 @@ mod nodes;
 mod pages;
 pub mod script;
 mod sizes;
+mod slow;
 mod xattrs;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
 pub use crate::file::{Crypto, MountKeys, Policy, Sealing};
+pub(crate) use mount::raise_descriptor_limit;
 pub use mount::{Allow, Mount, MountConfig, Unmounter, unmount};
 pub use underseal_fuse::Mounted;
 
 use crate::file::View;
+use crate::proc_path;
 use complaints::Complaints;
 use handles::Handles;
 use nodes::Nodes;
@@ -94,11 +98,6 @@ impl Fs {
             owner: (config.allow == Some(Allow::Root)).then(|| rustix::process::geteuid().as_raw()),
         })
     }
-}
-
-/// A descriptor's link in /proc: a path to the very file, for calls that take no descriptor.
-fn proc_path(fd: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 /// A panic of another thread leaves nothing half done that matters here.

@@ -59,6 +59,8 @@ mod token;
 pub mod tools;
 pub mod wrapped;
 
+use std::os::fd::{AsFd, AsRawFd};
+
 pub use cipher::Cipher;
 pub use contents::{Contents, EXTENT};
 pub use error::{Error, ErrorKind};
@@ -67,6 +69,11 @@ pub use header::{Header, KeyPacket, Place, XATTR};
 pub use keyring::Keyring;
 pub use name::{LowerName, NameCipher, PREFIX, is_encoded, signature as name_signature};
 pub use token::{AuthToken, Signature};
+
+/// A descriptor's link in /proc: a path to the very file, for calls that take no descriptor.
+fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

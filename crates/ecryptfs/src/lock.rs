@@ -46,8 +46,19 @@ impl Claim {
             Err(Errno::NOTDIR) => return Ok(None),
             folder => folder.map_err(|e| Error::io(root, "cannot be opened", e))?,
         };
-        lock_for_tool(&folder, access).map_err(|e| e.in_file(root))?;
-        Ok(Some(Self { _folder: folder }))
+        Self::on(folder, root, access).map(Some)
+    }
+
+    /// Takes the folder behind a descriptor; the path is for messages.
+    ///
+    /// # Errors
+    /// As [`Claim::of`].
+    pub(crate) fn on(folder: impl AsFd, path: &Path, access: Access) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(folder, ".", flags, Mode::empty());
+        let folder = folder.map_err(|e| Error::io(path, "cannot be opened", e))?;
+        lock_for_tool(&folder, access).map_err(|e| e.in_file(path))?;
+        Ok(Self { _folder: folder })
     }
 }
 

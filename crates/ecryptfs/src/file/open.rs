@@ -25,6 +25,8 @@ pub(crate) struct OpenFile {
     state: RwLock<State>,
     /// The size that is told of it, for those who do not wait for a writer; [`LOWER`] where it is the lower file's own.
     told: AtomicU64,
+    /// Calls that may take long and keep others from the file's bytes meanwhile.
+    busy: AtomicU64,
     syncs: Syncs,
     /// The last field: when it is gone the descriptors are closed, and their lock is free.
     closing: Arc<Closing>,
@@ -84,6 +86,15 @@ impl AsFd for Held {
     }
 }
 
+/// A call that may take long.
+pub(super) struct Busy<'a>(&'a AtomicU64);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
 impl AsFd for OpenFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.writer.get().unwrap_or(&self.first).as_fd()
@@ -137,6 +148,7 @@ impl OpenFile {
             writer: OnceLock::new(),
             view: view.clone(),
             told: AtomicU64::new(state.size()),
+            busy: AtomicU64::new(0),
             state: RwLock::new(state),
             syncs,
             closing: Arc::new(Closing),
@@ -191,6 +203,25 @@ impl OpenFile {
         let _still = self.state.try_read().ok()?;
         let stat = fstat(self).ok()?;
         Some((stat, self.size(&stat)))
+    }
+
+    /// Whether reading and writing may have to wait for long.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed) > 0
+    }
+
+    /// Whether a write at this offset lets the file grow in zeros before it, by more than one run.
+    pub(crate) fn grows_far(&self, offset: u64) -> bool {
+        match self.told.load(Relaxed) {
+            LOWER => false,
+            size => offset.saturating_sub(size) > super::RUN as u64,
+        }
+    }
+
+    /// Says that the file is busy until the guard is dropped.
+    pub(super) fn busy(&self) -> Busy<'_> {
+        self.busy.fetch_add(1, Relaxed);
+        Busy(&self.busy)
     }
 
     pub(super) fn tell_size(&self, size: u64) {

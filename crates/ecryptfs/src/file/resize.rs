@@ -1,13 +1,13 @@
 //! Sizes: grown in encrypted zeros, because the format has no holes; cut; reserved.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::Errno;
 
 use super::open::{Sealed, State, lower_size, write_all};
 use super::{EXTENT_BYTES, Failure, IsOver, OpenFile, RUN, around, to_usize};
-use crate::EXTENT;
+use crate::{EXTENT, Header, Place};
 
 /// So many runs are written before it is asked whether somebody still waits: asking reads a file in /proc.
 const PATIENCE: u64 = 8;
@@ -18,6 +18,7 @@ impl OpenFile {
     /// # Errors
     /// What the lower file says; `EINTR` when nobody waits any more. It is as long as it was, then.
     pub(crate) fn set_len(&self, len: u64, is_over: IsOver<'_>) -> Result<(), Failure> {
+        let _busy = self.busy();
         let mut state = self.writing()?;
         match &mut *state {
             State::Plain => Ok(ftruncate(self, len)?),
@@ -49,7 +50,11 @@ impl OpenFile {
         let (_, last) = around(0, len);
         let lower = sealed.place_of(last)?;
         // What was reserved behind the end goes, too.
-        if lower_size(&fstat(self)?) >= lower {
+        let there = lower_size(&fstat(self)?);
+        if there >= lower {
+            if len < old && there > lower && sealed.header.place() == Place::File {
+                write_back_header(self)?;
+            }
             ftruncate(self, lower)?;
         }
         Ok(())
@@ -126,6 +131,7 @@ impl OpenFile {
     ) -> Result<(), Failure> {
         let flags = FallocateFlags::from_bits_retain(mode);
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
+        let _busy = self.busy();
         let mut state = self.writing()?;
         let sealed = match &mut *state {
             State::Plain => return Ok(fallocate(self, flags, offset, len)?),
@@ -175,5 +181,24 @@ impl OpenFile {
             (true, true) => Ok(size),
             (true, false) => Ok(offset),
         }
+    }
+}
+
+/// Writes the header's pages back and waits for the disk to have them, so that no journal has the cut before the disk has the
+/// size. The size is data, which stays in memory for half a minute; a cut is metadata, which is committed within seconds. A
+/// commit flushes the disk's own cache, so this needs no flush. A size in an xattr is in the journal itself, before the cut.
+#[expect(unsafe_code, reason = "sync_file_range(2), which rustix does not have")]
+fn write_back_header(fd: impl AsFd) -> Result<(), Errno> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let len = Header::IN_FILE as i64;
+    // SAFETY: the descriptor is open, and the call takes no memory.
+    match unsafe { libc::sync_file_range(fd.as_fd().as_raw_fd(), 0, len, flags) } {
+        0 => Ok(()),
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(e @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => Err(e),
+            // A filesystem or a sandbox without the call.
+            _ => rustix::fs::fdatasync(fd),
+        },
     }
 }

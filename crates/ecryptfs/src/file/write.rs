@@ -31,6 +31,7 @@ impl OpenFile {
         if matches!(*self.reading(), State::Plain) {
             return done(write_most(self.as_fd(), &data[..len], offset));
         }
+        let _busy = self.grows_far(offset).then(|| self.busy());
         let mut state = self.writing()?;
         let State::Sealed(sealed) = &mut *state else { return Err(Errno::ROFS.into()) };
         let old = sealed.size();

@@ -44,6 +44,11 @@ impl Change {
         Ok(Self { valid, handle, size, atime, mtime, mode, uid, gid })
     }
 
+    /// Whether a file is to grow or to be cut.
+    pub(super) fn sets_size(&self) -> bool {
+        self.sets(set::SIZE)
+    }
+
     fn sets(&self, what: u32) -> bool {
         self.valid & what != 0
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -13,12 +14,15 @@ use super::attributes::Change;
 use super::entries::{Found, Make};
 use super::inbox::Inbox;
 use super::pages::Pages;
+use super::slow::{SlowRequest, SlowRequests};
 use super::{Answer, Fs, LARGEST, caller};
 
 /// One thread.
 pub(super) struct Worker {
     fs: Arc<Fs>,
-    channel: Channel,
+    channel: Arc<Channel>,
+    /// Where slow requests go; `None` for a thread that does all that it takes.
+    slow: Option<Sender<SlowRequest>>,
     inbox: Inbox,
     /// Where file contents are decrypted, and parts of extents put together.
     scratch: Pages,
@@ -34,12 +38,27 @@ enum Reply {
     Data(Range<usize>),
     /// Nobody waits.
     Nothing,
+    /// The request may take long: a thread for slow requests replies.
+    Later,
 }
 
 impl Worker {
-    pub(super) fn new(fs: Arc<Fs>, channel: Channel) -> Self {
+    pub(super) fn new(fs: Arc<Fs>, channel: Arc<Channel>, slow: Option<Sender<SlowRequest>>) -> Self {
         let scratch = Pages::new(LARGEST as usize + 2 * crate::EXTENT);
-        Self { fs, channel, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
+        Self { fs, channel, slow, inbox: Inbox::new(LARGEST as usize), scratch, out: Vec::new() }
+    }
+
+    /// Does slow requests until there are no threads left that take any.
+    ///
+    /// # Errors
+    /// When the kernel takes no replies.
+    pub(super) fn run_slow(&mut self, requests: SlowRequests) -> io::Result<()> {
+        for request in requests {
+            self.channel = request.channel;
+            self.inbox.put(&request.bytes);
+            self.serve(request.bytes.len())?;
+        }
+        Ok(())
     }
 
     /// Serves until the mount is gone.
@@ -53,22 +72,34 @@ impl Worker {
                 Received::Nothing => continue,
                 Received::Ended => return Ok(()),
             };
-            // The kernel does not send what is not whole, and there is nobody to answer.
-            let Ok((header, _)) = Header::read(self.inbox.request(len)) else { continue };
-            self.out.clear();
-            let answer = match header.opcode {
-                _ if !self.admits(&header) => Err(Errno::ACCESS),
-                op::WRITE => self.write(&header, len),
-                _ => self.dispatch(&header, len),
-            };
-            let answer = match &answer {
-                Ok(Reply::Nothing) => continue,
-                Ok(Reply::Out) => Ok(self.out.as_slice()),
-                Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
-                Err(e) => Err(*e),
-            };
-            self.channel.reply(header.unique, answer)?;
+            self.serve(len)?;
         }
+    }
+
+    fn serve(&mut self, len: usize) -> io::Result<()> {
+        // The kernel does not send what is not whole, and there is nobody to answer.
+        let Ok((header, _)) = Header::read(self.inbox.request(len)) else { return Ok(()) };
+        self.out.clear();
+        let answer = match header.opcode {
+            _ if !self.admits(&header) => Err(Errno::ACCESS),
+            op::WRITE => self.write(&header, len),
+            _ => self.dispatch(&header, len),
+        };
+        let answer = match &answer {
+            Ok(Reply::Nothing) => return Ok(()),
+            Ok(Reply::Out) => Ok(self.out.as_slice()),
+            Ok(Reply::Data(range)) => Ok(&self.scratch[range.clone()]),
+            Ok(Reply::Later) => return self.send_slow(len),
+            Err(e) => Err(*e),
+        };
+        self.channel.reply(header.unique, answer)
+    }
+
+    fn send_slow(&mut self, len: usize) -> io::Result<()> {
+        let bytes = self.inbox.request(len).to_vec();
+        let request = SlowRequest { channel: self.channel.clone(), bytes };
+        let sent = self.slow.as_ref().map(|slow| slow.send(request));
+        sent.and_then(Result::ok).ok_or_else(|| io::Error::other("the threads for slow requests have ended"))
     }
 
     /// Whether the caller may be here at all. What the kernel does for open files has no caller.
@@ -98,6 +129,9 @@ impl Worker {
         args.skip(16)?;
         args.take(size)?;
         let file = self.fs.handles.file(handle)?;
+        if self.slow.is_some() && (file.is_busy() || file.grows_far(offset)) {
+            return Ok(Reply::Later);
+        }
         let is_over = || caller::is_dying(header.pid);
         let written = file.write(offset, size, self.inbox.data(), &mut self.scratch, &is_over);
         let written = match written {
@@ -113,6 +147,7 @@ impl Worker {
 
     fn dispatch(&mut self, header: &Header, len: usize) -> Answer<Reply> {
         let Self { fs, inbox, scratch, out, .. } = self;
+        let later = self.slow.is_some();
         let (_, mut args) = Header::read(inbox.request(len))?;
         let args = &mut args;
         let node = header.node;
@@ -141,7 +176,11 @@ impl Worker {
                 Body(out).attributes(&(&fs.getattr(node)?).into());
             }
             op::SETATTR => {
-                let stat = fs.setattr(node, &Change::read(args)?, &|| caller::is_dying(header.pid))?;
+                let change = Change::read(args)?;
+                if later && change.sets_size() {
+                    return Ok(Reply::Later);
+                }
+                let stat = fs.setattr(node, &change, &|| caller::is_dying(header.pid))?;
                 Body(out).attributes(&(&stat).into());
             }
             op::READLINK => *out = fs.readlink(node)?,
@@ -173,6 +212,10 @@ impl Worker {
             }
             op::OPEN => {
                 let (flags, more) = (args.u32()?, args.u32()?);
+                let cuts = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::TRUNC);
+                if later && cuts {
+                    return Ok(Reply::Later);
+                }
                 let (handle, flags) = fs.open(node, flags, more & wire::OPEN_KILL_SUIDGID != 0)?;
                 Body(out).opened(handle, flags);
             }
@@ -188,7 +231,11 @@ impl Worker {
             }
             op::READ => {
                 let (handle, offset, size) = (args.u64()?, args.u64()?, args.u32()?.min(LARGEST));
-                let read = fs.handles.file(handle)?.read(offset, size as usize, scratch);
+                let file = fs.handles.file(handle)?;
+                if later && file.is_busy() {
+                    return Ok(Reply::Later);
+                }
+                let read = file.read(offset, size as usize, scratch);
                 return match read {
                     Ok(range) => Ok(Reply::Data(range)),
                     Err(e) => Err(fs.tell(&*fs.nodes.get(node)?, "read", &e)),
@@ -198,6 +245,7 @@ impl Worker {
             op::RELEASE => fs.release(node, args.u64()?),
             op::RELEASEDIR => fs.handles.close(args.u64()?),
             op::FLUSH => {}
+            op::FSYNC | op::FSYNCDIR | op::FALLOCATE if later => return Ok(Reply::Later),
             op::FSYNC => {
                 let (handle, flags) = (args.u64()?, args.u32()?);
                 let synced = fs.handles.file(handle)?.sync(flags & wire::FSYNC_DATA != 0);
@@ -248,7 +296,11 @@ impl Worker {
                     4 => true,
                     _ => return Err(Errno::INVAL),
                 };
-                let at = fs.handles.file(handle)?.seek(offset, hole).map_err(|e| e.errno)?;
+                let file = fs.handles.file(handle)?;
+                if later && file.is_busy() {
+                    return Ok(Reply::Later);
+                }
+                let at = file.seek(offset, hole).map_err(|e| e.errno)?;
                 Body(out).u64(at);
             }
             // What takes long asks itself whether its caller is dying; other signals end nothing.

@@ -162,14 +162,13 @@ impl Fs {
     pub(super) fn unlink(&self, parent: u64, name: &[u8], flags: AtFlags) -> Answer<()> {
         let (parent, lower) = (self.nodes.get(parent)?, self.view.lower_name(name)?);
         let folder = self.nodes.fd(&parent)?;
-        let stat = statat(&folder, &*lower, AtFlags::SYMLINK_NOFOLLOW)?;
+        let removed = pin(&folder, &lower)?;
         let _beside = self.beside(&[(&folder, &lower)]);
         match unlinkat(&folder, &*lower, flags) {
             Err(Errno::NOTEMPTY) if self.sweep(&folder, &lower) => unlinkat(&folder, &*lower, flags)?,
-            removed => removed?,
+            done => done?,
         }
-        self.nodes.removed(&stat, &parent, &lower);
-        Ok(())
+        self.nodes.removed(&removed, &parent, &lower)
     }
 
     pub(super) fn rename(&self, by: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Answer<()> {
@@ -186,7 +185,10 @@ impl Fs {
         let beside = self.beside(&[(&source_fd, &old), (&target_fd, &new)]);
         let _moving = self.nodes.moving();
         let moved = statat(&source_fd, &*old, AtFlags::SYMLINK_NOFOLLOW)?;
-        let replaced = statat(&target_fd, &*new, AtFlags::SYMLINK_NOFOLLOW);
+        let replaced = match pin(&target_fd, &new) {
+            Ok(fd) => Some((fstat(&fd)?, fd)),
+            Err(_) => None,
+        };
         if let Some(beside) = &beside {
             beside.write()?;
         }
@@ -198,12 +200,12 @@ impl Fs {
         }
         match replaced {
             // Two names of one file: nothing has happened.
-            Ok(other) if (other.st_dev, other.st_ino) == (moved.st_dev, moved.st_ino) => return Ok(()),
-            Ok(other) if flags.contains(RenameFlags::EXCHANGE) => {
+            Some((other, _)) if (other.st_dev, other.st_ino) == (moved.st_dev, moved.st_ino) => return Ok(()),
+            Some((other, _)) if flags.contains(RenameFlags::EXCHANGE) => {
                 self.nodes.moved(&other, (&target, &new), (&source, &old));
             }
-            Ok(other) => self.nodes.removed(&other, &target, &new),
-            Err(_) => {}
+            Some((_, fd)) => self.nodes.removed(&fd, &target, &new)?,
+            None => {}
         }
         self.nodes.moved(&moved, (&source, &old), (&target, &new));
         Ok(())
@@ -211,5 +213,76 @@ impl Fs {
 
     fn become_caller(&self, by: &Header, umask: u32) -> Answer<()> {
         identity::assume(self.root, by, umask).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+}
+
+/// Opens an entry that is about to lose a name. The lower filesystem gives the inode number to no other file before the
+/// descriptor is closed.
+fn pin(folder: impl AsFd, name: &[u8]) -> Answer<OwnedFd> {
+    openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::MountConfig;
+    use super::super::nodes::ROOT;
+    use super::*;
+
+    /// Descriptors of this process that lead to a removed file of this path.
+    fn descriptors_of(removed: &Path) -> usize {
+        let shown = format!("{} (deleted)", removed.display());
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to == Path::new(&shown))).count()
+    }
+
+    #[test]
+    fn an_inode_number_stays_taken_until_its_node_has_lost_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().canonicalize().unwrap();
+        let open = || rustix::fs::open(&folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let mut fs = Fs::new(open(), &folder, None, &MountConfig::default()).unwrap();
+        let gone = folder.join("gone");
+        let (seen, tell) = std::sync::mpsc::channel();
+        fs.nodes.before_removed = Some(Box::new({
+            let gone = gone.clone();
+            move || seen.send(descriptors_of(&gone)).unwrap()
+        }));
+        let root = fs.nodes.get(ROOT).unwrap();
+        let enter = |fs: &Fs| {
+            std::fs::write(&gone, b"x").unwrap();
+            // A file that was just made has a node without a descriptor.
+            fs.nodes.enter(&statat(open(), "gone", AtFlags::empty()).unwrap(), Some((&root, b"gone")), None)
+        };
+        enter(&fs);
+        fs.unlink(ROOT, b"gone", AtFlags::empty()).unwrap();
+        assert_eq!(tell.recv().unwrap(), 1, "unlink");
+        enter(&fs);
+        std::fs::write(folder.join("new"), b"y").unwrap();
+        let by = Header { opcode: 0, unique: 0, node: ROOT, uid: 0, gid: 0, pid: 0 };
+        fs.rename(&by, b"new", (ROOT, b"gone"), 0).unwrap();
+        assert_eq!(tell.recv().unwrap(), 1, "rename");
+    }
+
+    #[test]
+    fn the_last_of_two_names_takes_the_inode_number_along() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path();
+        let open = || rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let fs = Fs::new(open(), folder, None, &MountConfig::default()).unwrap();
+        std::fs::write(folder.join("one"), b"x").unwrap();
+        std::fs::hard_link(folder.join("one"), folder.join("two")).unwrap();
+        let first = fs.lookup(ROOT, b"one").unwrap();
+        fs.lookup(ROOT, b"two").unwrap();
+        // Both names were there when each removal began.
+        let (one, two) = (pin(open(), b"one").unwrap(), pin(open(), b"two").unwrap());
+        std::fs::remove_file(folder.join("one")).unwrap();
+        std::fs::remove_file(folder.join("two")).unwrap();
+        let root = fs.nodes.get(ROOT).unwrap();
+        fs.nodes.removed(&one, &root, b"one").unwrap();
+        fs.nodes.removed(&two, &root, b"two").unwrap();
+        let entered = fs.nodes.enter(&first.stat, None, None);
+        assert_ne!(entered.id, first.node.id, "another file has the number now");
     }
 }

@@ -13,6 +13,7 @@ use underseal_fuse::{Init, Mounted, Options, Session, capability};
 use underseal_sandbox::Helper;
 
 use super::dispatch::Worker;
+use super::slow::{self, SlowRequests};
 use super::{Fs, LARGEST, Sealing, identity};
 use crate::lock::{Access, Claim};
 use crate::{Error, ErrorKind, Result};
@@ -31,7 +32,7 @@ const RESERVED: u64 = 1024;
 /// How a folder is mounted.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
-    /// Threads that serve requests.
+    /// Threads that take requests. Those that may take long are done by others.
     pub threads: usize,
     /// Refuse writes.
     pub read_only: bool,
@@ -95,15 +96,31 @@ impl Mount {
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;
         let mut threads = Vec::new();
+        let (slow, requests) = SlowRequests::new();
+        let first = Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?);
+        for number in 0..slow::THREADS {
+            let mut worker = Worker::new(fs.clone(), first.clone(), None);
+            let requests = requests.clone();
+            let thread = thread::Builder::new().name(format!("ecryptfs-slow-{number}")).spawn(move || {
+                identity::detach()?;
+                worker.run_slow(requests)
+            });
+            threads.push(thread.map_err(|e| failed("serve", &at, e))?);
+        }
         for number in 0..config.threads.max(1) {
-            let channel = session.channel(true).map_err(|e| failed("serve", &at, e))?;
-            let mut worker = Worker::new(fs.clone(), channel);
+            let channel = match number {
+                0 => first.clone(),
+                _ => Arc::new(session.channel(true).map_err(|e| failed("serve", &at, e))?),
+            };
+            let mut worker = Worker::new(fs.clone(), channel, Some(slow.clone()));
             let thread = thread::Builder::new().name(format!("ecryptfs-{number}")).spawn(move || {
                 identity::detach()?;
                 worker.run()
             });
             threads.push(thread.map_err(|e| failed("serve", &at, e))?);
         }
+        // The slow threads end when the others have.
+        drop(slow);
         log::info!("{} is mounted on {}", lower.display(), at.display());
         Ok(Self { session, path: at, threads, _claim: claim })
     }
@@ -181,12 +198,17 @@ const INIT: Init = Init {
     max_background: BACKGROUND,
 };
 
-/// How many descriptors nodes may keep, once this process may have as many as it can.
-pub(super) fn descriptors() -> usize {
+/// Lets this process have as many descriptors as it can.
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Then there are fewer.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// How many descriptors nodes may keep, once this process may have as many as it can.
+pub(super) fn descriptors() -> usize {
+    raise_descriptor_limit();
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20);
     let kept = (limit.saturating_sub(RESERVED) / 2).max(64);
     usize::try_from(kept).unwrap_or(usize::MAX)

@@ -9,7 +9,7 @@
 //! usual). So a node has both: those that were not used lately lose their descriptor when there are too many.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard, Weak};
 
@@ -140,6 +140,9 @@ pub(super) struct Nodes {
     limit: usize,
     /// Of those that were forgotten.
     sizes: Mutex<Sizes>,
+    /// Runs between the removal of a lower name and that of its node's inode number.
+    #[cfg(test)]
+    pub(super) before_removed: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Table {
@@ -175,7 +178,16 @@ impl Nodes {
             last: ROOT,
         };
         let (queue, sizes) = (Mutex::default(), Mutex::default());
-        Ok(Self { table: RwLock::new(table), names: RwLock::new(()), queue, descriptors, limit, sizes })
+        Ok(Self {
+            table: RwLock::new(table),
+            names: RwLock::new(()),
+            queue,
+            descriptors,
+            limit,
+            sizes,
+            #[cfg(test)]
+            before_removed: None,
+        })
     }
 
     /// # Errors
@@ -258,14 +270,21 @@ impl Nodes {
         locked(&self.sizes).recall(node.key, look)
     }
 
-    /// A lower name is gone. When it was the file's last one, its inode number may soon be another file's.
-    pub(super) fn removed(&self, stat: &Stat, parent: &Node, name: &[u8]) {
-        let key = Key::of(stat);
-        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return };
+    /// A lower name of the file behind `pinned` is gone. When it was the last name, another file gets the inode number as soon
+    /// as `pinned` is closed.
+    pub(super) fn removed(&self, pinned: impl AsFd, parent: &Node, name: &[u8]) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let Some(hook) = &self.before_removed {
+            hook();
+        }
+        let stat = fstat(pinned)?;
+        let key = Key::of(&stat);
+        let Some(node) = reading(&self.table).by_key.get(&key).cloned() else { return Ok(()) };
         node.drop_link(parent, name);
-        if stat.st_nlink <= 1 || node.kind == FileType::Directory {
+        if stat.st_nlink == 0 || node.kind == FileType::Directory {
             writing(&self.table).by_key.remove(&key);
         }
+        Ok(())
     }
 
     /// Held while names move.

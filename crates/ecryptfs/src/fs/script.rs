@@ -23,6 +23,6 @@ pub fn start(lower: &Path, sealing: Option<Sealing>) -> io::Result<Script> {
     let fs = Arc::new(Fs::new(root, lower, sealing, &MountConfig::default())?);
     Script::start(true, move |channel| {
         identity::detach()?;
-        Worker::new(fs, channel).run()
+        Worker::new(fs, Arc::new(channel), None).run()
     })
 }

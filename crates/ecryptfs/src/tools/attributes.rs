@@ -1,17 +1,18 @@
 //! What a file has besides its contents: mode, owner, times, xattrs.
 
 use std::ffi::{CStr, CString};
-use std::fs::{Metadata, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags, lgetxattr, llistxattr, lsetxattr,
-    mknodat, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, getxattr,
+    listxattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 
-use crate::{Error, Result, XATTR};
+use super::tree::{Folder, Pinned};
+use crate::{Error, Result, XATTR, proc_path};
 
 /// All of it.
 #[derive(Debug, Clone)]
@@ -36,11 +37,12 @@ pub struct Attributes {
 const MOST: usize = 65536;
 
 impl Attributes {
-    /// Those of what is at the path; a symlink's are its own.
+    /// Those of an entry; a symlink's are its own.
     ///
     /// # Errors
     /// `Io`.
-    pub fn of(path: &Path, about: &Metadata) -> Result<Self> {
+    pub(super) fn of(entry: &Pinned) -> Result<Self> {
+        let about = entry.about();
         Ok(Self {
             mode: about.mode(),
             uid: about.uid(),
@@ -48,71 +50,70 @@ impl Attributes {
             device: about.rdev(),
             accessed: (about.atime(), about.atime_nsec()),
             modified: (about.mtime(), about.mtime_nsec()),
-            xattrs: xattrs(path).map_err(|e| Error::io(path, "its xattrs cannot be read", e))?,
+            xattrs: xattrs(&proc_path(entry))
+                .map_err(|e| Error::io(entry.path(), "its xattrs cannot be read", e))?,
         })
     }
 
-    /// Gives them to what is at the path. Who is not root gives nothing that only root may give.
+    /// Gives them to the file behind a descriptor, which may be O_PATH; the path is for messages. A user other than root gives
+    /// nothing that only root may give.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) fn apply(&self, path: &Path) -> Result<()> {
-        let failed = |doing: &str, e: std::io::Error| Error::io(path, doing, e);
+    pub(super) fn apply(&self, to: impl AsFd, path: &Path) -> Result<()> {
+        let failed = |doing: &str, e: Errno| Error::io(path, doing, e);
         let is_root = rustix::process::geteuid().is_root();
         let is_symlink = FileType::from_raw_mode(self.mode) == FileType::Symlink;
-        match lchown(path, Some(self.uid), Some(self.gid)) {
-            Err(e) if is_root || e.raw_os_error() != Some(Errno::PERM.raw_os_error()) => {
-                return Err(failed("its owner cannot be kept", e));
-            }
+        // The link in /proc leads to the file itself, and be it a symlink.
+        let link = proc_path(&to);
+        let (uid, gid) = (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)));
+        match chownat(&to, "", uid, gid, AtFlags::EMPTY_PATH) {
+            Err(e) if is_root || e != Errno::PERM => return Err(failed("its owner cannot be kept", e)),
             _ => {}
         }
         for (name, value) in &self.xattrs {
-            match lsetxattr(path, name.as_c_str(), value, XattrFlags::empty()) {
+            match setxattr(&*link, name.as_c_str(), value, XattrFlags::empty()) {
                 Ok(()) => {}
                 Err(Errno::PERM) if !is_root && !name.to_bytes().starts_with(b"user.") => {}
                 Err(e) => {
-                    return Err(failed(
-                        &format!("xattr {} cannot be kept", name.to_string_lossy()),
-                        e.into(),
-                    ));
+                    return Err(failed(&format!("xattr {} cannot be kept", name.to_string_lossy()), e));
                 }
             }
         }
         // After the owner, whose change takes set-user-ID away.
         if !is_symlink {
-            let permissions = Permissions::from_mode(self.mode & 0o7777);
-            std::fs::set_permissions(path, permissions).map_err(|e| failed("its mode cannot be kept", e))?;
+            let mode = Mode::from_raw_mode(self.mode & 0o7777);
+            chmodat(CWD, &*link, mode, AtFlags::empty()).map_err(|e| failed("its mode cannot be kept", e))?;
         }
-        set_times(path, self.accessed, self.modified)
+        set_times(to, path, self.accessed, self.modified)
     }
 
     /// Makes the pipe, socket or device that they are those of.
     ///
     /// # Errors
     /// `Io`.
-    pub(super) fn make_special(&self, path: &Path) -> Result<()> {
-        let kind = FileType::from_raw_mode(self.mode);
-        mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), self.device)
-            .map_err(|e| Error::io(path, "cannot be made", e))?;
-        self.apply(path)
+    pub(super) fn make_special(&self, folder: &Folder, name: &[u8]) -> Result<()> {
+        let made = folder.make_special(name, FileType::from_raw_mode(self.mode), self.device)?;
+        self.apply(&made, made.path())
     }
 }
 
-/// Gives something the times that it had.
-pub(super) fn keep_times(path: &Path, about: &Metadata) -> Result<()> {
-    set_times(path, (about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()))
+/// Gives a folder or file the times that it had when it was pinned.
+pub(super) fn keep_times(entry: &Pinned) -> Result<()> {
+    let about = entry.about();
+    let (accessed, modified) = ((about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()));
+    set_times(entry, entry.path(), accessed, modified)
 }
 
-fn set_times(path: &Path, accessed: (i64, i64), modified: (i64, i64)) -> Result<()> {
+fn set_times(to: impl AsFd, path: &Path, accessed: (i64, i64), modified: (i64, i64)) -> Result<()> {
     let time = |(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec };
     let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
-    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|e| Error::io(path, "its times cannot be kept", e))
+    utimensat(to, "", &times, AtFlags::EMPTY_PATH).map_err(|e| Error::io(path, "its times cannot be kept", e))
 }
 
-fn xattrs(path: &Path) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
+fn xattrs(link: &str) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
     let mut names = vec![0; MOST];
-    let len = match llistxattr(path, &mut names) {
+    let len = match listxattr(link, &mut names) {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         listed => listed?,
     };
@@ -124,7 +125,7 @@ fn xattrs(path: &Path) -> std::io::Result<Vec<(CString, Vec<u8>)>> {
         if name.to_bytes() == XATTR.as_bytes() {
             continue;
         }
-        match lgetxattr(path, name, &mut value) {
+        match getxattr(link, name, &mut value) {
             Ok(len) => all.push((name.to_owned(), value[..len].to_vec())),
             // Gone meanwhile, or not for us to read.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}

@@ -2,14 +2,13 @@
 //!
 //! eCryptfs has no checksum of contents: an extent that was changed below is noise above, and nothing says so.
 
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::lower::read_up_to;
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
 use crate::file::extents::is_missing;
+use crate::lock::Access;
 use crate::{Cipher, EXTENT, Error, ErrorKind, Result};
 
 /// Something that is not an error and should be known.
@@ -26,24 +25,32 @@ pub enum Finding {
     },
     /// Behind the end of the plain file is something else than zeros: a damaged extent, or a key that is not its own.
     Tail,
+    /// It was cut, and `check` was asked to repair: its header says now what there is.
+    Repaired {
+        /// Plain bytes that the header said before, and says now.
+        size: (u64, u64),
+    },
     /// It held a long name that nothing has any more.
     LeftOver,
     /// Its header names a cipher that is not the first file's.
     Cipher(Cipher),
 }
 
-/// Verifies a lower tree.
+/// Verifies a lower tree. With `repair` a file of whole extents that is shorter than its header says gets the size that there
+/// is: a power cut leaves such files where the size was on the disk before the contents were, or a cut before the size.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when there is no such tree, or it is to be repaired and in use (`Busy`); what fails in it is told to the watch.
 pub fn check(
     root: &Path,
     keys: &mut Keys,
+    repair: bool,
     watch: &mut dyn Watch,
     tell: &mut dyn FnMut(&Path, Finding),
 ) -> Result<Summary> {
-    let mut visit = Check { tell, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    let mut visit =
+        Check { tell, repair, cipher: None, buffer: vec![0; BUFFER], summary: Summary::default() };
+    walk(&Root::open(root, repair.then_some(Access::Alone))?, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -52,6 +59,7 @@ const BUFFER: usize = 1 << 20;
 
 struct Check<'t> {
     tell: &'t mut dyn FnMut(&Path, Finding),
+    repair: bool,
     cipher: Option<Cipher>,
     buffer: Vec<u8>,
     summary: Summary,
@@ -63,13 +71,23 @@ impl Visit for Check<'_> {
             Kind::Folder => self.summary.folders += 1,
             Kind::Special => self.summary.others += 1,
             Kind::Symlink => {
-                let lower =
-                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
-                keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
+                let lower = found.entry.target()?;
+                keys.decode_target(&lower).map_err(|e| e.in_file(found.lower))?;
                 self.summary.others += 1;
             }
-            Kind::File => match Lower::open(found.lower) {
-                Ok(lower) => self.file(&lower, keys, watch)?,
+            Kind::File => match Lower::of_entry(found.entry) {
+                Ok(mut lower) => {
+                    if self.repair && lower.check_len().is_err_and(|e| e.kind() == ErrorKind::Cut) {
+                        let mut alone = Lower::open_alone(found.entry, true)?;
+                        // A key that opens it says that the header is sound.
+                        keys.unlock(&alone.header).map_err(|e| e.in_file(found.lower))?;
+                        if let Some(size) = alone.shorten()? {
+                            (self.tell)(found.lower, Finding::Repaired { size });
+                        }
+                        lower = alone;
+                    }
+                    self.file(&lower, keys, watch)?;
+                }
                 Err(e) if e.has_no_header() => {
                     let is_empty = e.kind() == ErrorKind::Empty;
                     if found.about.len() > 0 {

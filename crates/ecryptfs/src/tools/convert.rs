@@ -4,19 +4,19 @@
 //! Further names of a file follow the first.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::copy_file_range;
+use rustix::fs::{RenameFlags, copy_file_range};
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, keep_times};
 use super::lower::write_xattr;
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
-use crate::lock::{Access, Claim};
+use crate::lock::Access;
 use crate::{Error, ErrorKind, Place, Result};
 
 /// Puts the headers of all files of a tree, or of one file, into one place. It takes no key.
@@ -24,9 +24,10 @@ use crate::{Error, ErrorKind, Place, Result};
 /// # Errors
 /// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn convert(root: &Path, keys: &mut Keys, place: Place, watch: &mut dyn Watch) -> Result<Summary> {
-    let _claim = Claim::of(root, Access::Alone)?;
+    let root = Root::open(root, Some(Access::Alone))?;
     let mut visit = Convert { place, linked: HashMap::new(), summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    walk(&root, keys, watch, &mut visit);
+    root.sync()?;
     Ok(visit.summary)
 }
 
@@ -39,8 +40,10 @@ struct Convert {
 
 /// A file of which further names still lead to the old one.
 struct Converted {
-    /// Where the new one is.
-    new: PathBuf,
+    /// Where the new one is, from the walk's root on.
+    path: PathBuf,
+    /// Its device and inode number.
+    new: (u64, u64),
     /// The old one's length and last change.
     old: (u64, i64, i64),
 }
@@ -56,18 +59,23 @@ impl Visit for Convert {
         if found.kind != Kind::File {
             return Ok(());
         }
-        let inode = (found.about.dev(), found.about.ino());
-        let new = found.lower.with_file_name(format!(".underseal-{}", std::process::id()));
-        let made = |e: io::Error| Error::io(&new, "cannot be made", e);
-        let lower = Lower::open_alone(found.lower, false);
+        let inode = found.entry.inode();
+        let lower = Lower::open_alone(found.entry, false);
+        let looked = |e: io::Error| Error::io(found.lower, "cannot be looked at", e);
         if let Some(first) = self.linked.get(&inode) {
-            let still = lower?.file.metadata().map(|about| Converted::state(&about));
-            if still.map_err(|e| Error::io(found.lower, "cannot be looked at", e))? != first.old {
+            let changed = || {
                 let context = "it was changed while its other names were converted";
-                return Err(Error::new(ErrorKind::Busy, context).in_file(found.lower));
+                Error::new(ErrorKind::Busy, context).in_file(found.lower)
+            };
+            if Converted::state(&lower?.file.metadata().map_err(looked)?) != first.old {
+                return Err(changed());
             }
-            fs::hard_link(&first.new, &new).map_err(made)?;
-            replace(&new, found.lower)?;
+            let new = found.root.beneath(&first.path)?;
+            if new.inode() != first.new {
+                return Err(changed());
+            }
+            let temporary = Temporary::made(found, |name| found.folder.link(&new, name))?.0;
+            temporary.replace()?;
             self.summary.others += 1;
             return Ok(());
         }
@@ -83,20 +91,16 @@ impl Visit for Convert {
             return Ok(());
         }
         lower.check_len()?;
-        let to =
-            File::options().read(true).write(true).create_new(true).mode(0o600).open(&new).map_err(made)?;
-        let done = self.fill(&lower, &to, &new, watch).and_then(|()| {
-            Attributes::of(found.lower, found.about)?.apply(&new)?;
-            to.sync_all().map_err(made)?;
-            replace(&new, found.lower)
-        });
-        if let Err(error) = done {
-            let _ = fs::remove_file(&new);
-            return Err(error);
-        }
+        let (temporary, to) = Temporary::made(found, |name| found.folder.make_file(name))?;
+        let path = found.folder.path_of(&temporary.name);
+        self.fill(&lower, &to, &path, watch)?;
+        Attributes::of(found.entry)?.apply(&to, &path)?;
+        to.sync_all().map_err(|e| Error::io(&path, "cannot be made", e))?;
+        temporary.replace()?;
         if found.about.nlink() > 1 {
-            let old = lower.file.metadata().map_err(|e| Error::io(found.lower, "cannot be looked at", e))?;
-            let converted = Converted { new: found.lower.into(), old: Converted::state(&old) };
+            let (old, new) = (lower.file.metadata().map_err(looked)?, to.metadata().map_err(looked)?);
+            let new = (new.dev(), new.ino());
+            let converted = Converted { path: found.inside.into(), new, old: Converted::state(&old) };
             self.linked.insert(inode, converted);
         }
         self.summary.files += 1;
@@ -105,7 +109,7 @@ impl Visit for Convert {
     }
 
     fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
-        keep_times(found.lower, found.about)
+        keep_times(found.entry)
     }
 
     fn needs_names(&self) -> bool {
@@ -157,10 +161,38 @@ fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) ->
     }
 }
 
-/// Puts a new file in an old one's place.
-fn replace(new: &Path, old: &Path) -> Result<()> {
-    fs::rename(new, old).map_err(|e| {
-        let _ = fs::remove_file(new);
-        Error::io(old, "cannot be replaced", e)
-    })
+/// A file that is made beside an entry to take its place. It is removed unless it did.
+struct Temporary<'f> {
+    found: &'f Found<'f>,
+    name: Vec<u8>,
+    placed: bool,
+}
+
+impl<'f> Temporary<'f> {
+    fn made<T>(found: &'f Found<'f>, make: impl FnOnce(&[u8]) -> Result<T>) -> Result<(Self, T)> {
+        let name = format!(".underseal-{}", std::process::id()).into_bytes();
+        let made = make(&name)?;
+        Ok((Self { found, name, placed: false }, made))
+    }
+
+    /// Takes the entry's place, as long as the entry is still the file that was read.
+    fn replace(mut self) -> Result<()> {
+        let Found { folder, name, entry, lower, .. } = self.found;
+        if folder.pin(name)?.inode() != entry.inode() {
+            let context = "another file was put in its place meanwhile";
+            return Err(Error::new(ErrorKind::Busy, context).in_file(lower));
+        }
+        let renamed = folder.rename(&self.name, name, RenameFlags::empty());
+        renamed.map_err(|e| Error::io(lower, "cannot be replaced", e))?;
+        self.placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.placed {
+            let _ = self.found.folder.remove(&self.name);
+        }
+    }
 }

@@ -1,14 +1,12 @@
 //! A lower tree's plain form.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::attributes::Attributes;
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, PlainReader, Sink, Summary, Watch};
 use crate::{Error, ErrorKind, Result};
 
@@ -24,7 +22,7 @@ pub struct Export {
 /// Decrypts a lower tree into a sink.
 ///
 /// # Errors
-/// Only when there is no such tree; what fails in it is told to the watch.
+/// Only when there is no such tree, or what was written cannot be made to survive a power cut; what fails in it is told to the watch.
 pub fn export(
     root: &Path,
     keys: &mut Keys,
@@ -33,7 +31,8 @@ pub fn export(
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
     let mut visit = Run { sink, how, linked: HashMap::new(), summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    walk(&Root::open(root, None)?, keys, watch, &mut visit);
+    visit.sink.sync()?;
     Ok(visit.summary)
 }
 
@@ -47,7 +46,7 @@ struct Run<'s> {
 
 impl Visit for Run<'_> {
     fn visit(&mut self, found: &Found<'_>, keys: &mut Keys, watch: &mut dyn Watch) -> Result<()> {
-        let attributes = Attributes::of(found.lower, found.about)?;
+        let attributes = Attributes::of(found.entry)?;
         let to_lower = |e: Error| e.in_file(found.lower);
         match found.kind {
             Kind::Folder => {
@@ -55,9 +54,7 @@ impl Visit for Run<'_> {
                 self.summary.folders += 1;
             }
             Kind::Symlink => {
-                let target =
-                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
-                let target = keys.decode_target(target.as_os_str().as_bytes()).map_err(to_lower)?;
+                let target = keys.decode_target(&found.entry.target()?).map_err(to_lower)?;
                 self.sink.symlink(found.plain, &target, &attributes).map_err(to_lower)?;
                 self.summary.others += 1;
             }
@@ -82,7 +79,7 @@ impl Visit for Run<'_> {
     }
 
     fn leave(&mut self, found: &Found<'_>, _keys: &mut Keys) -> Result<()> {
-        self.sink.leave(found.plain, &Attributes::of(found.lower, found.about)?)
+        self.sink.leave(found.plain, &Attributes::of(found.entry)?)
     }
 
     fn failed(&mut self) {
@@ -99,7 +96,7 @@ impl Run<'_> {
         watch: &mut dyn Watch,
     ) -> Result<()> {
         let in_file = |e: Error| e.in_file(found.lower);
-        let size = match Lower::open(found.lower) {
+        let size = match Lower::of_entry(found.entry) {
             Ok(lower) => {
                 let key = keys.unlock(&lower.header).map_err(in_file)?;
                 let size = lower.header.size();
@@ -113,9 +110,7 @@ impl Run<'_> {
                 0
             }
             Err(e) if e.has_no_header() && self.how.passthrough => {
-                let file =
-                    fs::File::open(found.lower).map_err(|e| Error::io(found.lower, "cannot open", e))?;
-                let mut plain = Watched { reader: file, watch };
+                let mut plain = Watched { reader: found.entry.open(false)?, watch };
                 self.sink.file(found.plain, attributes, found.about.len(), &mut plain).map_err(in_file)?;
                 found.about.len()
             }

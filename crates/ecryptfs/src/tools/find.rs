@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::Keys;
+use super::tree::Folder;
 use crate::name::{self, long};
 use crate::{Error, ErrorKind, Result};
 
@@ -36,14 +37,12 @@ fn entry(folder: &Path, name: &OsStr, keys: &mut Keys) -> Result<Option<PathBuf>
     if fs::symlink_metadata(&plain).is_ok() {
         return Ok(Some(plain));
     }
-    let failed = |e| Error::io(folder, "cannot be listed", e);
-    for next in fs::read_dir(folder).map_err(failed)? {
-        let next = next.map_err(failed)?;
-        let lower = next.file_name();
-        if (name::is_encoded(lower.as_bytes()) || long::is_long(lower.as_bytes()))
-            && keys.decode_entry(&next.path()).is_ok_and(|decoded| decoded == name.as_bytes())
+    let opened = Folder::open(folder)?;
+    for lower in opened.names()? {
+        if (name::is_encoded(&lower) || long::is_long(&lower))
+            && keys.decode_entry(&opened, &lower).is_ok_and(|decoded| decoded == name.as_bytes())
         {
-            return Ok(Some(next.path()));
+            return Ok(Some(opened.path_of(&lower)));
         }
     }
     Ok(None)

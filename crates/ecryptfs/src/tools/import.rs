@@ -4,19 +4,17 @@ mod archive;
 mod tar;
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attributes::Attributes;
 use super::maker::placed;
-use super::sink::make_empty;
-use super::walk::{Kind, last};
-use super::{Summary, Watch};
+use super::tree::{Folder, Pinned};
+use super::walk::{Kind, join};
+use super::{Summary, Watch, sink};
 use crate::lock::{Access, Claim};
-use crate::{AuthToken, Cipher, Error, NameCipher, Place, Result};
+use crate::{AuthToken, Cipher, NameCipher, Place, Result};
 
 pub use tar::import_tar;
 
@@ -38,39 +36,39 @@ pub struct Import {
 /// Encrypts a plain folder into a lower one, which does not exist or is empty.
 ///
 /// # Errors
-/// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the tree is told to the watch.
+/// `BadOption` when there is something in the lower folder; `Busy`; `Io`, also when what was written cannot be made to survive a
+/// power cut. What fails in the tree is told to the watch.
 pub fn import(plain: &Path, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
-    fs::read_dir(plain).map_err(|e| Error::io(plain, "cannot be listed", e))?;
-    make_empty(lower)?;
-    let _claim = Claim::of(lower, Access::Alone)?;
-    let mut run = Run { how, watch, linked: HashMap::new(), summary: Summary::default() };
-    run.folder(plain, lower);
+    crate::fs::raise_descriptor_limit();
+    let plain = Folder::open(plain)?;
+    let root = sink::empty(lower)?;
+    let _claim = Claim::on(&root, lower, Access::Alone)?;
+    let mut run = Run { how, watch, root: &root, linked: HashMap::new(), summary: Summary::default() };
+    run.folder(&plain, &root, Path::new(""));
+    root.sync()?;
     Ok(run.summary)
 }
 
 struct Run<'r> {
     how: &'r Import,
     watch: &'r mut dyn Watch,
-    /// Files with several names: where the first went.
+    root: &'r Folder,
+    /// Files with several names: where the first went, from the root on.
     linked: HashMap<(u64, u64), PathBuf>,
     summary: Summary,
 }
 
 impl Run<'_> {
-    /// What is in a folder whose lower folder is made.
-    fn folder(&mut self, plain: &Path, lower: &Path) {
-        let done =
-            fs::read_dir(plain).map_err(|e| Error::io(plain, "cannot be listed", e)).and_then(|entries| {
-                for entry in entries {
-                    let entry = entry.map_err(|e| Error::io(plain, "cannot be listed", e))?;
-                    self.note(&entry.path(), |run| run.entry(&entry.path(), lower));
-                }
-                let about =
-                    fs::symlink_metadata(plain).map_err(|e| Error::io(plain, "cannot be looked at", e))?;
-                Attributes::of(plain, &about)?.apply(lower)
-            });
+    /// What is in a folder whose lower folder is made. `inside` is the lower folder's path from the root on.
+    fn folder(&mut self, plain: &Folder, lower: &Folder, inside: &Path) {
+        let done = plain.names().and_then(|names| {
+            for name in names {
+                self.note(&plain.path_of(&name), |run| run.entry(plain, &name, lower, inside));
+            }
+            Attributes::of(&plain.itself()?)?.apply(lower, lower.path())
+        });
         self.summary.folders += 1;
-        self.note(plain, |_| done);
+        self.note(plain.path(), |_| done);
     }
 
     /// Tells of a failure.
@@ -81,33 +79,34 @@ impl Run<'_> {
         }
     }
 
-    fn entry(&mut self, plain: &Path, folder: &Path) -> Result<()> {
-        let name = self.how.name(last(plain)).map_err(|e| e.in_file(plain))?;
-        placed(folder, &name, |lower| self.make(plain, lower))
+    fn entry(&mut self, plain: &Folder, name: &[u8], folder: &Folder, inside: &Path) -> Result<()> {
+        let entry = plain.pin(name)?;
+        let lower = self.how.name(name).map_err(|e| e.in_file(entry.path()))?;
+        placed(folder, &lower, |lower| self.make(&entry, folder, lower, join(inside, lower.to_vec())))
     }
 
-    fn make(&mut self, plain: &Path, lower: PathBuf) -> Result<()> {
-        let about = fs::symlink_metadata(plain).map_err(|e| Error::io(plain, "cannot be looked at", e))?;
-        match Kind::of(&about) {
+    fn make(&mut self, plain: &Pinned, folder: &Folder, name: &[u8], inside: PathBuf) -> Result<()> {
+        match plain.kind() {
             Kind::Folder => {
-                self.how.make_folder(&lower)?;
-                self.folder(plain, &lower);
+                let opened = plain.folder()?;
+                let made = folder.make_folder(name)?;
+                self.folder(&opened, &made, &inside);
                 return Ok(());
             }
             Kind::Symlink => {
-                let target = fs::read_link(plain).map_err(|e| Error::io(plain, "cannot be read", e))?;
-                self.how.make_symlink(&lower, target.as_os_str().as_bytes()).map_err(|e| e.in_file(plain))?;
-                Attributes::of(plain, &about)?.apply(&lower)?;
+                let (target, attributes) = (plain.target()?, Attributes::of(plain)?);
+                self.how
+                    .make_symlink(folder, name, &target, &attributes)
+                    .map_err(|e| e.in_file(plain.path()))?;
             }
-            Kind::Special => Attributes::of(plain, &about)?.make_special(&lower)?,
+            Kind::Special => Attributes::of(plain)?.make_special(folder, name)?,
             Kind::File => {
-                let inode = (about.dev(), about.ino());
-                if let Some(first) = self.linked.get(&inode) {
-                    fs::hard_link(first, &lower).map_err(|e| Error::io(&lower, "cannot be linked", e))?;
+                if let Some(first) = self.linked.get(&plain.inode()) {
+                    folder.link(&self.root.beneath(first)?, name)?;
                 } else {
-                    self.file(plain, &lower, &Attributes::of(plain, &about)?)?;
-                    if about.nlink() > 1 {
-                        self.linked.insert(inode, lower);
+                    self.file(plain, folder, name)?;
+                    if plain.about().nlink() > 1 {
+                        self.linked.insert(plain.inode(), inside);
                     }
                     return Ok(());
                 }
@@ -117,10 +116,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn file(&mut self, plain: &Path, lower: &Path, attributes: &Attributes) -> Result<()> {
-        let mut from = File::open(plain).map_err(|e| Error::io(plain, "cannot open", e))?;
-        let size = self.how.make_file(lower, &mut from, self.watch)?;
-        attributes.apply(lower)?;
+    fn file(&mut self, plain: &Pinned, folder: &Folder, name: &[u8]) -> Result<()> {
+        let attributes = Attributes::of(plain)?;
+        let size = self.how.make_file(folder, name, &attributes, &mut plain.open(false)?, self.watch)?;
         self.summary.files += 1;
         self.summary.bytes += size;
         Ok(())

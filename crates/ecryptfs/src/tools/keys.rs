@@ -1,13 +1,10 @@
 //! Who opens what: keys at hand, and passphrases under salts that headers ask for.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::CWD;
 use underseal_cipher::Key;
 
-use super::walk::last;
 use crate::name::long;
 use crate::{
     AuthToken, Cipher, Error, ErrorKind, FileKey, Header, KeyPacket, Keyring, NameCipher, Result, name,
@@ -105,12 +102,11 @@ impl Keys {
     ///
     /// # Errors
     /// As [`NameCipher::decode`].
-    pub(super) fn decode_entry(&mut self, lower: &Path) -> Result<Vec<u8>> {
-        let name = last(lower);
+    pub(super) fn decode_entry(&mut self, folder: impl AsFd, name: &[u8]) -> Result<Vec<u8>> {
         if !long::is_long(name) {
             return self.decode_name(name);
         }
-        self.decode_name(&long::read(CWD, lower.as_os_str().as_bytes())?)
+        self.decode_name(&long::read(folder, name)?)
     }
 
     /// The target that a lower symlink's stands for: itself, unless it is encrypted.

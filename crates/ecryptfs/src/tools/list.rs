@@ -1,12 +1,10 @@
 //! What is in a lower tree, by its plain names.
 
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
-use crate::{Error, ErrorKind, Header, Result};
+use crate::{ErrorKind, Header, Result};
 
 /// An entry.
 #[derive(Debug)]
@@ -38,7 +36,7 @@ pub fn list(
     tell: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
 ) -> Result<Summary> {
     let mut visit = List { tell, passthrough, summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    walk(&Root::open(root, None)?, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -55,16 +53,14 @@ impl Visit for List<'_> {
             Kind::Folder => self.summary.folders += 1,
             Kind::Special => self.summary.others += 1,
             Kind::Symlink => {
-                let lower =
-                    fs::read_link(found.lower).map_err(|e| Error::io(found.lower, "cannot be read", e))?;
-                let plain =
-                    keys.decode_target(lower.as_os_str().as_bytes()).map_err(|e| e.in_file(found.lower))?;
+                let lower = found.entry.target()?;
+                let plain = keys.decode_target(&lower).map_err(|e| e.in_file(found.lower))?;
                 size = plain.len() as u64;
                 target = Some(plain);
                 self.summary.others += 1;
             }
             Kind::File => {
-                match Lower::open(found.lower) {
+                match Lower::of_entry(found.entry) {
                     Ok(lower) => {
                         size = lower.header.size();
                         header = Some(lower.header);

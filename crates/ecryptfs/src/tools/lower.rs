@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
+use super::tree::Pinned;
 use crate::file::blank::is_blank;
 use crate::lock::{Access, lock_for_tool};
 use crate::{EXTENT, Error, ErrorKind, Header, Place, Result, XATTR};
@@ -33,17 +34,25 @@ impl Lower {
     /// # Errors
     /// As [`Header::read`]; `Empty`; `Io`. All name the path.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::of(path, open(path, false)?)
+        Self::of(path, open(path)?)
+    }
+
+    /// The same of an entry of a tree.
+    ///
+    /// # Errors
+    /// As [`Lower::open`].
+    pub(super) fn of_entry(entry: &Pinned) -> Result<Self> {
+        Self::of(entry.path(), entry.open(false)?)
     }
 
     /// The same to change it, while no mount has it open and no other tool changes it. The header is what it was locked with.
     ///
     /// # Errors
     /// As [`Lower::open`]; `Busy`.
-    pub(super) fn open_alone(path: &Path, writable: bool) -> Result<Self> {
-        let file = open(path, writable)?;
-        lock_for_tool(&file, Access::Alone).map_err(|e| e.in_file(path))?;
-        Self::of(path, file)
+    pub(super) fn open_alone(entry: &Pinned, writable: bool) -> Result<Self> {
+        let file = entry.open(writable)?;
+        lock_for_tool(&file, Access::Alone).map_err(|e| e.in_file(entry.path()))?;
+        Self::of(entry.path(), file)
     }
 
     fn of(path: &Path, file: File) -> Result<Self> {
@@ -76,6 +85,27 @@ impl Lower {
         }
         let context = format!("the file is cut: {len} bytes of {expected}");
         Err(Error::new(ErrorKind::Cut, context).in_file(&self.path))
+    }
+
+    /// Lets the header say what there is, where it says more and the file ends with a whole extent. Returns the sizes before and
+    /// after.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(super) fn shorten(&mut self) -> Result<Option<(u64, u64)>> {
+        let (len, start, before) = (self.lower_len()?, self.header.data_offset(), self.header.size());
+        let there = match len.checked_sub(start) {
+            Some(there) if len < self.expected_len() && there.is_multiple_of(EXTENT as u64) => there,
+            _ => return Ok(None),
+        };
+        let failed = |e: io::Error| Error::io(&self.path, "cannot write the header", e);
+        self.header.set_size(there);
+        match self.header.place() {
+            Place::File => self.file.write_all_at(&self.header.size_field(), 0).map_err(failed)?,
+            Place::Xattr => write_xattr(&self.file, &self.header).map_err(failed)?,
+        }
+        self.file.sync_all().map_err(failed)?;
+        Ok(Some((before, there)))
     }
 
     /// Writes another header's packets in place of this one's, so that at any time the file opens with one of them.
@@ -119,10 +149,10 @@ impl Lower {
     }
 }
 
-fn open(path: &Path, writable: bool) -> Result<File> {
+fn open(path: &Path) -> Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let file = File::options().read(true).write(writable).custom_flags(flags).open(path);
+    let file = File::options().read(true).custom_flags(flags).open(path);
     file.map_err(|e| Error::io(path, "cannot open", e))
 }
 
@@ -179,6 +209,7 @@ pub(super) fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Folder;
     use super::*;
     use crate::{AuthToken, Cipher, FileKey, Keyring};
 
@@ -197,7 +228,8 @@ mod tests {
                 Place::Xattr => write_xattr(&file, header).unwrap(),
             };
             write(&header);
-            let mut lower = Lower::open_alone(&path, true).unwrap();
+            let mut lower =
+                Lower::open_alone(&Folder::above(&path).unwrap().pin(b"file").unwrap(), true).unwrap();
             // As a mount does that knows of no lock.
             header.set_size(5000);
             write(&header);

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::walk::{Found, Kind, Visit, walk};
+use super::walk::{Found, Kind, Root, Visit, walk};
 use super::{Keys, Lower, Summary, Watch};
-use crate::lock::{Access, Claim};
+use crate::lock::Access;
 use crate::{AuthToken, Error, ErrorKind, Header, Keyring, Result, Signature};
 
 /// What becomes of the headers.
@@ -25,9 +25,9 @@ pub enum Change {
 /// # Errors
 /// Only when there is no such tree, or it is in use (`Busy`); what fails in it is told to the watch.
 pub fn rekey(root: &Path, keys: &mut Keys, change: &Change, watch: &mut dyn Watch) -> Result<Summary> {
-    let _claim = Claim::of(root, Access::Alone)?;
+    let root = Root::open(root, Some(Access::Alone))?;
     let mut visit = Rekey { change, summary: Summary::default() };
-    walk(root, keys, watch, &mut visit)?;
+    walk(&root, keys, watch, &mut visit);
     Ok(visit.summary)
 }
 
@@ -41,7 +41,7 @@ impl Visit for Rekey<'_> {
         if found.kind != Kind::File {
             return Ok(());
         }
-        match Lower::open_alone(found.lower, true) {
+        match Lower::open_alone(found.entry, true) {
             Ok(mut lower) => match self.changed(&lower.header, keys).map_err(|e| e.in_file(found.lower))? {
                 None => self.summary.unchanged += 1,
                 Some(new) => {

@@ -3,17 +3,15 @@
 //! What is in a folder is renamed before the folder, each name in one step that replaces nothing. A run that was interrupted is
 //! taken up by the same again: names that are as they should be stay so, as long as both keys are at hand.
 
-use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
 
 use super::attributes::{Attributes, keep_times};
 use super::maker::placed;
-use super::walk::{Kind, join, last};
+use super::tree::{Folder, Pinned};
+use super::walk::Kind;
 use super::{Keys, Summary, Watch};
 use crate::lock::{Access, Claim};
 use crate::name::long;
@@ -31,10 +29,12 @@ pub fn rename(
     long_names: bool,
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
-    fs::read_dir(root).map_err(|e| Error::io(root, "cannot be listed", e))?;
-    let _claim = Claim::of(root, Access::Alone)?;
+    crate::fs::raise_descriptor_limit();
+    let folder = Folder::open(root)?;
+    let _claim = Claim::on(&folder, root, Access::Alone)?;
     let mut run = Run { keys, new, long_names, watch, summary: Summary::default() };
-    run.folder(root);
+    run.folder(&folder);
+    folder.sync()?;
     Ok(run.summary)
 }
 
@@ -47,29 +47,24 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    fn folder(&mut self, folder: &Path) {
-        let about = fs::symlink_metadata(folder);
-        // All names first: a folder that changes may be listed twice over.
-        let names =
-            fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
-        let names: Vec<OsString> = match names {
+    fn folder(&mut self, folder: &Folder) {
+        let before = folder.itself();
+        let names = match folder.names() {
             Ok(names) => names,
-            Err(e) => return self.tell(folder, Error::io(folder, "cannot be listed", e)),
+            Err(e) => return self.tell(folder.path(), e),
         };
         for name in names {
             // It goes with the name that it is beside.
-            if long::is_beside(name.as_bytes()).is_some() {
+            if long::is_beside(&name).is_some() {
                 continue;
             }
-            let path = folder.join(&name);
-            if let Err(error) = self.entry(folder, &path, name.as_bytes()) {
-                self.tell(&path, error);
+            if let Err(error) = self.entry(folder, &name) {
+                self.tell(&folder.path_of(&name), error);
             }
         }
         self.summary.folders += 1;
-        let about = about.map_err(|e| Error::io(folder, "cannot be looked at", e));
-        if let Err(error) = about.and_then(|about| keep_times(folder, &about)) {
-            self.tell(folder, error);
+        if let Err(error) = before.and_then(|before| keep_times(&before)) {
+            self.tell(folder.path(), error);
         }
     }
 
@@ -78,76 +73,66 @@ impl Run<'_> {
         self.watch.failed(lower, error);
     }
 
-    fn entry(&mut self, folder: &Path, path: &Path, name: &[u8]) -> Result<()> {
-        let about = fs::symlink_metadata(path).map_err(|e| Error::io(path, "cannot be looked at", e))?;
-        let kind = Kind::of(&about);
-        let in_file = |e: Error| e.in_file(path);
-        if kind == Kind::Folder {
-            self.folder(path);
+    fn entry(&mut self, folder: &Folder, name: &[u8]) -> Result<()> {
+        let entry = folder.pin(name)?;
+        let in_file = |e: Error| e.in_file(entry.path());
+        if entry.kind() == Kind::Folder {
+            self.folder(&entry.folder()?);
         }
-        let plain = self.keys.decode_entry(path).map_err(in_file)?;
+        let plain = self.keys.decode_entry(folder, name).map_err(in_file)?;
         let lower = match self.new {
             Some(names) => names.lower(&plain, self.long_names).map_err(in_file)?,
             None => LowerName::short(plain),
         };
-        let placed = placed(folder, &lower, |_| self.place(folder, path, kind, &about, &lower));
+        let placed = placed(folder, &lower, |new| self.place(folder, name, &entry, new));
         if placed.is_ok() && *lower != *name && long::is_long(name) {
-            long::tidy(CWD, path.as_os_str().as_bytes());
+            long::tidy(folder, name);
         }
         placed
     }
 
     /// Gives an entry its new name.
-    fn place(
-        &mut self,
-        folder: &Path,
-        path: &Path,
-        kind: Kind,
-        about: &fs::Metadata,
-        lower: &LowerName<'_>,
-    ) -> Result<()> {
-        if kind == Kind::Symlink && self.target(folder, path, lower, &Attributes::of(path, about)?)? {
+    fn place(&mut self, folder: &Folder, name: &[u8], entry: &Pinned, new: &[u8]) -> Result<()> {
+        if entry.kind() == Kind::Symlink && self.target(folder, name, entry, new)? {
             return Ok(());
         }
-        if **lower == *last(path) {
+        if new == name {
             self.summary.unchanged += 1;
             return Ok(());
         }
-        let to = join(folder, lower.to_vec());
-        renameat_with(CWD, path, CWD, &to, RenameFlags::NOREPLACE)
-            .map_err(|e| Error::io(path, "cannot be renamed", e))?;
-        self.count(kind);
+        let renamed = folder.rename(name, new, RenameFlags::NOREPLACE);
+        renamed.map_err(|e| Error::io(entry.path(), "cannot be renamed", e))?;
+        self.count(entry.kind());
         Ok(())
     }
 
     /// A symlink whose target changes is made anew, and takes the place of the old one. Says whether it was.
-    fn target(&mut self, folder: &Path, path: &Path, name: &[u8], attributes: &Attributes) -> Result<bool> {
-        let old = fs::read_link(path).map_err(|e| Error::io(path, "cannot be read", e))?;
-        let plain = self.keys.decode_target(old.as_os_str().as_bytes()).map_err(|e| e.in_file(path))?;
+    fn target(&mut self, folder: &Folder, name: &[u8], entry: &Pinned, to: &[u8]) -> Result<bool> {
+        let (old, attributes, path) = (entry.target()?, Attributes::of(entry)?, entry.path());
+        let plain = self.keys.decode_target(&old).map_err(|e| e.in_file(path))?;
         let new = match self.new {
             Some(names) => names.encode_target(&plain).map_err(|e| e.in_file(path))?,
             None => plain,
         };
-        if new == old.as_os_str().as_bytes() {
+        if new == old {
             return Ok(false);
         }
-        let to = folder.join(OsStr::from_bytes(name));
-        if to != path && fs::symlink_metadata(&to).is_ok() {
-            let there = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(Error::io(path, "cannot be renamed", there));
+        if to != name && folder.has(to) {
+            return Err(Error::io(path, "cannot be renamed", Errno::EXIST));
         }
         // In two steps, the old one is there until the new one is.
-        let made = folder.join(OsString::from_vec(format!(".underseal-{}", std::process::id()).into_bytes()));
-        symlink(OsStr::from_bytes(&new), &made).map_err(|e| Error::io(&made, "cannot be made", e))?;
-        let placed = attributes
-            .apply(&made)
-            .and_then(|()| fs::rename(&made, &to).map_err(|e| Error::io(path, "cannot be replaced", e)));
+        let temporary = format!(".underseal-{}", std::process::id()).into_bytes();
+        let made = folder.make_symlink(&temporary, &new)?;
+        let placed = attributes.apply(&made, made.path()).and_then(|()| {
+            let renamed = folder.rename(&temporary, to, RenameFlags::empty());
+            renamed.map_err(|e| Error::io(path, "cannot be replaced", e))
+        });
         if let Err(error) = placed {
-            let _ = fs::remove_file(&made);
+            let _ = folder.remove(&temporary);
             return Err(error);
         }
-        if to != path {
-            fs::remove_file(path).map_err(|e| Error::io(path, "cannot be removed", e))?;
+        if to != name {
+            folder.remove(name).map_err(|e| Error::io(path, "cannot be removed", e))?;
         }
         self.count(Kind::Symlink);
         Ok(true)

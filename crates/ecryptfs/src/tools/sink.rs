@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use folder::FolderSink;
-pub(super) use folder::make_empty;
+pub(super) use folder::empty;
 pub use tar::TarSink;
 
 use super::attributes::Attributes;
@@ -58,4 +58,12 @@ pub trait Sink {
     /// # Errors
     /// When it cannot be made.
     fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()>;
+
+    /// Makes all that came survive a power cut, at the end.
+    ///
+    /// # Errors
+    /// When some of it cannot be written.
+    fn sync(&mut self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -1,16 +1,13 @@
 //! What the headers and names of a tree say together, without any key.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::CWD;
-
+use super::tree::{Folder, Pinned};
 use super::walk::Kind;
 use super::{Lower, Watch};
 use crate::name::{self, long};
-use crate::{Error, Place, Result, Signature};
+use crate::{Place, Result, Signature};
 
 /// Counts of a tree.
 #[derive(Debug, Default)]
@@ -46,38 +43,37 @@ impl Survey {
     /// # Errors
     /// Only when there is nothing at that path; what fails below it is told to the watch.
     pub fn of(root: &Path, watch: &mut dyn Watch) -> Result<Self> {
-        let about = fs::symlink_metadata(root).map_err(|e| Error::io(root, "cannot be looked at", e))?;
+        let (folder, name) = match root.file_name() {
+            Some(name) => (Folder::above(root)?, name.as_encoded_bytes()),
+            None => (Folder::open(root)?, &b"."[..]),
+        };
         let mut survey = Self::default();
-        survey.entry(root, Kind::of(&about), watch);
+        survey.entry(&folder.pin(name)?, watch);
         Ok(survey)
     }
 
-    fn entry(&mut self, lower: &Path, kind: Kind, watch: &mut dyn Watch) {
-        let done = match kind {
-            Kind::Folder => self.folder(lower, watch),
-            Kind::File => self.file(lower),
+    fn entry(&mut self, entry: &Pinned, watch: &mut dyn Watch) {
+        let done = match entry.kind() {
+            Kind::Folder => entry.folder().and_then(|folder| self.folder(&folder, watch)),
+            Kind::File => self.file(entry),
             _ => Ok(()),
         };
         if let Err(error) = done {
             self.failed += 1;
-            watch.failed(lower, error);
+            watch.failed(entry.path(), error);
         }
     }
 
-    fn folder(&mut self, lower: &Path, watch: &mut dyn Watch) -> Result<()> {
-        let failed = |e| Error::io(lower, "cannot be listed", e);
-        for entry in fs::read_dir(lower).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let (path, name) = (entry.path(), entry.file_name());
-            let name = name.as_bytes();
-            if long::is_beside(name).is_some() {
+    fn folder(&mut self, folder: &Folder, watch: &mut dyn Watch) -> Result<()> {
+        for name in folder.names()? {
+            if long::is_beside(&name).is_some() {
                 continue;
             }
-            let encoded = match long::is_long(name) {
-                true => long::read(CWD, path.as_os_str().as_bytes()).unwrap_or_default(),
-                false => name.to_vec(),
+            let encoded = match long::is_long(&name) {
+                true => long::read(folder, &name).unwrap_or_default(),
+                false => name.clone(),
             };
-            self.long_names += u64::from(long::is_long(name));
+            self.long_names += u64::from(long::is_long(&name));
             if name::is_encoded(&encoded)
                 && let Ok(signature) = name::signature(&encoded)
             {
@@ -85,14 +81,15 @@ impl Survey {
                 count(&mut self.name_signatures, signature);
             }
             // Gone since it was listed.
-            let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
-            self.entry(&entry.path(), Kind::of(&about), watch);
+            if let Ok(Some(entry)) = folder.find(&name) {
+                self.entry(&entry, watch);
+            }
         }
         Ok(())
     }
 
-    fn file(&mut self, lower: &Path) -> Result<()> {
-        let lower = match Lower::open(lower) {
+    fn file(&mut self, entry: &Pinned) -> Result<()> {
+        let lower = match Lower::of_entry(entry) {
             Err(e) if e.has_no_header() => {
                 self.plain += 1;
                 return Ok(());

@@ -1,15 +1,16 @@
 //! A lower tree, one entry at a time, with its plain names.
 
 use std::ffi::OsString;
-use std::fs::{self, Metadata};
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use super::tree::{Folder, Pinned};
 use super::{Keys, Watch};
+use crate::Result;
+use crate::lock::{Access, Claim};
 use crate::name::long;
-use crate::{Error, Result};
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +45,19 @@ impl Kind {
 
 /// An entry of a lower tree.
 pub(super) struct Found<'a> {
-    /// Where it is.
+    /// Where it is, for messages.
     pub(super) lower: &'a Path,
     /// What it is called above, from the tree's root.
     pub(super) plain: &'a Path,
     pub(super) about: &'a Metadata,
     pub(super) kind: Kind,
+    pub(super) entry: &'a Pinned,
+    /// The folder that it is in, and its name there; `.` in itself for a root that is a folder.
+    pub(super) folder: &'a Folder,
+    pub(super) name: &'a [u8],
+    /// The folder that the walk began in, and the entry's lower path from there.
+    pub(super) root: &'a Folder,
+    pub(super) inside: &'a Path,
 }
 
 /// What is done with each entry.
@@ -74,19 +82,60 @@ pub(super) trait Visit {
     fn failed(&mut self);
 }
 
-/// Visits what is at a lower path and below it.
-///
-/// # Errors
-/// Only when there is nothing at that path. All others are told to the watch.
-pub(super) fn walk(root: &Path, keys: &mut Keys, watch: &mut dyn Watch, visit: &mut dyn Visit) -> Result<()> {
-    fs::symlink_metadata(root).map_err(|e| Error::io(root, "cannot be looked at", e))?;
-    let mut walk = Walk { keys, watch, visit };
-    let visited = walk.entry(root, Path::new(""));
-    walk.note(root, visited);
-    Ok(())
+/// A lower path that a tool begins at, opened once: what was claimed is what is walked.
+pub(super) struct Root {
+    folder: Folder,
+    /// What it is called in the folder; `.` for a folder.
+    name: Vec<u8>,
+    path: PathBuf,
+    _claim: Option<Claim>,
+}
+
+impl Root {
+    /// Opens a folder, or the folder that a file is in. For a tool that writes, a folder is taken so that no mount and no other tool
+    /// has it.
+    ///
+    /// # Errors
+    /// `Busy`; `Io` when there is nothing at that path.
+    pub(super) fn open(path: &Path, access: Option<Access>) -> Result<Self> {
+        // Every level of a tree has descriptors open.
+        crate::fs::raise_descriptor_limit();
+        let last = path.file_name().map(|name| name.to_owned().into_vec());
+        let (folder, name) = match last {
+            // With a slash at the end a symlink is followed.
+            Some(name) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+                (Folder::above(path)?, name)
+            }
+            _ => (Folder::open(path)?, b".".to_vec()),
+        };
+        let entry = folder.pin(&name)?;
+        if entry.kind() != Kind::Folder {
+            return Ok(Self { folder, name, path: path.into(), _claim: None });
+        }
+        let folder = entry.folder()?.called(path);
+        let claim = access.map(|access| Claim::on(&folder, path, access)).transpose()?;
+        Ok(Self { folder, name: b".".to_vec(), path: path.into(), _claim: claim })
+    }
+
+    /// Makes all that was written survive a power cut.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.folder.sync()
+    }
+}
+
+/// Visits what is at a lower path and below it. Failures are told to the watch.
+pub(super) fn walk(root: &Root, keys: &mut Keys, watch: &mut dyn Watch, visit: &mut dyn Visit) {
+    let mut walk = Walk { root, keys, watch, visit };
+    let inside = match &*root.name {
+        b"." => PathBuf::new(),
+        name => join(Path::new(""), name.to_vec()),
+    };
+    let visited = walk.entry(&root.folder, &root.name, &inside, Path::new(""));
+    walk.note(&root.path, visited);
 }
 
 struct Walk<'w> {
+    root: &'w Root,
     keys: &'w mut Keys,
     watch: &'w mut dyn Watch,
     visit: &'w mut dyn Visit,
@@ -101,35 +150,44 @@ impl Walk<'_> {
         }
     }
 
-    fn entry(&mut self, lower: &Path, plain: &Path) -> Result<()> {
-        let about = match fs::symlink_metadata(lower) {
-            // Gone since it was listed.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            about => about.map_err(|e| Error::io(lower, "cannot be looked at", e))?,
+    fn entry(&mut self, folder: &Folder, name: &[u8], inside: &Path, plain: &Path) -> Result<()> {
+        let Some(entry) = folder.find(name)? else { return Ok(()) };
+        let lower = if name == b"." { self.root.path.as_path() } else { entry.path() };
+        let found = Found {
+            lower,
+            plain,
+            about: entry.about(),
+            kind: entry.kind(),
+            entry: &entry,
+            folder,
+            name,
+            root: &self.root.folder,
+            inside,
         };
-        let found = Found { lower, plain, about: &about, kind: Kind::of(&about) };
         self.visit.visit(&found, self.keys, self.watch)?;
         if found.kind != Kind::Folder {
             return Ok(());
         }
-        let listed = self.list(lower, plain);
-        self.note(lower, listed.map_err(|e| Error::io(lower, "cannot be listed", e)));
+        let listed = entry.folder().and_then(|opened| self.list(&opened.called(lower), inside, plain));
+        self.note(lower, listed);
         self.visit.leave(&found, self.keys)
     }
 
-    fn list(&mut self, lower: &Path, plain: &Path) -> io::Result<()> {
-        for next in fs::read_dir(lower)? {
-            let next = next?;
-            let (path, name) = (next.path(), next.file_name().into_vec());
+    fn list(&mut self, folder: &Folder, inside: &Path, plain: &Path) -> Result<()> {
+        for name in folder.names()? {
+            let path = folder.path_of(&name);
             if let Some(of) = long::is_beside(&name) {
-                if fs::symlink_metadata(join(lower, of.to_vec())).is_err() {
+                if !folder.has(of) {
                     self.visit.left_over(&path);
                 }
                 continue;
             }
-            let decoded = if self.visit.needs_names() { self.keys.decode_entry(&path) } else { Ok(name) };
+            let decoded = match self.visit.needs_names() {
+                true => self.keys.decode_entry(folder, &name),
+                false => Ok(name.clone()),
+            };
             let visited = match decoded {
-                Ok(name) => self.entry(&path, &join(plain, name)),
+                Ok(decoded) => self.entry(folder, &name, &join(inside, name.clone()), &join(plain, decoded)),
                 Err(e) => Err(e.in_file(&path)),
             };
             self.note(&path, visited);
@@ -138,11 +196,11 @@ impl Walk<'_> {
     }
 }
 
-pub(super) fn join(folder: &Path, name: Vec<u8>) -> PathBuf {
-    folder.join(OsString::from_vec(name))
-}
-
 /// A path's last name.
 pub(super) fn last(path: &Path) -> &[u8] {
-    path.file_name().unwrap_or_default().as_bytes()
+    path.file_name().unwrap_or_default().as_encoded_bytes()
+}
+
+pub(super) fn join(folder: &Path, name: Vec<u8>) -> PathBuf {
+    folder.join(OsString::from_vec(name))
 }

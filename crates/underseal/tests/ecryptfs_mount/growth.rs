@@ -122,7 +122,7 @@ fn a_program_that_is_killed_stops_what_it_let_grow() {
         wait_until("it grows", PATIENCE, has_begun);
         // Nobody has to wait for it who only wants to know how long the file is.
         assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 2, "{command}");
-        // Two threads serve the mount, and one of them is busy with this one.
+        // The growth has a thread of its own.
         fs::write(folder.at("other"), b"x").unwrap();
         growing.signal(signal);
         growing.ends();
@@ -151,5 +151,36 @@ fn a_signal_that_ends_nothing_does_not_stop_growth() {
         signal.setitimer(signal.ITIMER_REAL, 0)\n";
     run(tool("/usr/bin/python3").args(["-c", script]).arg(folder.at("file")));
     assert_eq!(fs::metadata(folder.at("file")).unwrap().len(), 200 << 20);
+    mount.unmount();
+}
+
+#[test]
+fn a_single_thread_serves_others_while_files_grow_and_are_synced() {
+    let test = "a_single_thread_serves_others_while_files_grow_and_are_synced";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    if unable(test) {
+        return;
+    }
+    let disk = Ext4::new(8 << 30);
+    let folder = &disk.folder;
+    let mount = folder.mount_on_threads("", 1);
+    fs::write(folder.at("file"), b"ab").unwrap();
+    let below: PathBuf = folder.below("file");
+    let mut growing = Growing::start(folder, "truncate -s 6G");
+    wait_until("it grows", PATIENCE, || fs::metadata(&below).unwrap().len() > 64 << 20);
+    // A read of the file waits for the growth, and keeps nobody else from anything.
+    let mut reading = Growing::start(folder, "grep -q zzz");
+    for n in 0..100 {
+        let other = folder.at(&format!("other{n}"));
+        fs::write(&other, b"x").unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"x");
+        File::open(&other).unwrap().sync_all().unwrap();
+    }
+    assert!(growing.0.try_wait().unwrap().is_none(), "all of that came after the growth");
+    growing.signal(Signal::KILL);
+    growing.ends();
+    reading.ends();
     mount.unmount();
 }

@@ -52,12 +52,22 @@ impl Folder {
     /// Mounts with passphrases in these files.
     #[track_caller]
     pub(crate) fn mount_with(&self, options: &str, passphrases: &[&str]) -> Mounted<'_> {
-        let mut command = self.command(options, passphrases);
-        let done = output(&mut command);
+        self.mount_by(&mut self.command(options, passphrases))
+    }
+
+    #[track_caller]
+    fn mount_by(&self, command: &mut Command) -> Mounted<'_> {
+        let done = output(command);
         assert!(done.status.success(), "{command:?}: {done:?}");
         let pid = fs::read_to_string(self.scratch.path("pid")).unwrap();
         let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
         Mounted { folder: self, pid, over: false }
+    }
+
+    /// Mounts with so many threads that take requests.
+    #[track_caller]
+    pub(crate) fn mount_on_threads(&self, options: &str, threads: usize) -> Mounted<'_> {
+        self.mount_by(self.command(options, &["passphrase"]).arg("--threads").arg(threads.to_string()))
     }
 
     /// Mounts where that must fail.

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use underseal_ecryptfs::tools::Lower;
@@ -68,5 +69,64 @@ fn fdatasync_makes_sizes_durable() {
         }
         mount.unmount();
         drop((below, device));
+    }
+}
+
+/// A way to make a file shorter, with nothing fsynced, and the plain bytes that may be found then beside the old ones.
+type Cut = (&'static str, fn(&Path), &'static [&'static [u8]]);
+
+const LONG: usize = 1_000_000;
+
+const CUTS: [Cut; 2] = [
+    ("cut", |path| File::options().write(true).open(path).unwrap().set_len(10).unwrap(), &[&[1; 10]]),
+    ("replaced", |path| fs::write(path, [2; 300_000]).unwrap(), &[&[], &[2; 300_000]]),
+];
+
+#[test]
+fn a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one() {
+    let test = "a_file_that_is_cut_without_fsync_is_the_old_or_the_new_one";
+    if let Some(reason) = cannot_mount() {
+        return skip(test, reason);
+    }
+    if unable(test) {
+        return;
+    }
+    for options in ["", "ecryptfs_xattr_metadata"] {
+        let mut folder = Folder::new();
+        let disk = folder.scratch.sparse("disk", 48 << 20);
+        let device = Loop::attach(&disk, &[]);
+        let lazy = "lazy_itable_init=0,lazy_journal_init=0";
+        run(tool("mkfs.ext4").args(["-q", "-E", lazy]).arg(device.device()));
+        let below = Mount::new(device.device(), &folder.scratch.path("below"), &["-o", "commit=300"]);
+        folder.lower = below.directory().join("lower");
+        fs::create_dir(&folder.lower).unwrap();
+        let other = File::create(below.directory().join("other")).unwrap();
+        let mount = folder.mount(options);
+        for (name, _, _) in CUTS {
+            fs::write(folder.at(name), vec![1; LONG]).unwrap();
+        }
+        run(tool("sync").arg("-f").arg(&folder.lower));
+        for (name, cut, _) in CUTS {
+            cut(&folder.at(name));
+        }
+        // The journal is committed: what is metadata is on the disk, and data are not.
+        other.set_len(1).unwrap();
+        other.sync_all().unwrap();
+        let copy = folder.scratch.path("copy");
+        run(tool("cp").arg("--sparse=always").arg(&disk).arg(&copy));
+        mount.unmount();
+        let mut after = Folder::new();
+        let device_after = Loop::attach(&copy, &[]);
+        let below_after = Mount::new(device_after.device(), &after.scratch.path("below"), &[]);
+        after.lower = below_after.directory().join("lower");
+        let mount = after.mount(options);
+        for (name, _, new) in CUTS {
+            let found = fs::read(after.at(name)).unwrap_or_else(|e| panic!("{name}, {options}: {e}"));
+            let known = found == vec![1; LONG] || new.contains(&&*found);
+            assert!(known, "{name}, {options}: {} bytes", found.len());
+        }
+        mount.unmount();
+        drop((below_after, device_after));
+        drop((other, below, device));
     }
 }

@@ -10,7 +10,8 @@
 //!     |                                                   fsynced is there, the rest is old or new, all files open
 //!   disk.rs: a file through FUSE, in this process, with a volatile cache that loses blocks at random
 //! ```
-//! durable.rs: fdatasync and sizes, on a disk that is looked at at once. losses.rs: a disk that fails to write.
+//! tools.rs: import, rewrap, convert and export, with a power cut after each, and a disk that fails.
+//! durable.rs: cuts without fsync; fdatasync and sizes, on a disk that is looked at at once. losses.rs: a disk that fails to write.
 //! blank.rs: lower files of zeros, as ext4 leaves new ones that nobody fsynced.
 //!
 //! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
@@ -31,6 +32,7 @@ mod losses;
 #[path = "../ecryptfs_mount/mounted.rs"]
 #[allow(dead_code, reason = "shared with the other tests of the mount, which use all of it together")]
 mod mounted;
+mod tools;
 mod writer;
 
 /// How often a test does what it does.

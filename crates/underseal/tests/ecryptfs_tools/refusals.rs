@@ -43,6 +43,23 @@ fn a_damaged_file_is_skipped_and_the_others_come_out() {
 }
 
 #[test]
+fn a_file_that_was_cut_after_a_whole_extent_is_repaired_and_another_is_not() {
+    for options in ["", "ecryptfs_xattr_metadata"] {
+        let scratch = Scratch::new();
+        imported(&scratch, options);
+        let start = if options.is_empty() { 8192 } else { 0 };
+        cut(&lower_file(&scratch, "file300001"), start + 8 * 4096);
+        cut(&lower_file(&scratch, "file20000"), start + 4096 + 100);
+        assert_refused(&ecryptfs(&scratch, "check", &["lower"]), 7, &["file300001: the file is cut"]);
+        let repaired = ecryptfs(&scratch, "check", &["lower", "--repair"]);
+        assert_refused(&repaired, 7, &["file20000: the file is cut", "one entry failed"]);
+        assert_refused(&ecryptfs(&scratch, "export", &["lower", "back"]), 7, &["file20000"]);
+        let read = |tree: &str| fs::read(scratch.path(tree).join("file300001")).unwrap();
+        assert!(read("back") == read("plain")[..8 * 4096], "{options}");
+    }
+}
+
+#[test]
 fn a_changed_last_extent_is_noticed_by_what_should_be_zeros() {
     let scratch = Scratch::new();
     imported(&scratch, "");

@@ -5,7 +5,6 @@
 //! written over. What is refused is told of, and the others go on.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,9 +17,9 @@ use super::archive::{Archive, Member};
 use crate::lock::{Access, Claim};
 use crate::tools::attributes::Attributes;
 use crate::tools::maker::placed;
-use crate::tools::sink::make_empty;
+use crate::tools::tree::Folder;
 use crate::tools::walk::{Kind, join};
-use crate::tools::{Summary, Watch};
+use crate::tools::{Summary, Watch, sink};
 use crate::{Error, ErrorKind, Result};
 
 /// Encrypts a tar archive into a lower folder, which does not exist or is empty.
@@ -29,10 +28,10 @@ use crate::{Error, ErrorKind, Result};
 /// `BadOption` when there is something in the lower folder; `Busy`; `Io`. What fails in the archive is told to the watch, with
 /// its path there.
 pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut dyn Watch) -> Result<Summary> {
-    make_empty(lower)?;
-    let _claim = Claim::of(lower, Access::Alone)?;
-    let mut run = Run { how, root: lower, watch, folders: BTreeMap::new(), summary: Summary::default() };
-    run.folders.insert(lower.into(), None);
+    let root = sink::empty(lower)?;
+    let _claim = Claim::on(&root, lower, Access::Alone)?;
+    let mut run = Run { how, root: &root, watch, folders: BTreeMap::new(), summary: Summary::default() };
+    run.folders.insert(PathBuf::new(), None);
     let mut archive = Archive::new(from);
     loop {
         match archive.next() {
@@ -50,14 +49,15 @@ pub fn import_tar(from: &mut dyn Read, lower: &Path, how: &Import, watch: &mut d
     }
     archive.end();
     run.finish();
+    root.sync()?;
     Ok(run.summary)
 }
 
 struct Run<'r> {
     how: &'r Import,
-    root: &'r Path,
+    root: &'r Folder,
     watch: &'r mut dyn Watch,
-    /// Those that were made, and what they get when all that is in them is there.
+    /// Those that were made, by their lower paths from the root on, and what they get when all that is in them is there.
     folders: BTreeMap<PathBuf, Option<Attributes>>,
     summary: Summary,
 }
@@ -74,8 +74,11 @@ impl Run<'_> {
         // What is in a folder comes after it.
         for (lower, attributes) in std::mem::take(&mut self.folders).into_iter().rev() {
             self.summary.folders += 1;
-            let done = attributes.map_or(Ok(()), |attributes| attributes.apply(&lower));
-            self.note(&lower, done);
+            let done = attributes.map_or(Ok(()), |attributes| {
+                let folder = self.root.beneath(&lower)?.folder()?;
+                attributes.apply(&folder, folder.path())
+            });
+            self.note(&self.root.path().join(&lower), done);
         }
     }
 
@@ -83,12 +86,12 @@ impl Run<'_> {
         let names = names(&member.path)?;
         let Some((last, folders)) = names.split_last() else {
             if member.kind.is_dir() {
-                self.folders.insert(self.root.into(), Some(member.folder()));
+                self.folders.insert(PathBuf::new(), Some(member.folder()));
                 return Ok(());
             }
             return Err(refused("its path is that of the archive itself"));
         };
-        let mut folder = self.root.to_owned();
+        let mut folder = PathBuf::new();
         for name in folders {
             folder = self.folder(&folder, name)?;
         }
@@ -98,7 +101,8 @@ impl Run<'_> {
             return Ok(());
         }
         let name = self.how.name(last)?;
-        placed(&folder, &name, |lower| self.make(member, &lower, data))
+        let folder = self.root.beneath(&folder)?.folder()?;
+        placed(&folder, &name, |lower| self.make(member, &folder, lower, data))
     }
 
     /// A folder in a folder, made if it is not there: archives may leave them out.
@@ -108,7 +112,8 @@ impl Run<'_> {
         if self.folders.contains_key(&lower) {
             return Ok(lower);
         }
-        placed(folder, &name, |lower| self.how.make_folder(&lower)).map_err(|e| {
+        let folder = self.root.beneath(folder)?.folder()?;
+        placed(&folder, &name, |lower| folder.make_folder(lower)).map_err(|e| {
             // Not through a symlink, above all.
             e.within("its path leads through what is no folder, or there is something in its place")
         })?;
@@ -116,22 +121,22 @@ impl Run<'_> {
         Ok(lower)
     }
 
-    fn make(&mut self, member: &Member, lower: &Path, data: &mut Archive<'_>) -> Result<()> {
+    fn make(&mut self, member: &Member, folder: &Folder, name: &[u8], data: &mut Archive<'_>) -> Result<()> {
         let kind = match member.kind {
             _ if member.sparse => {
                 return Err(refused("a sparse file: make the archive without --sparse"));
             }
             EntryType::Regular | EntryType::Continuous => {
-                let size = self.how.make_file(lower, data, self.watch)?;
-                member.with(FileType::RegularFile).apply(lower)?;
+                let attributes = member.with(FileType::RegularFile);
+                let size = self.how.make_file(folder, name, &attributes, data, self.watch)?;
                 self.summary.files += 1;
                 self.summary.bytes += size;
                 return Ok(());
             }
-            EntryType::Link => return self.link(&member.link, lower),
+            EntryType::Link => return self.link(&member.link, folder, name),
             EntryType::Symlink => {
-                self.how.make_symlink(lower, &member.link)?;
-                member.with(FileType::Symlink).apply(lower)?;
+                let attributes = member.with(FileType::Symlink);
+                self.how.make_symlink(folder, name, &member.link, &attributes)?;
                 self.summary.others += 1;
                 return Ok(());
             }
@@ -143,27 +148,27 @@ impl Run<'_> {
                 return Err(Error::new(ErrorKind::Unsupported, context));
             }
         };
-        member.with(kind).make_special(lower)?;
+        member.with(kind).make_special(folder, name)?;
         self.summary.others += 1;
         Ok(())
     }
 
     /// Another name of a file that this archive has made.
-    fn link(&mut self, to: &[u8], lower: &Path) -> Result<()> {
+    fn link(&mut self, to: &[u8], folder: &Folder, name: &[u8]) -> Result<()> {
         let names = names(to).map_err(|e| e.within("what it is a link to"))?;
-        let mut first = self.root.to_owned();
-        for name in names {
+        let mut first = PathBuf::new();
+        for part in names {
             if !self.folders.contains_key(&first) {
                 return Err(refused("what it is a link to is not in a folder of the archive"));
             }
-            first = join(&first, self.how.name(name)?.to_vec());
+            first = join(&first, self.how.name(part)?.to_vec());
         }
-        let about = fs::symlink_metadata(&first);
-        let about = about.map_err(|e| refused("what it is a link to is not there").with_source(e))?;
-        if Kind::of(&about) == Kind::Folder {
+        let first = self.root.beneath(&first);
+        let first = first.map_err(|e| refused("what it is a link to is not there").with_source(e))?;
+        if first.kind() == Kind::Folder {
             return Err(refused("what it is a link to is a folder"));
         }
-        fs::hard_link(&first, lower).map_err(|e| Error::io(lower, "cannot be linked", e))?;
+        folder.link(&first, name)?;
         self.summary.others += 1;
         Ok(())
     }

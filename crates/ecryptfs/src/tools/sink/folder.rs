@@ -1,20 +1,23 @@
 //! A folder that is made, or is empty.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::io::Errno;
 
 use super::{Sink, why};
 use crate::tools::attributes::Attributes;
+use crate::tools::tree::Folder;
+use crate::tools::walk::{Kind, last};
 use crate::{Error, ErrorKind, Result};
 
 /// A tree in a folder. Nothing that is there is ever replaced or followed.
 #[derive(Debug)]
 pub struct FolderSink {
-    root: PathBuf,
+    root: Folder,
+    /// Folders that are not complete, each in the one before.
+    open: Vec<(PathBuf, Folder)>,
 }
 
 impl FolderSink {
@@ -23,27 +26,33 @@ impl FolderSink {
     /// # Errors
     /// `BadOption` when something is in it; `Io`.
     pub fn new(root: &Path) -> Result<Self> {
-        make_empty(root)?;
-        Ok(Self { root: root.into() })
+        Ok(Self { root: empty(root)?, open: Vec::new() })
     }
 
-    fn path(&self, plain: &Path) -> PathBuf {
-        if plain.as_os_str().is_empty() { self.root.clone() } else { self.root.join(plain) }
+    /// The open folder that an entry goes into.
+    fn above(&self, plain: &Path) -> Result<&Folder> {
+        let above = plain.parent().unwrap_or(Path::new(""));
+        match self.open.last() {
+            Some((path, folder)) if path == above => Ok(folder),
+            None if above.as_os_str().is_empty() => Ok(&self.root),
+            _ => Err(Error::new(ErrorKind::Io, "its folder was not made").in_file(plain)),
+        }
     }
 }
 
-/// Makes a folder for its owner only, unless it is there and empty.
-pub(in crate::tools) fn make_empty(root: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(root) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            let mut entries = fs::read_dir(root).map_err(|e| Error::io(root, "cannot be listed", e))?;
-            match entries.next() {
-                None => Ok(()),
-                Some(_) => Err(Error::new(ErrorKind::BadOption, "there is something in it").in_file(root)),
-            }
-        }
-        made => made.map_err(|e| Error::io(root, "cannot be made", e)),
+/// Makes a folder for its owner only, unless it is there and empty, and opens it.
+pub(in crate::tools) fn empty(root: &Path) -> Result<Folder> {
+    match mkdirat(CWD, root, Mode::from_raw_mode(0o700)) {
+        Err(Errno::EXIST) => {}
+        // No symlink that took its place meanwhile is followed.
+        Ok(()) => return Ok(Folder::above(root)?.pin(last(root))?.folder()?.called(root)),
+        Err(e) => return Err(Error::io(root, "cannot be made", e)),
     }
+    let folder = Folder::open(root)?;
+    if folder.names()?.is_empty() {
+        return Ok(folder);
+    }
+    Err(Error::new(ErrorKind::BadOption, "there is something in it").in_file(root))
 }
 
 impl Sink for FolderSink {
@@ -51,42 +60,54 @@ impl Sink for FolderSink {
         if plain.as_os_str().is_empty() {
             return Ok(());
         }
-        let path = self.path(plain);
-        DirBuilder::new().mode(0o700).create(&path).map_err(|e| Error::io(&path, "cannot be made", e))
+        let made = self.above(plain)?.make_folder(last(plain))?;
+        self.open.push((plain.into(), made));
+        Ok(())
     }
 
     fn leave(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
-        attributes.apply(&self.path(plain))
+        if plain.as_os_str().is_empty() {
+            return attributes.apply(&self.root, self.root.path());
+        }
+        match self.open.pop() {
+            Some((path, folder)) if path == plain => attributes.apply(&folder, folder.path()),
+            _ => Err(Error::new(ErrorKind::Io, "it is not the folder that was begun last").in_file(plain)),
+        }
     }
 
     fn file(&mut self, plain: &Path, attributes: &Attributes, size: u64, data: &mut dyn Read) -> Result<()> {
-        let path = self.path(plain);
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
-        let mut file = file.map_err(|e| Error::io(&path, "cannot be made", e))?;
+        let (folder, name) = (self.above(plain)?, last(plain));
+        let (mut file, path) = (folder.make_file(name)?, folder.path_of(name));
         let written = io::copy(data, &mut file).and_then(|written| match written == size {
             true => Ok(()),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         });
         if let Err(e) = written {
             // Half a file looks like a whole one.
-            let _ = fs::remove_file(&path);
+            let _ = folder.remove(name);
             return Err(why(e, |e| Error::io(&path, "cannot be written", e)));
         }
-        attributes.apply(&path)
+        attributes.apply(&file, &path)
     }
 
     fn link(&mut self, plain: &Path, to: &Path, _attributes: &Attributes) -> Result<()> {
-        let path = self.path(plain);
-        fs::hard_link(self.path(to), &path).map_err(|e| Error::io(&path, "cannot be linked", e))
+        let first = self.root.beneath(to)?;
+        if first.kind() != Kind::File {
+            return Err(Error::new(ErrorKind::Busy, "it was replaced meanwhile").in_file(first.path()));
+        }
+        self.above(plain)?.link(&first, last(plain))
     }
 
     fn symlink(&mut self, plain: &Path, target: &[u8], attributes: &Attributes) -> Result<()> {
-        let path = self.path(plain);
-        symlink(OsStr::from_bytes(target), &path).map_err(|e| Error::io(&path, "cannot be made", e))?;
-        attributes.apply(&path)
+        let made = self.above(plain)?.make_symlink(last(plain), target)?;
+        attributes.apply(&made, made.path())
     }
 
     fn special(&mut self, plain: &Path, attributes: &Attributes) -> Result<()> {
-        attributes.make_special(&self.path(plain))
+        attributes.make_special(self.above(plain)?, last(plain))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.root.sync()
     }
 }

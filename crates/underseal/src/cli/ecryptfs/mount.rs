@@ -61,7 +61,7 @@ pub(crate) struct MountPrivateArgs {
 /// How the process runs.
 #[derive(Debug, Args)]
 pub(crate) struct ServeMountArgs {
-    /// Threads that serve the mount
+    /// Threads that take requests; growth, cuts and fsync have eight of their own
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
     /// Go on in the background once it is mounted

@@ -145,6 +145,10 @@ pub(crate) struct TreeImportArgs {
 pub(crate) struct TreeCheckArgs {
     /// The lower folder or file
     pub(crate) lower: PathBuf,
+    /// Write the size that there is into the header of a file that was cut after a whole extent, as a power cut may leave one. The
+    /// end of such a file is lost. Nobody may have the folder mounted meanwhile
+    #[arg(long)]
+    pub(crate) repair: bool,
     /// For programs: one JSON object
     #[arg(long)]
     pub(crate) json: bool,

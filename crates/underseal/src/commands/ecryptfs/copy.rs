@@ -37,7 +37,9 @@ pub(super) fn export(args: &TreeExportArgs, quiet: bool) -> Result<()> {
         (true, false) => {
             let file = File::options().write(true).create_new(true).mode(0o600).open(&args.dest);
             let file = file.map_err(|e| Error::io(&args.dest, "cannot be made", e))?;
-            archive(args, &mut access, file, &mut told)?
+            let summary = archive(args, &mut access, &file, &mut told)?;
+            file.sync_all().map_err(|e| Error::io(&args.dest, "is not safe on the disk", e))?;
+            summary
         }
     };
     told.finish(&summary, args.json, quiet)

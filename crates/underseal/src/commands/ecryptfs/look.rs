@@ -298,6 +298,9 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
             Finding::Zeros => "it is nothing but zeros: an empty file".into(),
             Finding::Longer { bytes } => format!("{bytes} bytes more than its header says"),
             Finding::Tail => "behind its end there is something else than zeros: it is damaged".into(),
+            Finding::Repaired { size: (before, after) } => {
+                format!("repaired: it was cut, and has {after} bytes now instead of {before}")
+            }
             Finding::LeftOver => "it holds the name of nothing: it is left over, and may be removed".into(),
             Finding::Cipher(cipher) => format!("its cipher is another than the first file's: {cipher}"),
         };
@@ -310,7 +313,7 @@ pub(super) fn check(args: &TreeCheckArgs, quiet: bool) -> Result<()> {
             false => log::warn!("{path}: {words}"),
         }
     };
-    let summary = verify(&args.lower, &mut access.keys, &mut told, &mut tell)?;
+    let summary = verify(&args.lower, &mut access.keys, args.repair, &mut told, &mut tell)?;
     if args.json {
         print_json(&Checked {
             files: summary.files,

@@ -1,0 +1,266 @@
+//! Folders and entries by descriptors: the one way in which tools reach a tree that its owner changes meanwhile.
+//!
+//! A path is looked up once, for the root. All else is relative to an open folder, one name at a time, and no symlink is
+//! followed. An entry is pinned (O_PATH) before anything is asked of it, so the file that was looked at is the file that is opened,
+//! and the file that gets an owner or a mode. Paths are for messages.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, linkat, mkdirat, mknodat, openat,
+    openat2, readlinkat, renameat_with, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::walk::Kind;
+use crate::{Error, ErrorKind, Result};
+
+/// An open folder.
+#[derive(Debug)]
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// An entry that stays the same file, whatever becomes of its name.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    fd: File,
+    path: PathBuf,
+    about: Metadata,
+}
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const PIN: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Folder {
+    /// Opens a tree's root, the one path that is followed.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let fd =
+            openat(CWD, path, FOLDER, Mode::empty()).map_err(|e| Error::io(path, "cannot be listed", e))?;
+        Ok(Self { fd, path: path.into() })
+    }
+
+    /// Opens the folder that a path's last name is in.
+    pub(super) fn above(path: &Path) -> Result<Self> {
+        let above = match path.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let fd = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let fd = fd.map_err(|e| Error::io(path, "cannot be looked at", e))?;
+        Ok(Self { fd, path: path.parent().unwrap_or(Path::new("")).into() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder under another path, for messages.
+    pub(super) fn called(self, path: &Path) -> Self {
+        Self { path: path.into(), ..self }
+    }
+
+    /// An entry's path, for messages.
+    pub(super) fn path_of(&self, name: &[u8]) -> PathBuf {
+        self.path.join(OsStr::from_bytes(name))
+    }
+
+    /// All names in it. The folder may be changed while they are gone through.
+    pub(super) fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let failed = |e: Errno| Error::io(&self.path, "cannot be listed", e);
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    /// The folder itself, pinned.
+    pub(super) fn itself(&self) -> Result<Pinned> {
+        let fd = openat(&self.fd, ".", PIN | OFlags::DIRECTORY, Mode::empty());
+        Pinned::new(fd, self.path.clone())
+    }
+
+    pub(super) fn pin(&self, name: &[u8]) -> Result<Pinned> {
+        Pinned::new(openat(&self.fd, name, PIN, Mode::empty()), self.path_of(name))
+    }
+
+    /// The same of an entry that may be gone since it was listed.
+    pub(super) fn find(&self, name: &[u8]) -> Result<Option<Pinned>> {
+        match openat(&self.fd, name, PIN, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            fd => Pinned::new(fd, self.path_of(name)).map(Some),
+        }
+    }
+
+    /// An entry that a path leads to through folders below this one, and through nothing else.
+    pub(super) fn beneath(&self, path: &Path) -> Result<Pinned> {
+        if path.as_os_str().is_empty() {
+            return self.itself();
+        }
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let fd = loop {
+            match openat2(&self.fd, path, PIN, Mode::empty(), how) {
+                // A name moved in the meantime.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                fd => break fd,
+            }
+        };
+        Pinned::new(fd, self.path.join(path))
+    }
+
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Makes a file that was not there, for its owner alone.
+    pub(super) fn make_file(&self, name: &[u8]) -> Result<File> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, name, flags, Mode::from_raw_mode(0o600));
+        Ok(fd.map_err(|e| self.unmade(name, e))?.into())
+    }
+
+    pub(super) fn make_folder(&self, name: &[u8]) -> Result<Folder> {
+        mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)).map_err(|e| self.unmade(name, e))?;
+        let fd = openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        Ok(Folder { fd: fd.map_err(|e| self.unmade(name, e))?, path: self.path_of(name) })
+    }
+
+    pub(super) fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<Pinned> {
+        symlinkat(target, &self.fd, name).map_err(|e| self.unmade(name, e))?;
+        self.made(name, FileType::Symlink, 0)
+    }
+
+    pub(super) fn make_special(&self, name: &[u8], kind: FileType, device: u64) -> Result<Pinned> {
+        mknodat(&self.fd, name, kind, Mode::from_raw_mode(0o600), device)
+            .map_err(|e| self.unmade(name, e))?;
+        self.made(name, kind, device)
+    }
+
+    /// What was just made without a descriptor: no other file that was put in its place.
+    fn made(&self, name: &[u8], kind: FileType, device: u64) -> Result<Pinned> {
+        let made = self.pin(name)?;
+        let about = &made.about;
+        let device = if kind.is_char_device() || kind.is_block_device() { device } else { about.rdev() };
+        if FileType::from_raw_mode(about.mode()) != kind || about.rdev() != device || about.nlink() != 1 {
+            return Err(made.swapped());
+        }
+        Ok(made)
+    }
+
+    fn unmade(&self, name: &[u8], e: Errno) -> Error {
+        Error::io(&self.path_of(name), "cannot be made", e)
+    }
+
+    /// Gives a file another name.
+    pub(super) fn link(&self, to: &Pinned, name: &[u8]) -> Result<()> {
+        linkat(CWD, crate::proc_path(to), &self.fd, name, AtFlags::SYMLINK_FOLLOW)
+            .map_err(|e| Error::io(&self.path_of(name), "cannot be linked", e))
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> std::result::Result<(), Errno> {
+        renameat_with(&self.fd, from, &self.fd, to, flags)
+    }
+
+    pub(super) fn remove(&self, name: &[u8]) -> std::result::Result<(), Errno> {
+        unlinkat(&self.fd, name, AtFlags::empty())
+    }
+
+    /// Makes all that was written to its filesystem survive a power cut.
+    ///
+    /// # Errors
+    /// `Io` when some of it cannot be written.
+    pub(super) fn sync(&self) -> Result<()> {
+        // The folder that a single file is in is open for lookups only.
+        match openat(&self.fd, ".", FOLDER, Mode::empty()) {
+            Ok(fd) => rustix::fs::syncfs(fd)
+                .map_err(|e| Error::io(&self.path, "what was written is not safe on the disk", e)),
+            // A folder that may be searched and not read.
+            Err(Errno::ACCESS) => {
+                rustix::fs::sync();
+                Ok(())
+            }
+            Err(e) => Err(Error::io(&self.path, "cannot be opened", e)),
+        }
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Pinned {
+    fn new(fd: std::result::Result<OwnedFd, Errno>, path: PathBuf) -> Result<Self> {
+        let failed = |e: std::io::Error| Error::io(&path, "cannot be looked at", e);
+        let fd = File::from(fd.map_err(|e| failed(e.into()))?);
+        let about = fd.metadata().map_err(failed)?;
+        Ok(Self { fd, path, about })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// As it was when it was pinned.
+    pub(super) fn about(&self) -> &Metadata {
+        &self.about
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        Kind::of(&self.about)
+    }
+
+    pub(super) fn inode(&self) -> (u64, u64) {
+        (self.about.dev(), self.about.ino())
+    }
+
+    /// Opens the very file. Pipes and devices are not opened.
+    pub(super) fn open(&self, writable: bool) -> Result<File> {
+        if self.kind() != Kind::File {
+            return Err(self.swapped());
+        }
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(CWD, crate::proc_path(self), flags, Mode::empty());
+        Ok(fd.map_err(|e| Error::io(&self.path, "cannot open", e))?.into())
+    }
+
+    pub(super) fn folder(&self) -> Result<Folder> {
+        let fd = openat(&self.fd, ".", FOLDER, Mode::empty());
+        let fd = fd.map_err(|e| Error::io(&self.path, "cannot be listed", e))?;
+        Ok(Folder { fd, path: self.path.clone() })
+    }
+
+    /// Where a symlink leads.
+    pub(super) fn target(&self) -> Result<Vec<u8>> {
+        let target = readlinkat(&self.fd, "", Vec::new());
+        Ok(target.map_err(|e| Error::io(&self.path, "cannot be read", e))?.into_bytes())
+    }
+
+    fn swapped(&self) -> Error {
+        Error::new(ErrorKind::Busy, "another file was put in its place meanwhile").in_file(&self.path)
+    }
+}
+
+impl AsFd for Pinned {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
