@@ -4,14 +4,15 @@ mod channel;
 mod extents;
 mod sysfs;
 mod trim;
+mod write_back;
 mod zones;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
@@ -45,7 +46,12 @@ pub struct FileDevice {
 
 /// What its channels have in common.
 struct Shared {
+    /// Opened first, and the only one that knows of every write-back error: it is synced in `write_back.rs` only.
     file: File,
+    /// Held while the kernel is asked for a write-back error.
+    asking: Mutex<()>,
+    /// Another filesystem keeps the write-back errors.
+    is_stacked: bool,
     name: String,
     way: Way,
     /// What discards on a block device are multiples of.
@@ -118,13 +124,50 @@ impl FileDevice {
             false => None,
         };
         let losses = Arc::new(Losses::new(&name));
-        let shared = Shared { file, name, way, discard_unit, losses };
+        let is_stacked = write_back::is_stacked(&file);
+        let shared = Shared { file, asking: Mutex::default(), is_stacked, name, way, discard_unit, losses };
         Ok(Self { shared: Arc::new(shared), geometry, size: AtomicU64::new(size) })
     }
 
-    /// The open file, for reading the headers that lie on it.
+    /// The open file that has the lock: for a format, and for handing the device to another process. While the device is in use nothing
+    /// else may sync it: a sync would take the write-back errors that the device's flushes are to tell of.
     pub fn file(&self) -> &File {
         &self.shared.file
+    }
+
+    /// Opens the file once more, through the page cache: for a header or a reencryption beside the channels. The open file has its own
+    /// position, its own flock and its own record of write-back errors; it is synced with [`FileDevice::sync`].
+    ///
+    /// # Errors
+    /// `Open` when it cannot be opened any more.
+    pub fn reopen(&self) -> Result<File> {
+        self.open_again(Way::Cached)
+    }
+
+    /// Syncs a file that was [opened once more](Self::reopen). When that fails every flush of the device fails from then on: what the
+    /// kernel could not write back may be what a client wrote.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self, file: &File) -> std::io::Result<()> {
+        file.sync_all().inspect_err(|e| self.shared.losses.fail(write_back::errno(e)))
+    }
+
+    /// Looks whether acknowledged writes may be lost.
+    ///
+    /// # Errors
+    /// `Flush`, as every flush does from then on.
+    pub fn check(&self) -> Result<()> {
+        self.shared.note_write_back_errors();
+        self.shared.losses.check()
+    }
+
+    fn open_again(&self, way: Way) -> Result<File> {
+        let Shared { file, name, .. } = &*self.shared;
+        let cannot = |e| {
+            Error::new(ErrorKind::Open, format!("cannot open {name} again, by /proc/self/fd")).with_source(e)
+        };
+        open_again(file, if way == Way::Direct { libc::O_DIRECT } else { 0 }).map_err(cannot)
     }
 }
 
@@ -144,9 +187,7 @@ impl Device for FileDevice {
 
     fn channel(&self, depth: u32) -> Result<Box<dyn Channel>> {
         let shared = self.shared.clone();
-        let cannot =
-            |e| Error::new(ErrorKind::Open, format!("cannot open {} again", shared.name)).with_source(e);
-        let file = reopen(&shared.file, self.geometry.read_only, shared.way).map_err(cannot)?;
+        let file = self.open_again(shared.way)?;
         let losses = shared.losses.clone();
         Ok(Box::new(Sticky::new(FileChannel::new(shared, file, depth), losses)))
     }
@@ -228,14 +269,16 @@ fn discards(file: &File) -> bool {
     most.is_none_or(|most| most != "0")
 }
 
-/// The same file once more, for a channel: whoever flushes first takes the error of a write-back that failed from its open file,
-/// so with one for all a flush could be told yes before the thread of the failed one has noted the failure. Where
-/// it cannot be opened any more (no /proc, no permission since) the channels share it.
-fn reopen(file: &File, read_only: bool, way: Way) -> std::io::Result<File> {
-    let direct = if way == Way::Direct { libc::O_DIRECT } else { 0 };
+/// Opens an open file once more, for the same access and with these flags. A duplicate of the descriptor would not do: all duplicates
+/// share one flock and one record of write-back errors, so that one takes what the other relies on.
+///
+/// # Errors
+/// The system's: `/proc` is missing, or the permission is gone since.
+pub fn open_again(file: &File, flags: i32) -> std::io::Result<File> {
+    let access = fcntl_getfl(file)? & OFlags::RWMODE;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let again = std::fs::OpenOptions::new().read(true).write(!read_only).custom_flags(direct).open(path);
-    again.or_else(|_| file.try_clone())
+    let (read, write) = (access != OFlags::WRONLY, access != OFlags::RDONLY);
+    std::fs::OpenOptions::new().read(read).write(write).custom_flags(flags).open(path)
 }
 
 /// The error for a block device that somebody has claimed.

@@ -49,7 +49,7 @@ pub use blocking::Blocking;
 pub use channel::{Channel, Device, Extent, Finished, Io, Lost, Now, Pause, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
-pub use file::{FileDevice, OpenOptions};
+pub use file::{FileDevice, OpenOptions, open_again};
 pub use geometry::{Geometry, Zone, ZoneAction, ZoneLimits, Zones};
 /// What a [`Ring`] waits for: poll(2)'s bits.
 #[doc(no_inline)]

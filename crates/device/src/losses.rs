@@ -11,13 +11,20 @@
 //! # A flush that failed
 //! Linux tells of bytes that it could not write back once on each open file, and takes them for written from then on: they are read
 //! from its memory as if all were well, and the next flush succeeds without them. So each channel of a file has an open file of its
-//! own, else the first to flush would be told and nobody else. But a client that tries the same flush again (QEMU does, when it
+//! own, else the first to flush would be told and no other. But a client that tries the same flush again (QEMU does, when it
 //! goes on after an error) would still be told that all is there. So once a flush has failed, **every** flush fails, on every
-//! channel, until the device is opened again: then whoever uses it begins anew, and looks. QEMU keeps it so for its own
+//! channel, until the device is opened again: then its users begin anew, and look. QEMU keeps it so for its own
 //! files. A durable write still speaks for itself only.
 //!
+//! An open file that is younger than the error is not told of it when another one was: `cryptsetup config` on a served image, or any
+//! fsync of it, would hide the loss from a client that connects afterwards. So each flush of a file asks the file that was
+//! opened first, too (`file/write_back.rs`), and the syncs of headers and reencryptions on it come here (`FileDevice::sync`).
+//!
 //! # A server that went away
-//! What it had acknowledged and not flushed is told of once on each channel: the head of [`nbd`](crate::nbd) says why.
+//! The loss of writes that it had acknowledged and not flushed fails the next flush of each channel once: the head of
+//! [`nbd`](crate::nbd) says why. A channel that is made later is told, too, until a channel that was told has flushed again: that client
+//! has heard of the loss and goes on. A channel that flushes once and is gone (`suspend`, a hand-over, a snapshot) takes nothing from
+//! later ones. With several clients, one that connects again only after another has gone on is not told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
@@ -39,7 +46,7 @@ pub(crate) struct Losses {
     settled: AtomicU64,
     /// How often acknowledged changes may have been lost.
     count: AtomicU64,
-    /// Of those, how many somebody was told of.
+    /// Of those, how many a channel was told of that has flushed again since.
     told: AtomicU64,
 }
 
@@ -59,7 +66,7 @@ impl Losses {
     }
 
     /// An error, when no flush can succeed any more.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.failed.load(SeqCst) {
             0 => Ok(()),
             errno => Err(unflushed(Errno::from_raw_os_error(errno))),
@@ -91,7 +98,7 @@ impl Losses {
         lost
     }
 
-    /// What a new channel has not been told of, it will be.
+    /// The losses that a new channel is not told of.
     pub(crate) fn told(&self) -> u64 {
         self.told.load(SeqCst)
     }
@@ -102,7 +109,8 @@ impl Losses {
         let news = *seen < count;
         if news {
             *seen = count;
-            self.told.fetch_max(count, SeqCst);
+        } else {
+            self.told.fetch_max(*seen, SeqCst);
         }
         news
     }
@@ -271,5 +279,20 @@ mod tests {
         assert!(losses.tell(&mut a) && !losses.tell(&mut a) && losses.tell(&mut b));
         let mut later = losses.told();
         assert!(!losses.tell(&mut later), "that was before its time");
+    }
+
+    #[test]
+    fn a_channel_that_flushes_once_takes_the_news_from_no_later_one() {
+        let losses = Losses::default();
+        losses.acknowledge();
+        assert!(losses.note());
+        let mut suspended = losses.told();
+        assert!(losses.tell(&mut suspended));
+        let mut client = losses.told();
+        assert!(losses.tell(&mut client), "it may be the one that wrote");
+        assert!(!losses.tell(&mut client), "it was told, and goes on");
+        losses.acknowledge();
+        assert!(losses.note());
+        assert!(losses.tell(&mut losses.told()), "the second loss is news");
     }
 }

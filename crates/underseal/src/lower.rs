@@ -1,12 +1,13 @@
 //! What an image's name leads to: a file or block device; an NBD server's export where the name is a URI; an image of a Ceph cluster.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_device::{Blocking, Device, FileDevice, Geometry, NbdDevice, OpenOptions, RbdDevice, nbd, rbd};
 use underseal_export::control::Directory;
-use underseal_volume::{ReadAt, Target};
+use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use crate::error::{Error, Result};
 use crate::reencryption::{Bytes, Where};
@@ -58,20 +59,12 @@ impl Lower {
         }
     }
 
-    /// The same bytes for who reads and writes them past all queues. `name` and `options` are what it was opened with: blocks of direct
-    /// I/O are not for headers.
-    ///
-    /// # Errors
-    /// `Failed`.
-    pub(crate) fn again(&self, name: &Path, options: OpenOptions) -> Result<Where> {
+    /// The same bytes beside all queues: for headers and reencryptions.
+    pub(crate) fn again(&self) -> Where {
         match self {
-            Self::File(_) if options.direct => Where::open(name, options.read_only),
-            Self::File(device) => {
-                let file = device.file().try_clone();
-                Ok(Where::File(file.map_err(|e| Error::io(name, "cannot be used twice", e))?))
-            }
-            Self::Nbd(device) => Ok(Where::Device(device.clone())),
-            Self::Rbd(device) => Ok(Where::Device(device.clone())),
+            Self::File(device) => Where::Image(device.clone()),
+            Self::Nbd(device) => Where::Device(device.clone()),
+            Self::Rbd(device) => Where::Device(device.clone()),
         }
     }
 
@@ -108,7 +101,49 @@ pub(crate) fn is_remote(name: &Path) -> bool {
 /// # Errors
 /// `Failed`; the device's.
 pub(crate) fn open_header(path: &Path, read_only: bool) -> Result<Bytes> {
-    Where::open(path, read_only)?.bytes()
+    Where::open(path, read_only)?.into_bytes()
+}
+
+/// The bytes of a file that is a device, through an open file of its own. A sync that fails makes the device's flushes fail.
+pub(crate) struct FileBytes {
+    device: Arc<FileDevice>,
+    file: File,
+}
+
+impl FileBytes {
+    /// # Errors
+    /// When the file cannot be opened any more.
+    pub(crate) fn new(device: &Arc<FileDevice>) -> Result<Self> {
+        Ok(Self { device: device.clone(), file: device.reopen()? })
+    }
+}
+
+impl ReadAt for FileBytes {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        ReadAt::read_exact_at(&self.file, buf, offset)
+    }
+
+    fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
+        ReadAt::lock(&self.file, to)
+    }
+}
+
+impl Target for FileBytes {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        Target::write_all_at(&self.file, bytes, offset)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.device.sync(&self.file)
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.file.set_len(size)
+    }
 }
 
 /// A device's bytes at any offset, for headers on what is no file. Nobody else can lock them.

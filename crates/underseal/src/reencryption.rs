@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use underseal_cipher::{Key, SectorSize};
-use underseal_device::{Device, OpenOptions};
+use underseal_device::{Device, FileDevice, OpenOptions, open_again};
 use underseal_export::control::{Rate, status};
 use underseal_volume::luks2::{Ledger, ResumeOptions};
 use underseal_volume::luks2::{Stage, Status};
@@ -23,7 +23,7 @@ use self::marker::Marker;
 use self::watched::Watched;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::{DeviceBytes, Lower, is_remote};
+use crate::lower::{DeviceBytes, FileBytes, Lower, is_remote};
 
 /// Where a volume lies, opened as long as anything can be opened.
 pub(crate) struct Place {
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) kept: Kept,
     /// To change how far it is, or to look at it.
     to: LockTo,
-    /// A sync of the data failed: what was written before may be in memory only, and be read as if all were well.
+    /// A sync failed: what was written before may be in memory only, and be read as if all were well.
     sync_failed: Arc<AtomicBool>,
     /// Keeps others from reencrypting it, from when it is known to be in the middle until it is done.
     lock: Mutex<Option<ReencryptionLock>>,
@@ -60,14 +60,16 @@ pub(crate) enum Keys {
 
 /// What holds bytes.
 pub(crate) enum Where {
-    /// A file or block device.
+    /// The file or block device of an open image.
+    Image(Arc<FileDevice>),
+    /// Another file or block device.
     File(File),
     /// A device of any other kind.
     Device(Arc<dyn Device>),
 }
 
 /// Bytes that a reencryption reads and writes.
-pub(crate) type Bytes = Box<dyn Target + Send + Sync>;
+pub(crate) type Bytes = Arc<dyn Target + Send + Sync>;
 
 impl Where {
     /// What is there by this name. It is not locked.
@@ -83,15 +85,32 @@ impl Where {
         Ok(Self::File(file.map_err(|e| Error::io(path, "cannot open", e))?))
     }
 
+    /// The bytes, through an open file of their own: a lock that is taken here is given back by no other user of the file.
+    ///
     /// # Errors
-    /// `Failed` when the system has no descriptor or ring for it.
+    /// `Failed` when a file cannot be opened any more, or the system has no descriptor or ring for it.
     pub(crate) fn bytes(&self) -> Result<Bytes> {
         match self {
-            Self::File(file) => match file.try_clone() {
-                Ok(file) => Ok(Box::new(file)),
-                Err(e) => Err(Error::new(Exit::Failed, "the image cannot be used twice").because(&e)),
-            },
-            Self::Device(device) => Ok(Box::new(DeviceBytes::new(&**device)?)),
+            Self::Image(image) => Ok(Arc::new(FileBytes::new(image)?)),
+            Self::File(file) => {
+                match open_again(file, 0) {
+                    Ok(file) => Ok(Arc::new(file)),
+                    Err(e) => Err(Error::new(Exit::Failed, "cannot open the header again, by /proc/self/fd")
+                        .because(&e)),
+                }
+            }
+            Self::Device(device) => Ok(Arc::new(DeviceBytes::new(&**device)?)),
+        }
+    }
+
+    /// The same for a caller that is the only user.
+    ///
+    /// # Errors
+    /// As [`Where::bytes`].
+    pub(crate) fn into_bytes(self) -> Result<Bytes> {
+        match self {
+            Self::File(file) => Ok(Arc::new(file)),
+            other => other.bytes(),
         }
     }
 }
@@ -143,30 +162,35 @@ impl Place {
         Ok(lock)
     }
 
-    /// The bytes that say how far it is, and those that hold the data.
+    /// The bytes that say how far it is, and those that hold the data. A sync of either that fails is noted. Where both are in one file
+    /// they share an open file: the kernel tells each open file of a write-back error, and a step that is undone after the error would
+    /// meet it once more.
     ///
     /// # Errors
     /// Those of [`Where::bytes`].
     pub(crate) fn bytes(&self) -> Result<(Bytes, Bytes)> {
-        let on = match &self.kept {
-            Kept::Header { apart, .. } => apart.as_ref().unwrap_or(&self.data),
-            Kept::State(state, _) => state,
+        let data = self.watched(self.data.bytes()?);
+        let on = match (&self.kept, &self.data) {
+            (Kept::Header { apart: Some(on), .. } | Kept::State(on, _), _) => self.watched(on.bytes()?),
+            // Requests of two threads go through one ring one after the other.
+            (Kept::Header { apart: None, .. }, Where::Device(_)) => self.watched(self.data.bytes()?),
+            (Kept::Header { apart: None, .. }, _) => data.clone(),
         };
-        Ok((on.bytes()?, self.data.bytes()?))
+        Ok((on, data))
     }
 
-    /// The data, of which a sync that fails is noted.
-    pub(crate) fn watched(&self, data: Bytes) -> Bytes {
-        Box::new(Watched::new(data, self.sync_failed.clone()))
+    fn watched(&self, bytes: Bytes) -> Bytes {
+        Arc::new(Watched::new(bytes, self.sync_failed.clone()))
     }
 
-    /// Refuses to go on after a sync of the data that failed: the next one may succeed without what it was to keep, and nobody would
-    /// notice.
+    /// Refuses to go on after a sync that failed, of the data or of the bytes that say how far it is: the next sync may succeed without
+    /// the bytes that the failed one was to keep. The same holds where the kernel could not write back what a client wrote.
     ///
     /// # Errors
     /// `Failed`.
     pub(crate) fn keeps_what_it_syncs(&self) -> Result<()> {
-        if !self.sync_failed.load(Ordering::SeqCst) {
+        let is_lossless = if let Where::Image(image) = &self.data { image.check().is_ok() } else { true };
+        if is_lossless && !self.sync_failed.load(Ordering::SeqCst) {
             return Ok(());
         }
         let what = "a sync of the image failed: what the volume's users wrote before may be in memory only";

@@ -34,7 +34,7 @@ pub(crate) struct Access {
 /// A volume that takes requests.
 pub(crate) struct Opened {
     pub(crate) mapping: Mapping,
-    /// What its bytes lie on: paths, and URIs of servers.
+    /// What its bytes and its header lie on: paths, and URIs of servers.
     pub(crate) lower: Vec<PathBuf>,
     /// How it was opened, for its operator.
     pub(crate) opened: status::Opened,
@@ -78,7 +78,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
     let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
     let kept = Kept::Header { apart, allow_null: args.allow_null };
     let new = if access.read_only { Place::only_read } else { Place::new };
-    let place = new(lower.again(&args.image, options)?, kept);
+    let place = new(lower.again(), kept);
     let image = if let Lower::File(image) = &lower { Some(image.clone()) } else { None };
     let device = lower.into_device();
     let Unlocked { volume, format, known, stood, layer } = match args.kind {
@@ -99,7 +99,7 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         true => (Some(Inside { place, stood }), None),
         false => (None, place.into_lock()),
     };
-    let lower = vec![args.image.clone()];
+    let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let absolute = |path: &PathBuf| match std::path::absolute(path) {
         Ok(whole) if !is_remote(path) => whole.display().to_string(),
         _ => path.display().to_string(),
@@ -138,7 +138,7 @@ pub(crate) fn go_on(
         let what = format!("{}: that is no longer the name of the open image", args.image.display());
         return Err(Error::new(Exit::Failed, what).with_remedy("give it its name back"));
     }
-    let place = place(lower.again(&args.image, options)?, kept);
+    let place = place(lower.again(), kept);
     let check = match opened.format {
         Format::Luks1 | Format::Luks2 => {
             let (on, _) = place.bytes()?;
@@ -154,7 +154,8 @@ pub(crate) fn go_on(
     let can_reencrypt = opened.format == Format::Luks2 && !read_only && !is_direct;
     let inside = can_reencrypt.then_some(Inside { place, stood: None });
     let known = Known { check, size, key: Some(Arc::new(key)) };
-    let lower = vec![Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string())];
+    let image_now = Path::new("/proc/self/fd").join(image.file().as_raw_fd().to_string());
+    let lower = [Some(&image_now), args.header.as_ref()].into_iter().flatten().cloned().collect();
     let mapping = Mapping::new(volume, image.clone() as Arc<dyn Device>)?;
     Ok(Opened { mapping, lower, opened, known, inside, lock: None, layers: Vec::new(), image: Some(image) })
 }

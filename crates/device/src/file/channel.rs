@@ -22,7 +22,7 @@ const RETRIES: u8 = 8;
 
 pub(super) struct FileChannel {
     shared: Arc<Shared>,
-    /// Opened for this channel: the kernel tells each open file once of a write-back that failed.
+    /// Opened for this channel, so that another channel's flush does not take the write-back error that this one's is to tell of.
     file: File,
     /// Reads and writes are tried with RWF_NOWAIT until the filesystem turns out not to have it.
     nowait_reads: bool,
@@ -175,6 +175,9 @@ impl FileChannel {
             return Some(self.over_with(slot, Err(error)));
         }
         let unsynced = flight.unsynced;
+        if let Io::Flush = flight.io {
+            self.shared.note_write_back_errors();
+        }
         unsynced.into_iter().for_each(|e| self.shared.losses.fail(e));
         Some(self.over(slot, unsynced.map_or(Ok(()), Err)))
     }

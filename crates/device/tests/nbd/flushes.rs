@@ -117,6 +117,25 @@ fn a_channel_that_was_not_there_is_told_of_what_nobody_heard() {
 }
 
 #[test]
+fn a_channel_that_flushes_once_takes_the_news_from_no_client() {
+    for flags in [Flags::empty(), Flags::CAN_MULTI_CONN] {
+        let server = forgetful(flags);
+        let device = open(&server, "");
+        Blocking::new(&device).unwrap().write(0, &[1; 4096], false).unwrap();
+        restart(&server);
+        // As `suspend` does.
+        for _ in 0..2 {
+            assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
+        }
+        // The client that wrote is there again.
+        let mut client = Blocking::new(&device).unwrap();
+        assert_eq!(client.flush().unwrap_err().errno(), Some(5));
+        client.flush().unwrap();
+        Blocking::new(&device).unwrap().flush().unwrap();
+    }
+}
+
+#[test]
 fn a_durable_write_that_was_cut_short_is_written_again() {
     let server = Server::start(Behaviour {
         forgets: true,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use underseal_cipher::Key;
 use underseal_volume::{
-    Header, KdfLimits, NewKeyslot, Pbkdf, Target, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
+    Header, KdfLimits, NewKeyslot, Pbkdf, UnlockOptions, Unlocked, VolumeKey, is_recovery_key,
 };
 
 use crate::cli::{
@@ -22,6 +22,7 @@ use crate::lower::open_header;
 use crate::manner::{self, manner};
 use crate::output::print;
 use crate::passphrase::{Secret, volume_key_file};
+use crate::reencryption::Bytes;
 use crate::tokens;
 use crate::volume::key_len;
 
@@ -42,7 +43,7 @@ pub(super) fn run(what: &Keyslot, quiet: bool) -> Result<()> {
 /// A header, and what it is on.
 struct Opened<'a> {
     path: &'a Path,
-    on: Box<dyn Target>,
+    on: Bytes,
     header: Header,
     /// What an unlock may cost.
     limits: KdfLimits,

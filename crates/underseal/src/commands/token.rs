@@ -5,7 +5,7 @@ mod enroll;
 use serde::Serialize;
 use underseal_tokens::Kind;
 use underseal_volume::luks2::{self, NewToken, token_from_json};
-use underseal_volume::{Header, Pinned, Target};
+use underseal_volume::{Header, Pinned};
 
 use crate::cli::{
     HeaderPathArgs, Token, TokenAssignArgs, TokenCommandArgs, TokenExportArgs, TokenImportArgs, TokenListArgs,
@@ -15,6 +15,7 @@ use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::output::{json, print, print_json};
 use crate::passphrase::secret_file;
+use crate::reencryption::Bytes;
 
 pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
     match &args.what {
@@ -32,16 +33,12 @@ pub(super) fn run(args: &TokenCommandArgs, quiet: bool) -> Result<()> {
 }
 
 /// A header of LUKS2's, and what it is on.
-fn open(of: &HeaderPathArgs, read_only: bool) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
+fn open(of: &HeaderPathArgs, read_only: bool) -> Result<(Bytes, Box<luks2::Header>)> {
     open_pinned(of, read_only, &Pinned::default())
 }
 
 /// The same, if it is what it must be.
-fn open_pinned(
-    of: &HeaderPathArgs,
-    read_only: bool,
-    pinned: &Pinned,
-) -> Result<(Box<dyn Target>, Box<luks2::Header>)> {
+fn open_pinned(of: &HeaderPathArgs, read_only: bool, pinned: &Pinned) -> Result<(Bytes, Box<luks2::Header>)> {
     let path = of.path();
     let on = open_header(path, read_only)?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;

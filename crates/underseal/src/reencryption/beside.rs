@@ -69,9 +69,15 @@ impl Beside {
     /// # Errors
     /// Why it does not.
     pub(crate) fn begin(&self, keys: Keys, rate: Rate) -> Result<()> {
-        let _beginning = match self.beginning.try_lock() {
-            Ok(beginning) => beginning,
-            Err(TryLockError::Poisoned(beginning)) => beginning.into_inner(),
+        let _turn = self.turn()?;
+        self.begin_in_turn(keys, rate)
+    }
+
+    /// Waits for nothing: the right to begin, while none is under way and no other one begins.
+    fn turn(&self) -> Result<MutexGuard<'_, ()>> {
+        let turn = match self.beginning.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 let error = Error::usage("the volume's reencryption begins just now");
                 return Err(error.with_remedy("again, if it has not begun a moment later"));
@@ -80,6 +86,10 @@ impl Beside {
         if self.going().is_ok() {
             return Err(Error::usage("the volume is being reencrypted already"));
         }
+        Ok(turn)
+    }
+
+    fn begin_in_turn(&self, keys: Keys, rate: Rate) -> Result<()> {
         self.place.keeps_what_it_syncs()?;
         let pace = Arc::new(Pace::new(rate.into()));
         let (tell, begun) = sync_channel(1);
@@ -169,8 +179,12 @@ impl Run {
 
 impl Reencrypter for Beside {
     fn start(&self, old: &Key, new: &Key, rate: Rate) -> std::result::Result<(), Refusal> {
-        let begun = self.keys(old, new).and_then(|key| self.begin(key, rate));
-        begun.map_err(|e| {
+        let begin = || {
+            // One that is under way keeps its header for itself.
+            let _turn = self.turn()?;
+            self.begin_in_turn(self.keys(old, new)?, rate)
+        };
+        begin().map_err(|e| {
             let kind = match e.exit() {
                 Exit::Usage => RefusalKind::State,
                 Exit::NoKey => RefusalKind::WrongKey,
@@ -279,7 +293,6 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
         Ok(bytes) => bytes,
         Err(e) => return begun.refused(e),
     };
-    let data = place.watched(data);
     let prepared = prepare(mapping, place, keys, pace, (&on, &data));
     let (mut ledger, users) = match prepared {
         Ok(prepared) => prepared,

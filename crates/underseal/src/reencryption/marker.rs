@@ -91,7 +91,7 @@ pub(crate) fn look(image: &Path) -> Result<Option<Found>> {
 
 /// What a state file says; none where it is no state.
 fn about(path: &Path) -> Result<Option<About>> {
-    let on = Where::open(path, true)?.bytes()?;
+    let on = Where::open(path, true)?.into_bytes()?;
     match State::read(&*on, LockTo::Read) {
         Ok(state) => Ok(Some(state.about())),
         Err(e) if matches!(e.kind(), ErrorKind::NoHeader | ErrorKind::TooSmall) => Ok(None),

@@ -1,4 +1,4 @@
-//! Data of which a sync that fails is not forgotten.
+//! Bytes of which a sync that fails is not forgotten.
 
 use std::io;
 use std::sync::Arc;
@@ -8,42 +8,42 @@ use underseal_volume::{HeaderLock, LockTo, ReadAt, Target};
 
 use super::Bytes;
 
-/// Data, and whether a sync of it failed.
+/// Bytes, and whether a sync of them failed.
 pub(super) struct Watched {
-    data: Bytes,
+    bytes: Bytes,
     sync_failed: Arc<AtomicBool>,
 }
 
 impl Watched {
-    pub(super) fn new(data: Bytes, sync_failed: Arc<AtomicBool>) -> Self {
-        Self { data, sync_failed }
+    pub(super) fn new(bytes: Bytes, sync_failed: Arc<AtomicBool>) -> Self {
+        Self { bytes, sync_failed }
     }
 }
 
 impl ReadAt for Watched {
     fn size(&self) -> io::Result<u64> {
-        self.data.size()
+        self.bytes.size()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.data.read_exact_at(buf, offset)
+        self.bytes.read_exact_at(buf, offset)
     }
 
     fn lock(&self, to: LockTo) -> underseal_volume::Result<Option<HeaderLock<'_>>> {
-        self.data.lock(to)
+        self.bytes.lock(to)
     }
 }
 
 impl Target for Watched {
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.data.write_all_at(bytes, offset)
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.bytes.write_all_at(data, offset)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.data.sync_all().inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
+        self.bytes.sync_all().inspect_err(|_| self.sync_failed.store(true, Ordering::SeqCst))
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        self.data.set_len(size)
+        self.bytes.set_len(size)
     }
 }

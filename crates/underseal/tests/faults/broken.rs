@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::process::Signal;
 
+use crate::operator::Operator;
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
@@ -175,6 +176,24 @@ fn who_takes_a_volume_down_hears_that_its_last_flush_failed() {
     assert_eq!(said.matches("disk: ").count(), 1, "{said}");
     assert_eq!(server.wait().code(), Some(8), "{}", server.log());
     broken.recover();
+}
+
+#[test]
+fn a_sync_of_the_reencryption_that_the_disk_fails_fails_every_later_flush() {
+    if let Some(reason) = cannot_fuse() {
+        return skip("a reencryption on a disk that cannot flush", reason);
+    }
+    let broken = Broken::new("broken sync", no_flush);
+    let operator = Operator::new();
+    let mut server = operator.serve(&broken.volume, &["--name", "disk"]);
+    let reencrypt = format!("reencrypt disk --passphrase-file {}", text(&broken.volume.passphrase));
+    operator.does(&format!("{reencrypt} --init-only"));
+    broken.fail();
+    operator.is_refused(&format!("{reencrypt} --resume-only"), 1, "cannot sync");
+    broken.recover();
+    assert_eq!(Client::connect(&server.socket()).unwrap().flush(), Err(EIO));
+    operator.is_refused("close disk", 1, "acknowledged writes may be lost");
+    assert_eq!(server.wait().code(), Some(8), "{}", server.log());
 }
 
 /// A disk that flushes nothing while it is to fail.

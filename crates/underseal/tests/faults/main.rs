@@ -4,6 +4,7 @@
 //!   truncated.rs images shorter than their headers say
 //!   shrinking.rs an image that becomes shorter while it is served
 //!   full.rs      a disk with no space left
+//!   foreign.rs   another program that is told of the server's losses by the kernel
 //!   broken.rs    a disk that fails reads, writes, flushes
 //!   clients.rs   clients that are killed, that crowd, that are slow
 //!   ending.rs    SIGTERM and SIGKILL under load: what was acknowledged is on the image
@@ -17,7 +18,11 @@ mod support;
 mod broken;
 mod clients;
 mod ending;
+mod foreign;
 mod full;
 mod load;
+#[path = "../control/operator.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
+mod operator;
 mod shrinking;
 mod truncated;

@@ -40,7 +40,7 @@ impl Volume {
         let device = |path: &Path| {
             let options = OpenOptions { read_only, ..OpenOptions::default() };
             let lower = Lower::open(path, options)?;
-            Ok::<_, Error>(Device { bytes: lower.again(path, options)?.bytes()?, _lower: lower })
+            Ok::<_, Error>(Device { bytes: lower.again().bytes()?, _lower: lower })
         };
         let data = place.data_device.as_deref();
         // A server's blocks are read, changed and written: not by two threads at once.

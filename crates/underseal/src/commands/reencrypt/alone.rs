@@ -26,7 +26,7 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let options = OpenOptions::default();
     // Whoever uses it keeps it locked.
     let lower = Lower::open(path, options)?;
-    let mut place = Place::new(lower.again(path, options)?, Kept::Header { apart: None, allow_null: false });
+    let mut place = Place::new(lower.again(), Kept::Header { apart: None, allow_null: false });
     if args.encrypt {
         let key = begin::encrypt(args, &mut place)?;
         return go_on(args, &place, &Keys::Luks(key), quiet);

@@ -41,7 +41,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
     }
     let options = underseal_device::OpenOptions::default();
     let lower = Lower::open(&args.image, options)?;
-    let data = lower.again(&args.image, options)?;
+    let data = lower.again();
     let size = reencryption::size(&data.bytes()?)?;
     let (kept, marker) = if path.exists() {
         let on = Where::open(path, false)?;
@@ -168,7 +168,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
         return Err(Error::usage(not_told(&old.device, path)).with_remedy(remedy));
     }
     let kept = Kept::State(on, Marker::open(&old.device)?);
-    let place = Place::new(device.again(&old.device, options)?, kept);
+    let place = Place::new(device.again(), kept);
     let keys = Keys::Forms(old.key, new.key);
     let (on, data) = place.bytes()?;
     let (volume, stood) = {
@@ -182,7 +182,7 @@ pub(crate) fn open(old: &Path, new: &Path, path: &Path, lower: LowerArgs) -> Res
     let key_size = crate::volume::key_size(&volume);
     Ok(Opened {
         mapping: Mapping::new(volume, device.into_device())?.with_sectors(stood.sectors()),
-        lower: vec![old.device],
+        lower: vec![old.device, path.to_owned()],
         opened: Described { format: Format::Table, header: None, key_size, hash: None },
         known: Known::default(),
         layers: Vec::new(),

@@ -1,25 +1,34 @@
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use underseal_device::{FileDevice, OpenOptions};
+use underseal_device::{
+    Channel, Device, FileDevice, Finished, Geometry, Io, Now, OpenOptions, Ring, Started, Token,
+};
 use underseal_volume::luks2;
 use underseal_volume::reencrypt::Alone;
-use underseal_volume::{ActivateOptions, ReadAt, Target, VolumeKey};
+use underseal_volume::{ActivateOptions, LockTo, VolumeKey};
 
 use super::super::Where;
 use super::super::tests::{SIZE, begun};
 use super::*;
 
+fn device(file: &File) -> FileDevice {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    FileDevice::open(&path, OpenOptions { unlocked: true, ..OpenOptions::default() }).unwrap()
+}
+
 /// A volume that is open in the middle of a reencryption.
 fn open(file: &File, key: &VolumeKey) -> Beside {
+    open_at(file, key, Where::Image(Arc::new(device(file))))
+}
+
+/// The same, whose reencryption reads and writes there.
+fn open_at(file: &File, key: &VolumeKey, place: Where) -> Beside {
     let volume = Header::read(file).unwrap().activate(key, SIZE, &ActivateOptions::default()).unwrap();
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let device = FileDevice::open(&path, OpenOptions { unlocked: true, ..OpenOptions::default() }).unwrap();
-    let kept = Kept::Header { apart: None, allow_null: false };
-    let place = Place::new(Where::File(file.try_clone().unwrap()), kept);
-    Beside::new(Arc::new(Mapping::new(volume, Arc::new(device)).unwrap()), place, None)
+    let place = Place::new(place, Kept::Header { apart: None, allow_null: false });
+    Beside::new(Arc::new(Mapping::new(volume, Arc::new(device(file))).unwrap()), place, None)
 }
 
 fn is_untouched(file: &File, key: &VolumeKey) -> bool {
@@ -71,47 +80,129 @@ fn the_right_key_is_known_also_after_an_end_that_failed() {
     }
 }
 
-/// Its sync fails once.
-struct Broken(Bytes, Mutex<bool>);
+/// Which of the two is broken that [`Place::bytes`] makes, in their order there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Which {
+    Data,
+    Header,
+}
 
-impl ReadAt for Broken {
-    fn size(&self) -> io::Result<u64> {
-        self.0.size()
+/// A file. The first flush of the data, or of the header, fails.
+struct Broken {
+    device: FileDevice,
+    which: Which,
+    channels: AtomicUsize,
+    fails: Arc<AtomicBool>,
+}
+
+impl Device for Broken {
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_exact_at(buf, offset)
+    fn channel(&self, depth: u32) -> underseal_device::Result<Box<dyn Channel>> {
+        let channel = self.device.channel(depth)?;
+        let which = [Which::Data, Which::Header][self.channels.fetch_add(1, SeqCst) % 2];
+        if which == self.which {
+            Ok(Box::new(BrokenChannel(channel, self.fails.clone())))
+        } else {
+            Ok(channel)
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.device.name()
     }
 }
 
-impl Target for Broken {
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+struct BrokenChannel(Box<dyn Channel>, Arc<AtomicBool>);
+
+impl Channel for BrokenChannel {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+        self.0.read_now(offset, data)
     }
 
-    fn sync_all(&self) -> io::Result<()> {
-        let fails = std::mem::replace(&mut *self.1.lock().unwrap(), false);
-        if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+        self.0.write_now(offset, data)
     }
 
-    fn set_len(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
+    fn start(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
+        if matches!(io, Io::Flush) && self.1.swap(false, SeqCst) {
+            let failed = underseal_device::Error::new(underseal_device::ErrorKind::Flush, "flush failed");
+            return Started::Finished(Finished::bare(slot, Err(failed)));
+        }
+        self.0.start(ring, slot, io)
+    }
+
+    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+        self.0.finish(ring, token, result)
+    }
+
+    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+        self.0.woken(ring, token, result, over);
+    }
+}
+
+/// Has it run to its end, and says how that was.
+fn run_to_its_end(beside: &Beside, key: &VolumeKey) -> std::result::Result<Ended, Refusal> {
+    beside.start(key.key(), key.other().unwrap(), Rate::Full)?;
+    Ok(beside.last().unwrap().wait(underseal_testing::PATIENCE).expect("it ends"))
+}
+
+#[test]
+fn after_a_sync_that_failed_it_does_not_go_on_until_it_is_opened_again() {
+    for which in [Which::Data, Which::Header] {
+        let (file, key) = begun();
+        let fails = Arc::new(AtomicBool::new(true));
+        let broken =
+            Broken { device: device(&file), which, channels: AtomicUsize::new(0), fails: fails.clone() };
+        let beside = open_at(&file, &key, Where::Device(Arc::new(broken)));
+        let first = match run_to_its_end(&beside, &key) {
+            Ok(Ended::Failed(why)) => why,
+            Err(refused) => refused.message,
+            Ok(other) => panic!("{other:?}"),
+        };
+        assert!(first.contains("cannot sync") && !fails.load(SeqCst), "{which:?}: {first}");
+        let refused = run_to_its_end(&beside, &key).unwrap_err();
+        assert!(refused.message.contains("a sync of the image failed"), "{which:?}: {refused:?}");
+        assert!(refused.remedy.contains("open it again"), "{refused:?}");
+        // A step whose data were not synced is made good when the volume is opened.
+        drop(beside);
+        if which == Which::Header {
+            let again = open(&file, &key);
+            assert!(matches!(run_to_its_end(&again, &key), Ok(Ended::Done)));
+        }
     }
 }
 
 #[test]
-fn after_a_sync_of_the_data_that_failed_it_does_not_go_on_until_it_is_opened_again() {
+fn one_that_is_under_way_keeps_its_header_for_itself() {
     let (file, key) = begun();
     let beside = open(&file, &key);
-    let data = beside.place.watched(Box::new(Broken(Box::new(file.try_clone().unwrap()), Mutex::new(true))));
-    data.sync_all().unwrap_err();
-    data.sync_all().unwrap();
-    let (one, other) = (key.key(), key.other().unwrap());
-    let refused = beside.start(one, other, Rate::Full).unwrap_err();
-    assert!(refused.message.contains("a sync of the image failed"), "{refused:?}");
-    assert!(refused.remedy.contains("open it again"), "{refused:?}");
-    assert!(is_untouched(&file, &key));
-    let again = open(&file, &key);
-    again.start(one, other, Rate::Full).unwrap();
-    again.end();
+    let run = Run {
+        mode: Mode::Reencrypt,
+        pace: Arc::default(),
+        ended: Mutex::default(),
+        has_ended: Condvar::new(),
+    };
+    lock(&beside.runs).last = Some(Arc::new(run));
+    // Keys that the header would refuse: it is not asked.
+    let wrong = Key::new(&[7; 64]).unwrap();
+    let refused = beside.start(&wrong, &wrong, Rate::Full).unwrap_err();
+    assert!(refused.message.contains("is being reencrypted already"), "{refused:?}");
+}
+
+#[test]
+fn a_lock_is_given_back_by_no_other_user_of_the_file() {
+    let (file, _) = begun();
+    for place in [Where::Image(Arc::new(device(&file))), Where::File(file.try_clone().unwrap())] {
+        let (one, other) = (place.bytes().unwrap(), place.bytes().unwrap());
+        let held = one.lock(LockTo::Read).unwrap().unwrap();
+        drop(other.lock(LockTo::Read).unwrap().unwrap());
+        let foreign = underseal_device::open_again(&file, 0).unwrap();
+        let alone = || rustix::fs::flock(&foreign, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        alone().unwrap_err();
+        drop(held);
+        alone().unwrap();
+    }
 }

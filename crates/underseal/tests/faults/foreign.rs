@@ -1,0 +1,139 @@
+//! Another program that syncs the image of a served volume: the kernel tells it of the writes that are lost, and the volume's clients
+//! hear of them all the same.
+
+use crate::operator::Operator;
+use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
+use crate::support::nbd::Client;
+use crate::support::tools::{fails, output};
+use crate::support::volume::{CHEAP_PBKDF2, Volume, text, underseal};
+use crate::support::{Scratch, Server, bytes, run, seed, tool};
+
+const MIB: u64 = 1 << 20;
+/// The exit status of a server that may have lost acknowledged writes.
+const LOST: i32 = 8;
+/// What the first client writes, in MiB of the volume.
+const WRITTEN: std::ops::Range<u64> = 16..48;
+
+/// A disk whose file system has promised more than its storage holds: writing back fails, and no write does.
+struct Thin {
+    disk: Mount,
+    _device: Loop,
+    _storage: Mount,
+}
+
+impl Thin {
+    fn new(scratch: &Scratch) -> Self {
+        let storage = Mount::tmpfs(&scratch.path("storage"), 24 * MIB);
+        let file = storage.directory().join("disk");
+        std::fs::File::create(&file).unwrap().set_len(160 * MIB).unwrap();
+        run(tool("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1", "-O", "^has_journal"]).arg(&file));
+        let device = Loop::attach(&file, &[]);
+        let disk = Mount::new(device.device(), &scratch.path("disk"), &[]);
+        Self { disk, _device: device, _storage: storage }
+    }
+
+    /// A volume all of whose blocks are allocated.
+    fn volume(&self, scratch: &Scratch) -> Volume {
+        let mut volume = Volume::at(scratch, "image");
+        volume.image = self.disk.directory().join("image");
+        let volume = volume.format("80M", &[]);
+        run(tool("fallocate").args(["--length", "80MiB"]).arg(&volume.image));
+        run(tool("sync").arg(&volume.image));
+        volume
+    }
+}
+
+/// A client writes and leaves. Another program syncs the image, and fails or not. A client that comes later is not told that all is
+/// stored, nor is who closes the volume.
+fn is_told_after(
+    what: &str,
+    prepare: impl FnOnce(&Operator, &Volume),
+    sync: impl FnOnce(&Operator, &Volume),
+) {
+    if let Some(reason) = cannot_mount() {
+        return skip(what, reason);
+    }
+    let operator = Operator::new();
+    let thin = Thin::new(&operator.scratch);
+    let volume = thin.volume(&operator.scratch);
+    let mut server = operator.serve(&volume, &[]);
+    prepare(&operator, &volume);
+    write_and_leave(&server);
+    sync(&operator, &volume);
+    // Nothing is left for later syncs of that kind to be told of.
+    run(tool("sync").arg(&volume.image));
+    for _ in 0..2 {
+        let mut late = Client::connect(&server.socket()).unwrap();
+        late.flush().expect_err("it is told that lost writes are stored");
+    }
+    operator.is_refused("suspend image", 1, "acknowledged writes may be lost");
+    operator.is_refused("close image", 1, "acknowledged writes may be lost");
+    assert_eq!(server.wait().code(), Some(LOST), "{}", server.log());
+}
+
+fn write_and_leave(server: &Server) {
+    let data = bytes(seed("foreign"), usize::try_from(MIB).unwrap());
+    let mut client = Client::connect(&server.socket()).unwrap();
+    for at in WRITTEN {
+        client.write(at * MIB, &data).unwrap();
+    }
+}
+
+#[test]
+fn an_fsync_of_the_image_by_another_program_hides_no_loss() {
+    is_told_after(
+        "a foreign fsync",
+        |_, _| {},
+        |_, volume| {
+            fails(tool("sync").arg(&volume.image));
+        },
+    );
+}
+
+#[test]
+fn cryptsetup_that_changes_the_header_hides_no_loss() {
+    is_told_after(
+        "cryptsetup beside a server",
+        |_, _| {},
+        |_, volume| {
+            // Some versions do not look whether their sync worked.
+            output(tool("cryptsetup").args(["config", "--label", "label"]).arg(&volume.image));
+        },
+    );
+}
+
+#[test]
+fn a_new_keyslot_hides_no_loss() {
+    is_told_after(
+        "a keyslot beside a server",
+        |_, _| {},
+        |_, volume| {
+            let mut add = underseal();
+            add.args(["keyslot", "add"]).arg(&volume.image).args(CHEAP_PBKDF2);
+            add.args([
+                "--passphrase-file",
+                text(&volume.passphrase),
+                "--new-passphrase-file",
+                text(&volume.passphrase),
+            ]);
+            let (_, said) = fails(&mut add);
+            assert!(said.contains("cannot sync"), "{said}");
+        },
+    );
+}
+
+#[test]
+fn the_servers_own_reencryption_hides_no_loss() {
+    let words = |volume: &Volume| format!("reencrypt image --passphrase-file {}", text(&volume.passphrase));
+    is_told_after(
+        "a reencryption amid losses",
+        |operator, volume| drop(operator.does(&format!("{} --init-only", words(volume)))),
+        |operator, volume| {
+            let ran = operator.run(&format!("{} --resume-only --rate full", words(volume)));
+            assert_eq!(ran.code, Some(1), "{ran:?}");
+            // What is lost is read from memory as if it were there.
+            let resume = format!("{} --resume-only", words(volume));
+            operator.is_refused(&resume, 1, "a sync of the image failed");
+        },
+    );
+}
