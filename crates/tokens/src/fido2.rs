@@ -1,5 +1,6 @@
 //! `systemd-fido2`: a secret that a FIDO2 device makes of a salt, each time the same (its extension hmac-secret).
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
@@ -62,24 +63,71 @@ pub(crate) fn check(token: &Token) -> Result<()> {
 
 pub(crate) fn open(token: &Token, pin: Option<&Key>, options: &Options) -> Result<Key> {
     let (question, needs_pin) = Question::parse(token)?;
-    let devices = devices(options)?;
-    let mut worst = Error::new(ErrorKind::NoHardware, "no FIDO2 device is there");
-    if devices.is_empty() {
-        return Err(worst);
-    }
+    let device = device_of(&question, needs_pin, devices(options)?, options)?;
     if needs_pin && pin.is_none() {
         return Err(Error::new(ErrorKind::PinWanted, "the FIDO2 device wants its PIN"));
     }
-    let question = Question { pin: pin.filter(|_| needs_pin), ..question };
+    secret(&Question { pin: pin.filter(|_| needs_pin), ..question }, &device, options)
+}
+
+/// The one device that is asked for the secret. A device that gets the PIN of another one counts a wrong PIN, and locks itself
+/// for ever after eight of them.
+fn device_of(
+    question: &Question<'_>,
+    needs_pin: bool,
+    mut devices: Vec<PathBuf>,
+    options: &Options,
+) -> Result<PathBuf> {
+    let several =
+        || Error::unusable("several FIDO2 devices may have the credential: name one (--fido2-device)");
+    // A device hides the credential of such a token (its protection is level 3) until it has verified its user.
+    if question.verification == Some(true) && !devices.is_empty() {
+        let first = devices.swap_remove(0);
+        return if devices.is_empty() || !needs_pin { Ok(first) } else { Err(several()) };
+    }
+    let mut worst = Error::new(ErrorKind::NoHardware, "no FIDO2 device is there");
+    let mut unsure = Vec::new();
     for device in devices {
-        match secret(&question, &device, options) {
-            Ok(secret) => return Ok(secret),
-            // What the last one says tells more than that none is there.
-            Err(e) if e.kind() >= worst.kind() || worst.kind() == ErrorKind::NoHardware => worst = e,
-            Err(_) => {}
+        match preflight(question, &device, options)? {
+            Preflight::Has => return Ok(device),
+            Preflight::Lacks(e) if worst.kind() == ErrorKind::NoHardware => worst = e,
+            Preflight::Lacks(_) => {}
+            Preflight::Unsure => unsure.push(device),
         }
     }
-    Err(worst)
+    match unsure.pop() {
+        None => Err(worst),
+        Some(only) if unsure.is_empty() => Ok(only),
+        Some(_) => Err(several()),
+    }
+}
+
+/// Whether a device has a token's credential.
+enum Preflight {
+    Has,
+    Lacks(Error),
+    /// The device does not say so without its PIN or a touch.
+    Unsure,
+}
+
+/// Asks a device whether it has the credential: without its PIN, and without a touch.
+fn preflight(question: &Question<'_>, device: &Path, options: &Options) -> Result<Preflight> {
+    let Question { party, credential, .. } = question;
+    let input = format!("{}\n{party}\n{credential}\n", Base64::encode_string(&CLIENT_DATA));
+    let tool = Tool::find("fido2-assert", PACKAGE, options.limit)?.args(["-G", "-t", "up=false"]);
+    // Nothing can be read from a stdin that is open for writing: the tool cannot take an empty line for a PIN.
+    let unreadable = File::options().write(true).open("/dev/null");
+    let unreadable = unreadable.map_err(|e| Error::system("/dev/null", e))?;
+    let mut asked = tool.with_file("-i", input.as_bytes())?.args([device]).start(unreadable.into())?;
+    asked.talk(None::<File>, &[], |_, _| false)?;
+    let done = asked.finish()?;
+    Ok(match failure(&done, None) {
+        None => Preflight::Has,
+        Some(e) if done.said.contains("NO_CREDENTIALS") || e.kind() == ErrorKind::NoHardware => {
+            Preflight::Lacks(e)
+        }
+        Some(_) => Preflight::Unsure,
+    })
 }
 
 pub(crate) fn enroll(pin: Option<&Key>, options: &Options) -> Result<(Key, Token)> {

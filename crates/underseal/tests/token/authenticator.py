@@ -1,6 +1,7 @@
 """A FIDO2 device in software, on a pseudo-terminal: libfido2 takes any character device that answers in CTAPHID packets.
 
-Prints the terminal's name. With a PIN as its argument it has one. CTAP 2.0 (FIDO Alliance): hmac-secret, clientPIN protocol 1.
+Prints the terminal's name, and a line for each PIN that it gets. The first argument is its PIN, the second `strict` if it answers
+nothing without it. CTAP 2.0 (FIDO Alliance): hmac-secret, clientPIN protocol 1.
 """
 import hashlib, hmac, os, struct, sys, tty, fcntl, termios
 from cryptography.hazmat.primitives import hashes
@@ -8,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 PIN = sys.argv[1].encode() if len(sys.argv) > 1 else None
+STRICT = "strict" in sys.argv[2:]
 CURVE = ec.SECP256R1()
 
 
@@ -104,6 +106,8 @@ class Device:
 
     def assert_(self, asked):
         checked = self.verified(asked.get(6), asked[2])
+        if STRICT and not checked:
+            raise ValueError(0x36)
         known = [c["id"] for c in asked.get(3, []) if c["id"] in self.keys and self.keys[c["id"]][3] == asked[1]]
         if not known:
             raise ValueError(0x2e)
@@ -126,6 +130,7 @@ class Device:
             return {3: 8}
         if asked[2] == 2:
             return {1: cose(self.agreement.public_key(), -25)}
+        print("PIN", flush=True)
         shared = self.shared(asked[3])
         if asked[2] != 5 or not PIN:
             raise ValueError(0x35)

@@ -1,7 +1,8 @@
 //! FIDO2 with a device in software (authenticator.py), which the real libfido2 and its tools talk to over a terminal.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStdout, Stdio};
 
 use crate::disk::{Disk, PASSPHRASE, PIN};
 use crate::support::{output, run, tool};
@@ -10,17 +11,34 @@ use crate::support::{output, run, tool};
 struct Device {
     process: Child,
     path: String,
+    says: BufReader<ChildStdout>,
 }
 
 impl Device {
     fn start(pin: Option<&str>) -> Self {
+        Self::with_args(pin.as_slice())
+    }
+
+    /// A device that answers nothing without its PIN.
+    fn strict(pin: &str) -> Self {
+        Self::with_args(&[pin, "strict"])
+    }
+
+    fn with_args(args: &[&str]) -> Self {
         let mut python = tool("/usr/bin/python3");
-        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/token/authenticator.py")).args(pin);
+        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/token/authenticator.py")).args(args);
         let mut process = python.stdout(Stdio::piped()).spawn().unwrap();
         let mut path = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut path).unwrap();
+        let mut says = BufReader::new(process.stdout.take().unwrap());
+        says.read_line(&mut path).unwrap();
         assert!(path.starts_with("/dev/pts/"), "{path:?}: python3-cryptography is needed");
-        Self { process, path: path.trim().into() }
+        Self { process, path: path.trim().into(), says }
+    }
+
+    /// Ends the device; the number of PINs that it got.
+    fn pins(mut self) -> usize {
+        self.process.kill().unwrap();
+        self.says.by_ref().lines().count()
     }
 }
 
@@ -91,4 +109,72 @@ fn a_device_opens_what_systemd_and_we_enrolled_on_it() {
             run(tool("/usr/lib/systemd/systemd-cryptsetup").args(["detach", "us-token-test"]));
         }
     }
+}
+
+/// Enrolls `ours` in a new volume.
+fn enrolled(ours: &Device) -> Disk {
+    let disk = Disk::new();
+    let mut enroll = disk.enroll();
+    enroll.args(["--fido2-device", &ours.path, "fido2", "--pin-file"]).arg(disk.file("pin"));
+    run(&mut enroll);
+    disk
+}
+
+/// Reads with the token where `fido2-token -L` lists these devices, which real ones are no part of.
+fn read_among(disk: &Disk, devices: &[&Device], pin: &str) -> Result<(), (i32, String)> {
+    let lines: Vec<_> =
+        devices.iter().map(|d| format!("echo '{}: vendor=0x1 (software)'\n", d.path)).collect();
+    let list = disk.scratch.file("list", format!("#!/bin/sh\n{}", lines.concat()).as_bytes());
+    std::fs::set_permissions(&list, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut unshare = tool("unshare");
+    unshare.args(["-m", "sh", "-c", "mount --bind \"$0\" /usr/bin/fido2-token && exec \"$@\""]).arg(&list);
+    let read = disk.read();
+    unshare.arg(read.get_program()).args(read.get_args());
+    unshare.args(["--token-only", "--token-pin-file"]).arg(disk.file(pin));
+    disk.opens(&mut unshare)
+}
+
+#[test]
+fn a_pin_goes_to_the_device_that_has_the_credential_alone() {
+    if !rustix::process::geteuid().is_root() {
+        return underseal_testing::skip(
+            "two devices",
+            "a list of devices is mounted over a tool's, which needs root",
+        );
+    }
+    for pin in ["pin", "wrong"] {
+        for other in [Device::start(Some("other PIN")), Device::strict("other PIN")] {
+            let ours = Device::start(Some(PIN));
+            let disk = enrolled(&ours);
+            let read = read_among(&disk, &[&other, &ours, &other], pin);
+            match read {
+                Ok(()) => assert_eq!(pin, "pin"),
+                Err((status, said)) => {
+                    assert!(pin == "wrong" && status == 3 && said.contains("PIN_INVALID"), "{status} {said}");
+                }
+            }
+            assert_eq!(other.pins(), 0, "{pin}: another device got the PIN");
+            // Two when it was enrolled, and one now.
+            assert_eq!(ours.pins(), 3, "{pin}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_tells_nothing_without_its_pin_gets_it_only_alone() {
+    if !rustix::process::geteuid().is_root() {
+        return underseal_testing::skip(
+            "two devices",
+            "a list of devices is mounted over a tool's, which needs root",
+        );
+    }
+    let (ours, other) = (Device::strict(PIN), Device::strict("other PIN"));
+    let disk = enrolled(&ours);
+    read_among(&disk, &[&ours], "pin").unwrap();
+    let lacks = Device::start(None);
+    read_among(&disk, &[&lacks, &ours], "pin").unwrap();
+    let (status, said) = read_among(&disk, &[&other, &ours], "pin").unwrap_err();
+    assert!(status == 3 && said.contains("--fido2-device"), "{status} {said}");
+    read(&disk, &ours, "0", Some("pin")).unwrap();
+    assert_eq!(other.pins(), 0);
 }
