@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use underseal_device::{Channel, Device};
 
 use crate::Affinity;
@@ -181,9 +181,9 @@ fn bind(cpu: usize) {
 /// # Errors
 /// Why not: a user without that right, or a server that has given it up.
 pub fn may_run_first() -> std::io::Result<()> {
-    let own = rustix::process::getpriority_process(Some(gettid()))?;
-    rustix::process::setpriority_process(Some(gettid()), HIGHEST)?;
-    Ok(rustix::process::setpriority_process(Some(gettid()), own)?)
+    let own = rustix::process::getpriority_process(None)?;
+    rustix::process::setpriority_process(None, HIGHEST)?;
+    Ok(rustix::process::setpriority_process(None, own)?)
 }
 
 /// The nice value of the kernel's high-priority work queues.
@@ -193,7 +193,7 @@ const HIGHEST: i32 = -20;
 fn prioritise(high: bool) {
     let nice = if high { HIGHEST } else { 0 };
     // On Linux a thread is a process to this call.
-    if let Err(e) = rustix::process::setpriority_process(Some(gettid()), nice) {
+    if let Err(e) = rustix::process::setpriority_process(None, nice) {
         log::warn!("cannot run a worker at nice {nice}: {e}");
     }
 }

@@ -66,7 +66,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use underseal_nbd_protocol::TransmissionFlags;
+use underseal_sandbox::{Target, will_connect};
 
+use self::address::Place;
 use self::channel::{NbdChannel, cannot_open};
 use self::extents::Extents;
 use self::link::{Link, say_goodbye};
@@ -130,6 +132,11 @@ impl NbdDevice {
             .place
             .lookup()
             .map_err(|e| Error::new(ErrorKind::Open, format!("{name}: no such host")).with_source(e))?;
+        // For when the server went away and came back.
+        if let Place::Unix(path) = &address.place {
+            will_connect(Target::Unix(path));
+        }
+        addresses.iter().for_each(|to| will_connect(Target::Tcp(*to)));
         let (socket, export) =
             connect_now(&address, &addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(&name, &e))?;
         let has = |flag| export.flags.contains(flag);

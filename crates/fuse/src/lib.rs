@@ -20,6 +20,7 @@
 mod channel;
 mod init;
 mod mount;
+mod point;
 pub mod script;
 mod session;
 mod table;
@@ -29,6 +30,7 @@ pub mod wire;
 pub use channel::{Channel, Received};
 pub use init::{Init, capability};
 pub use mount::{Failure, Options};
+pub use point::Point;
 pub use session::Session;
 pub use table::Mounted;
 pub use unmount::{is_in_use, unmount};

@@ -16,6 +16,8 @@ use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::net::{SocketFlags, SocketType, recvmsg, socketpair};
 
+use crate::point::Point;
+
 /// How a folder or file is mounted on.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -82,12 +84,16 @@ impl From<Errno> for Failure {
 }
 
 /// Mounts. The descriptor that requests come from.
-pub(crate) fn mount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
+pub(crate) fn mount(point: &Point, options: &Options) -> Result<OwnedFd, Failure> {
     let device = device("/dev/fuse")?;
+    if point.is_elsewhere()? {
+        return Err(io::Error::other("it was moved or replaced since it was looked at").into());
+    }
+    let (at, target) = (point.path(), point.target());
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
-        fs::metadata(at)?.mode(),
+        fs::metadata(&target)?.mode(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw()
     );
@@ -95,7 +101,7 @@ pub(crate) fn mount(at: &Path, options: &Options) -> Result<OwnedFd, Failure> {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(io::Error::from)?;
-    match rustix::mount::mount(options.name.as_str(), at, "fuse", options.flags(), &*data) {
+    match rustix::mount::mount(options.name.as_str(), &target, "fuse", options.flags(), &*data) {
         Ok(()) => Ok(device),
         // Only root may do it without help.
         Err(Errno::PERM) => fusermount(at, options),

@@ -2,14 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
+use underseal_sandbox::Helper;
 
 use crate::channel::Channel;
 use crate::init::Init;
 use crate::mount::{Failure, Options, mount};
+use crate::point::Point;
 use crate::unmount::unmount;
 
 /// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
@@ -26,8 +28,14 @@ impl Session {
     ///
     /// # Errors
     /// Why the system, its helper or its age does not allow it.
-    pub fn mount(at: &Path, options: &Options, init: &Init) -> Result<Self, Failure> {
-        let session = Self { first: Channel::over(mount(at, options)?), at: Some(at.to_owned()) };
+    pub fn mount(point: &Point, options: &Options, init: &Init) -> Result<Self, Failure> {
+        let device = mount(point, options)?;
+        let identity = point.identity()?;
+        point.is_mounted(identity);
+        if let Some(helper) = Helper::get() {
+            helper.mounted(&identity)?;
+        }
+        let session = Self { first: Channel::over(device), at: Some(point.path().to_owned()) };
         init.shake_hands(&session.first)?;
         Ok(session)
     }

@@ -14,7 +14,7 @@ use underseal_sandbox::Helper;
 /// # Errors
 /// `EBUSY` when it is in use; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
-    Helper::get().map_or_else(|| unmount_here(path, lazily), |helper| helper.unmount(lazily))
+    Helper::get().map_or_else(|| unmount_here(path, path, lazily), |helper| helper.unmount(lazily))
 }
 
 /// Whether somebody uses a mount: only root may ask.
@@ -30,11 +30,12 @@ pub fn is_in_use(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn unmount_here(path: &Path, lazily: bool) -> io::Result<()> {
+/// `shown` is the path that fusermount3 finds in the mount table.
+pub(crate) fn unmount_here(path: &Path, shown: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         // Only root may do it without help.
-        Err(Errno::PERM) => fusermount(path, lazily),
+        Err(Errno::PERM) => fusermount(shown, lazily),
         other => Ok(other?),
     }
 }

@@ -1,14 +1,11 @@
 //! Which of root's capabilities stay.
 
-use std::path::{Path, PathBuf};
-
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet as Set, capabilities, set_capabilities};
 
 use crate::Needs;
-use crate::needs::Server;
 
 /// Files of others are made, read, changed and given away; extended attributes of all kinds are written. Not
 /// `SYS_RESOURCE`, which passes quotas and the blocks that are reserved for root.
@@ -53,6 +50,9 @@ pub(crate) fn kept(needs: &Needs) -> rustix::io::Result<Set> {
     let mut kept = Set::empty();
     if needs.tree.is_some() {
         kept |= ECRYPTFS;
+        if !needs.devices {
+            kept -= Set::MKNOD;
+        }
     }
     if needs.ublk.is_some() {
         kept |= UBLK;
@@ -62,8 +62,6 @@ pub(crate) fn kept(needs: &Needs) -> rustix::io::Result<Set> {
     }
     if held.contains(Set::DAC_OVERRIDE) && !reaches_all(needs)? {
         kept |= Set::DAC_OVERRIDE;
-        // To remove what is another user's from a folder like /tmp.
-        kept |= Set::FOWNER;
     }
     Ok(held & kept)
 }
@@ -73,31 +71,19 @@ pub(crate) fn names(set: Set) -> Vec<&'static str> {
     NAMES.iter().filter(|(one, _)| set.contains(*one)).map(|(_, name)| *name).collect()
 }
 
-/// Whether everything that is opened or removed later can be without passing over modes: root serves another user's files
-/// too.
+/// Whether every image can be opened without passing over modes: root serves another user's files too.
 fn reaches_all(needs: &Needs) -> rustix::io::Result<bool> {
-    let folder = |path: &PathBuf| path.parent().map(Path::to_owned);
-    let removed = needs.removed.iter().chain(&needs.pid_file).chain(&needs.log_file);
-    let mut wanted: Vec<(PathBuf, Access)> =
-        removed.filter_map(folder).map(|path| (path, Access::WRITE_OK | Access::EXEC_OK)).collect();
-    wanted.extend(needs.log_file.iter().map(|path| (path.clone(), Access::WRITE_OK)));
     let image = if needs.read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK };
-    wanted.extend(needs.images.iter().map(|path| (path.clone(), image)));
-    wanted.extend(needs.servers.iter().filter_map(|server| match server {
-        Server::Unix(path) => Some((path.clone(), Access::WRITE_OK)),
-        Server::Tcp(_) => None,
-    }));
 
     // The kernel is asked, since modes are not all: there are ACLs, and file systems with rules of their own.
     let before = capabilities(None)?;
     let mut without = before;
     without.effective = Set::empty();
     set_capabilities(None, without)?;
-    let reached = wanted.iter().all(|(path, access)| {
-        let answer = accessat(CWD, path, *access, AtFlags::EACCESS);
-        // Where there is nothing, as no folder of control sockets on a read-only /run, nothing will be removed.
-        matches!(answer, Ok(()) | Err(Errno::NOENT))
-    });
+    let reached = needs
+        .images
+        .iter()
+        .all(|path| matches!(accessat(CWD, path, image, AtFlags::EACCESS), Ok(()) | Err(Errno::NOENT)));
     set_capabilities(None, before)?;
     Ok(reached)
 }

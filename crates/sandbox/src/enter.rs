@@ -6,13 +6,17 @@ use rustix::thread::CapabilitySet;
 
 use crate::seccomp::{self, Refusal, violations};
 use crate::threads::{self, Failed, Steps};
-use crate::{Needs, State, capabilities, landlock};
+use crate::{Needs, State, capabilities, helper, landlock, mark};
 
 /// Takes away from every thread of this process, and from those to come, all that is not needed. What cannot be taken away, or
 /// is not known to this kernel, is told once, and the server goes on: it keeps no more than it would have anyway.
 pub fn enter(needs: &Needs) -> State {
     let mut missing = Vec::new();
     capabilities::keep_locking();
+    helper::files::seal();
+    if let Err(e) = mark::set() {
+        missing.push(format!("the mark that other servers know it by ({e})"));
+    }
     let kept = capabilities::kept(needs).unwrap_or_else(|e| {
         missing.push(format!("capabilities ({e})"));
         CapabilitySet::all()

@@ -1,16 +1,22 @@
-//! A process that does one thing when it is asked: to unmount.
+//! A process that does for a sandboxed server what the sandbox forbids: a fixed list of things, and nothing else.
 //!
-//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its caller, fusermount3. A server
-//! that serves has neither any more. So before it has threads and keys it forks a process that does nothing else, and ends
-//! with the server, however that ends:
+//! The server forks it before it has threads and keys, tells it what may be asked for later, and seals that list when it
+//! enters the sandbox. The helper ends with the server, however that ends.
 //!
 //! ```text
-//!   server   one byte: at once, or lazily   ---->   helper    no files, no keys, nobody else to hear
-//!            errno, length, words           <----             unmounts the one path that it was started for
+//!   server   one byte: at once, or lazily   ---->   helper    unmounts the one mount that it was told of
+//!            errno, length, words           <----
+//!            a message: what is asked       ---->             removes a file, opens the log again, connects to a server:
+//!            errno, a descriptor            <----             those of the sealed list                    helper/files.rs
 //! ```
+//!
+//! Unmounting takes root's `CAP_SYS_ADMIN`, or for a user a program with more privileges than its caller, fusermount3. The two
+//! sockets have a thread each in the helper, as unmounting writes back what is dirty, and that can stand still.
+
+pub(crate) mod files;
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -24,12 +30,44 @@ use crate::threads::{self, Steps};
 
 /// The server's end.
 #[derive(Debug)]
-pub struct Helper(Mutex<UnixStream>);
+pub struct Helper {
+    mount: Mutex<UnixStream>,
+    files: Mutex<OwnedFd>,
+}
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
-/// What unmounting takes of root: to do it, and to reach it in a folder of another user's.
-const OF_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);
+/// The helper's capabilities, of those that root has: to remove files in another user's folder and to connect to another user's
+/// socket.
+const FOR_FILES: CapabilitySet =
+    CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
+
+/// A mount, for the helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked<'a> {
+    /// The volume is mounted: what tells its mount from others. Comes once, before the server enters the sandbox.
+    Mounted(&'a [u8; IDENTITY]),
+    /// Unmount it.
+    Unmount {
+        /// Out of sight at once, while its users go on.
+        lazily: bool,
+    },
+}
+
+/// The length of what tells a mount from others, in bytes.
+pub const IDENTITY: usize = 16;
+
+/// The first byte of [`Asked::Mounted`]; of the other request it is whether it is lazy.
+const MOUNTED: u8 = 2;
+
+/// What the helper has to do with a mount: how it does so, and the descriptors that takes.
+#[expect(missing_debug_implementations, reason = "a closure")]
+pub struct OfMount<'a> {
+    /// Answers a request.
+    pub answer: &'a (dyn Fn(Asked<'_>) -> io::Result<()> + Sync),
+    /// Open descriptors that `answer` needs; the helper closes all others.
+    pub keeps: &'a [BorrowedFd<'a>],
+}
 
 /// In the place of an error's number where there is none.
 const IN_WORDS: i32 = -1;
@@ -41,29 +79,39 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_WORDS: usize = 4096;
 
 impl Helper {
-    /// Forks the process, which calls `unmount` with whether it is to be lazy. There must be no other thread yet.
+    /// Forks the process. There must be no other thread yet.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn start(unmount: impl Fn(bool) -> io::Result<()>) -> io::Result<()> {
+    pub fn start(mount: Option<OfMount<'_>>) -> io::Result<()> {
         let (ours, its) = UnixStream::pair()?;
+        let (our_files, its_files) = files::pair()?;
         // SAFETY: this is the only thread, by the caller's promise, so the child has the whole process's state and may go on
         // as the parent would have.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                drop(ours);
+                drop((ours, our_files));
                 let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    alone(&its).and_then(|()| serve(its, &unmount))
+                    let keeps = mount.as_ref().map_or(&[][..], |mount| mount.keeps);
+                    let keeps = keeps.iter().map(AsRawFd::as_raw_fd);
+                    alone(keeps.chain([its.as_raw_fd(), its_files.as_raw_fd()]).collect(), mount.is_some())?;
+                    thread::scope(|scope| {
+                        if let Some(mount) = &mount {
+                            thread::Builder::new().spawn_scoped(scope, || serve(its, mount.answer))?;
+                        }
+                        files::serve(&its_files)
+                    })
                 }));
                 // Nothing of the server's is put in order here: no exit handlers.
                 // SAFETY: it ends the process.
                 unsafe { libc::_exit(i32::from(!matches!(ended, Ok(Ok(()))))) }
             }
             _ => {
-                drop(its);
+                drop((its, its_files));
+                let helper = Self { mount: Mutex::new(ours), files: Mutex::new(our_files) };
                 // A second one would be for a second mount, which no server has.
-                HELPER.set(Self(Mutex::new(ours))).map_err(|_| io::ErrorKind::AlreadyExists.into())
+                HELPER.set(helper).map_err(|_| io::ErrorKind::AlreadyExists.into())
             }
         }
     }
@@ -86,10 +134,24 @@ impl Helper {
         })?
     }
 
+    /// Tells it which mount it is to unmount.
+    ///
+    /// # Errors
+    /// That the helper is gone, or was told already.
+    pub fn mounted(&self, identity: &[u8; IDENTITY]) -> io::Result<()> {
+        let mut message = vec![MOUNTED];
+        message.extend(identity);
+        self.answer(self.socket(), &message)?
+    }
+
     /// The answer; an error when there is none.
     fn ask(&self, lazily: bool) -> io::Result<io::Result<()>> {
-        let mut socket = if lazily { self.free()? } else { self.socket() };
-        socket.write_all(&[u8::from(lazily)])?;
+        let socket = if lazily { self.free()? } else { self.socket() };
+        self.answer(socket, &[u8::from(lazily)])
+    }
+
+    fn answer(&self, mut socket: MutexGuard<'_, UnixStream>, message: &[u8]) -> io::Result<io::Result<()>> {
+        socket.write_all(message)?;
         let mut head = [0; 8];
         socket.read_exact(&mut head)?;
         let [errno, len] =
@@ -105,7 +167,7 @@ impl Helper {
     }
 
     fn socket(&self) -> MutexGuard<'_, UnixStream> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mount.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For who may be about to end the process, and waits no longer for another thread: unmounting writes back what is dirty, and
@@ -113,7 +175,7 @@ impl Helper {
     fn free(&self) -> io::Result<MutexGuard<'_, UnixStream>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.0.try_lock() {
+            match self.mount.try_lock() {
                 Ok(socket) => return Ok(socket),
                 Err(TryLockError::Poisoned(e)) => return Ok(e.into_inner()),
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PATIENCE / 100),
@@ -126,8 +188,8 @@ impl Helper {
     }
 }
 
-/// Keeps the socket and nothing else.
-fn alone(socket: &UnixStream) -> io::Result<()> {
+/// Keeps these descriptors and nothing else. `unmounts`: with the privilege to do that.
+fn alone(keeps: Vec<i32>, unmounts: bool) -> io::Result<()> {
     // The terminal's signals are the server's, and so is whatever ends a service: it asks for one thing more then. What is
     // executed has the defaults.
     let nothing = Arc::new(AtomicBool::new(false));
@@ -141,34 +203,46 @@ fn alone(socket: &UnixStream) -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    let own = socket.as_raw_fd();
     let open = std::fs::read_dir("/proc/self/fd")?;
     let open: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    for fd in open.into_iter().filter(|&fd| fd > 2 && fd != own) {
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !keeps.contains(fd)) {
         // SAFETY: nothing in this process owns any of them but the server's copies, which are never used here. The folder that
         // was read is closed already, and nothing was opened since.
         unsafe { libc::close(fd) };
     }
-    // A user's needs a program that has more than its caller.
     let sets = rustix::thread::capabilities(None)?;
-    if sets.effective.contains(CapabilitySet::SYS_ADMIN) {
-        let (_, done) = threads::take(Steps { kept: OF_ROOT.bits(), ..Steps::default() });
+    let is_root = sets.effective.contains(CapabilitySet::SYS_ADMIN);
+    // A user unmounts with a program that has more privileges than its caller.
+    if is_root || !unmounts {
+        let mount = if unmounts { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
+        let (_, done) = threads::take(Steps { kept: (FOR_FILES | mount).bits(), ..Steps::default() });
         done?;
     }
     Ok(())
 }
 
-/// Until the server is gone.
-fn serve(mut socket: UnixStream, unmount: &impl Fn(bool) -> io::Result<()>) -> io::Result<()> {
+/// Answers what is asked of the mount, until the server is gone.
+fn serve(mut socket: UnixStream, answer: &dyn Fn(Asked<'_>) -> io::Result<()>) -> io::Result<()> {
+    let mut knows = false;
     loop {
-        let mut lazily = [0];
-        match socket.read(&mut lazily) {
+        let mut first = [0];
+        match socket.read(&mut first) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         }
-        let (errno, words) = match unmount(lazily[0] != 0) {
+        let done = if first[0] == MOUNTED {
+            let mut identity = [0; IDENTITY];
+            socket.read_exact(&mut identity)?;
+            match std::mem::replace(&mut knows, true) {
+                false => answer(Asked::Mounted(&identity)),
+                true => Err(io::Error::from_raw_os_error(libc::EPERM)),
+            }
+        } else {
+            answer(Asked::Unmount { lazily: first[0] != 0 })
+        };
+        let (errno, words) = match done {
             Ok(()) => (0, String::new()),
             Err(e) => (e.raw_os_error().unwrap_or(IN_WORDS), e.to_string()),
         };

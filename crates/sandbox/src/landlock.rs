@@ -4,12 +4,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetError, Scope,
 };
 
 use crate::Needs;
-use crate::needs::Server;
 
 /// The newest that is known here; an older kernel does what it can of it.
 const NEWEST: ABI = ABI::V7;
@@ -49,15 +48,6 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
     for image in &needs.images {
         rules = below(rules, image, AccessFs::ReadFile | AccessFs::IoctlDev | write)?;
     }
-    for path in needs.removed.iter().chain(&needs.pid_file) {
-        rules = beside(rules, path, AccessFs::RemoveFile.into())?;
-    }
-    if let Some(path) = &needs.pid_file {
-        rules = below(rules, path, AccessFs::ReadFile.into())?;
-    }
-    if let Some(path) = &needs.log_file {
-        rules = beside(rules, path, AccessFs::MakeReg | AccessFs::WriteFile)?;
-    }
     if let Some(folder) = &needs.certificates {
         rules = below(rules, folder, AccessFs::ReadFile.into())?;
     }
@@ -73,14 +63,11 @@ fn made(needs: &Needs) -> Result<RulesetCreated, RulesetError> {
         rules = below(rules, Path::new("/dev/underseal"), AccessFs::RemoveFile.into())?;
     }
     if let Some(tree) = &needs.tree {
-        rules = below(rules, tree, AccessFs::from_all(NEWEST))?;
+        let devices = AccessFs::MakeBlock | AccessFs::MakeChar | AccessFs::IoctlDev;
+        let all = AccessFs::from_all(NEWEST);
+        rules = below(rules, tree, if needs.devices { all } else { all & !devices })?;
         // Whether whoever asks is being killed.
         rules = below(rules, Path::new("/proc"), AccessFs::ReadFile.into())?;
-    }
-    for server in &needs.servers {
-        if let Server::Tcp(port) = server {
-            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
-        }
     }
     Ok(rules)
 }
@@ -94,18 +81,6 @@ fn below(
     match PathFd::new(path) {
         Ok(fd) => rules.add_rule(PathBeneath::new(fd, access)),
         Err(_) => Ok(rules),
-    }
-}
-
-/// What is in the path's folder, under whichever name: a file that does not exist yet has nothing else to go by.
-fn beside(
-    rules: RulesetCreated,
-    path: &Path,
-    access: BitFlags<AccessFs>,
-) -> Result<RulesetCreated, RulesetError> {
-    match path.parent() {
-        Some(folder) => below(rules, folder, access),
-        None => Ok(rules),
     }
 }
 

@@ -58,13 +58,10 @@ pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>
             // Whatever its arguments: an earlier rule for some of them goes.
             Call::Any(number) => drop(rules.insert(number, Vec::new())),
             Call::When(number, argument, test) => {
-                let (operator, value) = match test {
-                    calls::Test::Is(value) => (Op::Eq, value),
-                    calls::Test::HasNot(bits) => (Op::MaskedEq(bits), 0),
-                };
-                let condition = Condition::new(argument, Len::Dword, operator, value);
-                let rule = condition.and_then(|condition| Rule::new(vec![condition]));
-                rules.entry(number).or_default().push(rule.map_err(|e| e.to_string())?);
+                rules.entry(number).or_default().push(rule(&[(argument, test)])?);
+            }
+            Call::Both(number, one, other) => {
+                rules.entry(number).or_default().push(rule(&[one, other])?);
             }
         }
     }
@@ -78,4 +75,19 @@ pub(crate) fn filters(needs: &Needs, refusal: Refusal) -> Result<Vec<BpfProgram>
         .map(|filter| program(filter).map_err(|e| e.to_string()))
         .into_iter()
         .collect()
+}
+
+/// A rule that all of these arguments have to pass.
+fn rule(tests: &[(u8, calls::Test)]) -> Result<Rule, String> {
+    let conditions = tests.iter().map(|&(argument, test)| {
+        let (len, operator, value) = match test {
+            calls::Test::Is(value) => (Len::Dword, Op::Eq, value),
+            calls::Test::HasNot(bits) => (Len::Dword, Op::MaskedEq(bits), 0),
+            calls::Test::Bits(bits, value) => (Len::Dword, Op::MaskedEq(bits), value),
+            calls::Test::Null => (Len::Qword, Op::Eq, 0),
+        };
+        Condition::new(argument, len, operator, value)
+    });
+    let conditions = conditions.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+    Rule::new(conditions).map_err(|e| e.to_string())
 }

@@ -14,7 +14,10 @@ use rustix::net::{AddressFamily, SocketType};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
-use underseal_sandbox::{Helper, Needs, Server, State, enter};
+use underseal_sandbox::{
+    Asked, Helper, Needs, OfMount, State, Target, connect_to, enter, is_inside, open_log, remove,
+    will_connect, will_open_log, will_remove,
+};
 
 /// What was logged.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -189,27 +192,142 @@ fn files() {
     for folder in ["images", "sockets", "logs"] {
         fs::create_dir(at(folder)).unwrap();
     }
-    for name in ["images/one", "images/other", "sockets/s", "logs/pid", "logs/secret"] {
+    for name in
+        ["images/one", "images/other", "sockets/s", "sockets/other", "logs/pid", "logs/log", "logs/secret"]
+    {
         fs::write(at(name), name).unwrap();
     }
-    let needs = Needs {
-        images: vec![at("images/one")],
-        removed: vec![at("sockets/s")],
-        pid_file: Some(at("logs/pid")),
-        log_file: Some(at("logs/log")),
-        ..Needs::default()
-    };
-    whole(&enter(&needs));
+    Helper::start(None).unwrap();
+    for name in ["sockets/s", "logs/pid"] {
+        will_remove(&at(name));
+    }
+    will_open_log(&at("logs/log"));
+    whole(&enter(&Needs { images: vec![at("images/one")], ..Needs::default() }));
     File::options().read(true).write(true).open(at("images/one")).unwrap();
     assert_eq!(errno(File::open(at("images/other"))), Some(Errno::ACCESS));
-    assert_eq!(errno(fs::remove_file(at("images/one"))), Some(Errno::ACCESS));
-    fs::remove_file(at("sockets/s")).unwrap();
-    assert_eq!(errno(fs::write(at("sockets/t"), "")), Some(Errno::ACCESS));
-    assert_eq!(fs::read_to_string(at("logs/pid")).unwrap(), "logs/pid");
-    fs::remove_file(at("logs/pid")).unwrap();
-    File::options().append(true).create(true).open(at("logs/log")).unwrap();
-    assert_eq!(errno(File::open(at("logs/secret"))), Some(Errno::ACCESS));
+    // Nothing of the folders: neither the files of the list nor their neighbours.
+    for name in
+        ["images/one", "images/other", "sockets/s", "sockets/other", "logs/pid", "logs/log", "logs/secret"]
+    {
+        assert_eq!(errno(fs::remove_file(at(name))), Some(Errno::ACCESS), "{name}");
+        if name != "images/one" {
+            let append = File::options().append(true).open(at(name));
+            assert_eq!(errno(append), Some(Errno::ACCESS), "{name}");
+            assert_eq!(errno(File::open(at(name))), Some(Errno::ACCESS), "{name}");
+        }
+    }
+    for name in ["images/new", "sockets/new", "logs/new"] {
+        assert_eq!(errno(fs::write(at(name), "")), Some(Errno::ACCESS), "{name}");
+    }
+    // The helper does what it was told of, and nothing else.
+    for name in ["sockets/other", "logs/secret", "logs/../logs/pid"] {
+        assert_eq!(errno(remove(&at(name))), Some(Errno::PERM), "{name}");
+    }
+    will_remove(&at("logs/secret"));
+    assert_eq!(errno(remove(&at("logs/secret"))), Some(Errno::PERM), "the list is sealed");
+    will_open_log(&at("logs/secret"));
+    io::Write::write_all(&mut open_log(&at("logs/secret")).unwrap(), b" more").unwrap();
+    remove(&at("sockets/s")).unwrap();
+    remove(&at("logs/pid")).unwrap();
+    assert_eq!(errno(remove(&at("logs/pid"))), Some(Errno::NOENT));
+    let there = |name: &str| fs::metadata(at(name)).map(|about| about.len()).ok();
+    assert_eq!([there("sockets/s"), there("logs/pid")], [None, None]);
+    assert_eq!([there("logs/log"), there("logs/secret")], [Some(13), Some(11)]);
     is_shut_in();
+}
+
+#[test]
+fn a_file_that_took_a_listed_one_s_place_stays() {
+    alone("a_file_that_took_a_listed_one_s_place_stays", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, aside) = (scratch.path().join("s"), scratch.path().join("aside"));
+        fs::write(&path, "").unwrap();
+        Helper::start(None).unwrap();
+        will_remove(&path);
+        fs::rename(&path, &aside).unwrap();
+        fs::write(&path, "another").unwrap();
+        whole(&enter(&Needs::default()));
+        assert_eq!(errno(remove(&path)), Some(Errno::STALE));
+        assert!(path.exists() && aside.exists());
+    });
+}
+
+#[test]
+fn nothing_is_connected_to_and_no_datagram_has_an_address() {
+    alone("nothing_is_connected_to_and_no_datagram_has_an_address", || {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("other");
+        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        whole(&enter(&Needs::default()));
+        assert_eq!(errno(UnixStream::connect(&path)), Some(Errno::PERM));
+        assert_eq!(errno(std::os::unix::net::UnixDatagram::unbound()), Some(Errno::PERM));
+        assert_eq!(errno(std::os::unix::net::UnixDatagram::pair()), Some(Errno::PERM));
+        let (one, _two) = UnixStream::pair().unwrap();
+        let to = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        assert_eq!(rustix::net::connect(&one, &to), Err(Errno::PERM));
+        let flags = rustix::net::SendFlags::NOSIGNAL;
+        assert_eq!(rustix::net::sendto(&one, b"x", flags, &to), Err(Errno::PERM));
+        assert_eq!(rustix::net::send(&one, b"x", flags), Ok(1));
+    });
+}
+
+#[test]
+fn no_process_is_signalled_or_slowed() {
+    use std::os::fd::AsRawFd;
+    alone("no_process_is_signalled_or_slowed", || {
+        let mut other = Command::new("sleep")
+            .arg("5")
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(other.id()).unwrap();
+        let (one, _two) = UnixStream::pair().unwrap();
+        whole(&enter(&Needs::default()));
+        let fd = one.as_raw_fd();
+        let owner = [0, pid];
+        let mask = [1_u64; 16];
+        // SAFETY: numbers, and memory that outlives the calls.
+        let results = unsafe {
+            [
+                libc::syscall(libc::SYS_kill, pid, libc::SIGKILL),
+                libc::syscall(libc::SYS_fcntl, fd, libc::F_SETOWN, pid),
+                libc::syscall(libc::SYS_fcntl, fd, 15, owner.as_ptr()),
+                libc::syscall(libc::SYS_fcntl, fd, 10, libc::SIGKILL),
+                libc::syscall(libc::SYS_fcntl, fd, 1024, libc::F_RDLCK),
+                libc::syscall(libc::SYS_fcntl, fd, 1026, 1),
+                libc::syscall(libc::SYS_ioctl, fd, 0x8901, &raw const pid),
+                libc::syscall(libc::SYS_ioctl, fd, 0x8902, &raw const pid),
+                libc::syscall(libc::SYS_ioctl, fd, 0x5452, &raw const pid),
+                libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, pid, 19),
+                libc::syscall(libc::SYS_setpriority, libc::PRIO_USER, 0, 19),
+                libc::syscall(libc::SYS_sched_setaffinity, pid, 8, mask.as_ptr()),
+            ]
+        };
+        assert_eq!(results, [-1; 12]);
+        rustix::process::setpriority_process(None, 5).unwrap();
+        // SAFETY: the standard calls, for descriptors of this process.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        assert!(flags >= 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }, 0);
+        assert!(other.try_wait().map_or(true, |ended| ended.is_none()), "the other process lives");
+    });
+}
+
+#[test]
+fn another_process_tells_that_this_one_is_inside() {
+    alone("another_process_tells_that_this_one_is_inside", || {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(!is_inside(own).unwrap());
+        Helper::start(None).unwrap();
+        whole(&enter(&Needs::default()));
+        assert!(is_inside(own).unwrap());
+        let raised = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit that is there.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MSGQUEUE, &raw const raised) }, -1);
+        assert!(is_inside(0).is_err() && is_inside(-1).is_err());
+    });
 }
 
 #[test]
@@ -228,23 +346,13 @@ fn another_user_s_files_stay_within_reach() {
             fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
             chown(path, Some(1234), Some(1234)).unwrap();
         }
-        let needs = Needs { images: vec![image.clone()], removed: vec![socket.clone()], ..Needs::default() };
-        let state = enter(&needs);
+        Helper::start(None).unwrap();
+        will_remove(&socket);
+        let state = enter(&Needs { images: vec![image.clone()], ..Needs::default() });
         whole(&state);
-        assert_eq!(state.capabilities, ["dac_override", "fowner"]);
+        assert_eq!(state.capabilities, ["dac_override"]);
         File::options().read(true).write(true).open(&image).unwrap();
-        fs::remove_file(&socket).unwrap();
-    });
-}
-
-#[test]
-fn what_is_not_there_needs_no_capability() {
-    alone("what_is_not_there_needs_no_capability", || {
-        let scratch = tempfile::tempdir().unwrap();
-        let needs = Needs { removed: vec![scratch.path().join("no folder/s")], ..Needs::default() };
-        let state = enter(&needs);
-        whole(&state);
-        assert!(state.capabilities.is_empty(), "{state:?}");
+        remove(&socket).unwrap();
     });
 }
 
@@ -331,14 +439,14 @@ fn a_filter_that_is_there_already_is_not_taken_for_ours() {
 #[test]
 fn a_helper_that_fails_without_a_word_has_failed() {
     alone("a_helper_that_fails_without_a_word_has_failed", || {
-        Helper::start(|lazily| {
-            if lazily {
+        let answer = |asked: Asked<'_>| {
+            if asked == (Asked::Unmount { lazily: true }) {
                 // SAFETY: it ends the process.
                 unsafe { libc::_exit(0) }
             }
             Err(io::Error::other(""))
-        })
-        .unwrap();
+        };
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
         let helper = Helper::get().unwrap();
         assert_eq!(helper.unmount(false).unwrap_err().to_string(), "");
         for _ in 0..2 {
@@ -351,11 +459,11 @@ fn a_helper_that_fails_without_a_word_has_failed() {
 #[test]
 fn who_ends_the_process_waits_for_no_unmounting_that_stands_still() {
     alone("who_ends_the_process_waits_for_no_unmounting_that_stands_still", || {
-        Helper::start(|_| {
+        let answer = |_: Asked<'_>| {
             thread::sleep(Duration::from_secs(60));
             Ok(())
-        })
-        .unwrap();
+        };
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
         let (begins, begun) = mpsc::channel();
         thread::spawn(move || {
             begins.send(()).unwrap();
@@ -373,15 +481,15 @@ fn a_lower_server_is_reached_again_and_no_other() {
     alone("a_lower_server_is_reached_again_and_no_other", || {
         let listen = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (lower, other) = (listen(), listen());
-        let port = lower.local_addr().unwrap().port();
-        let state = enter(&Needs { servers: vec![Server::Tcp(port)], ..Needs::default() });
-        whole(&state);
-        std::net::TcpStream::connect(lower.local_addr().unwrap()).unwrap();
-        // Landlock knows TCP from Linux 6.7 on.
-        if state.landlock >= Some(4) {
-            let refused = std::net::TcpStream::connect(other.local_addr().unwrap());
-            assert_eq!(errno(refused), Some(Errno::ACCESS));
-        }
+        let (to, elsewhere) = [&lower, &other].map(|one| Target::Tcp(one.local_addr().unwrap())).into();
+        Helper::start(None).unwrap();
+        will_connect(to);
+        whole(&enter(&Needs::default()));
+        let (_socket, _) = connect_to(to).unwrap();
+        lower.accept().unwrap();
+        assert_eq!(errno(connect_to(elsewhere)), Some(Errno::PERM));
+        let direct = std::net::TcpStream::connect(lower.local_addr().unwrap());
+        assert_eq!(errno(direct), Some(Errno::PERM));
     });
 }
 
@@ -407,6 +515,13 @@ fn a_tree_can_be_worked_in() {
         assert_eq!(errno(File::open(at("beside"))), Some(Errno::ACCESS));
         assert_eq!(errno(fs::rename(at("beside"), at("tree/in"))), Some(Errno::ACCESS));
         File::open(format!("/proc/{}/status", std::process::id())).unwrap();
+        if rustix::process::geteuid().is_root() {
+            let (folder, mode) = (File::open(at("tree")).unwrap(), rustix::fs::Mode::RUSR);
+            for kind in [rustix::fs::FileType::BlockDevice, rustix::fs::FileType::CharacterDevice] {
+                let made = rustix::fs::mknodat(&folder, "node", kind, mode, rustix::fs::makedev(7, 0));
+                assert!(matches!(made, Err(Errno::ACCESS | Errno::PERM)), "{made:?}");
+            }
+        }
     });
 }
 
@@ -414,8 +529,8 @@ fn a_tree_can_be_worked_in() {
 fn the_helper_does_what_it_is_asked_and_holds_nothing() {
     alone("the_helper_does_what_it_is_asked_and_holds_nothing", || {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
-        Helper::start(|lazily| {
-            if lazily {
+        let answer = |asked: Asked<'_>| {
+            if asked == (Asked::Unmount { lazily: true }) {
                 return Err(Errno::BUSY.into());
             }
             let open = fs::read_dir("/proc/self/fd")?.count();
@@ -423,15 +538,16 @@ fn the_helper_does_what_it_is_asked_and_holds_nothing() {
             let of =
                 |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
             Err(io::Error::other(format!("{open} {} {}", of("CapEff:"), of("NoNewPrivs:"))))
-        })
-        .unwrap();
+        };
+        Helper::start(Some(OfMount { answer: &answer, keeps: &[] })).unwrap();
         let helper = Helper::get().unwrap();
         whole(&enter(&Needs::default()));
         assert_eq!(errno(helper.unmount(true)), Some(Errno::BUSY));
         let said = helper.unmount(false).unwrap_err().to_string();
-        // The standard three, the socket, and the folder that is being read. SYS_ADMIN and DAC_READ_SEARCH.
+        // The standard three, the two sockets, and the folder that is being read. SYS_ADMIN, DAC_OVERRIDE, DAC_READ_SEARCH,
+        // FOWNER.
         let root = rustix::process::geteuid().is_root();
-        assert!(said == "5 0000000000200004 1" || !root && said.starts_with("5 "), "{said}");
+        assert!(said == "6 000000000020000e 1" || !root && said.starts_with("6 "), "{said}");
         // Nobody else holds what the server had open.
         drop(theirs);
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -39,7 +39,7 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// Sends lines to syslog from now on.
 pub(crate) fn to_syslog() {
-    let mut syslog = Syslog { path: "/dev/log".into(), socket: None };
+    let mut syslog = Syslog { connect: || Ok(underseal_sandbox::connect_to_syslog()?.into()), socket: None };
     if let Err(e) = syslog.connect() {
         log::warn!(
             "no syslog at /dev/log ({e}): messages are lost until there is one; --log-file needs none"
@@ -54,7 +54,7 @@ pub(crate) fn reopen() {
         Sink::File { path, .. } => path.clone(),
         Sink::Stderr | Sink::Syslog(_) => return,
     };
-    match append(&path) {
+    match underseal_sandbox::open_log(&path) {
         Ok(file) => {
             LOGGER.redirect(Sink::File { path, file });
             log::info!("the log file is opened again");
@@ -85,18 +85,15 @@ impl Logger {
 
 /// The system's log. It may end and come back under the same name.
 struct Syslog {
-    path: PathBuf,
+    /// Gives a connected socket that never waits: a log that is stuck must not hold the server up.
+    connect: fn() -> io::Result<UnixDatagram>,
     socket: Option<UnixDatagram>,
 }
 
 impl Syslog {
     fn connect(&mut self) -> io::Result<&UnixDatagram> {
         self.socket = None;
-        let socket = UnixDatagram::unbound()?;
-        socket.connect(&self.path)?;
-        // A log that is stuck must not hold the server up.
-        socket.set_nonblocking(true)?;
-        Ok(self.socket.insert(socket))
+        Ok(self.socket.insert((self.connect)()?))
     }
 
     fn send(&mut self, line: &[u8]) -> io::Result<()> {
@@ -149,13 +146,23 @@ fn priority(level: Level) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
 
     #[test]
     fn a_syslog_that_comes_back_is_told_again() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("log");
-        let mut syslog = Syslog { path: path.clone(), socket: None };
+        static PATH: OnceLock<PathBuf> = OnceLock::new();
+        PATH.set(path.clone()).unwrap();
+        let connect = || {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(PATH.get().unwrap())?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let mut syslog = Syslog { connect, socket: None };
         assert!(syslog.send(b"before").is_err());
         for line in [&b"first"[..], b"second"] {
             let listener = UnixDatagram::bind(&path).unwrap();

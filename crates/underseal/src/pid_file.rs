@@ -1,15 +1,20 @@
 //! A file that tells the process's number to whoever wants to stop it.
 
 use std::fs::{self, File, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 
 /// The file; dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct PidFile(PathBuf);
+pub(crate) struct PidFile {
+    path: PathBuf,
+    /// Its device and inode number.
+    file: (u64, u64),
+}
 
 impl PidFile {
     /// Writes this process's number. Nobody sees the file half written.
@@ -27,8 +32,10 @@ impl PidFile {
             .tempfile_in(folder)
             .map_err(failed)?;
         writeln!(new, "{}", std::process::id()).map_err(failed)?;
+        let about = new.as_file().metadata().map_err(failed)?;
         new.persist(&path).map_err(|e| failed(e.error))?;
-        Ok(Self(path))
+        underseal_sandbox::will_remove(&path);
+        Ok(Self { path, file: (about.dev(), about.ino()) })
     }
 }
 
@@ -44,11 +51,25 @@ impl Another {
     ///
     /// # Errors
     /// `Failed` when it cannot be written.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Also when it does not hold the number of the process that `pid` is: the path is the other process's word, and that one may
+    /// say the path of any file.
+    pub(crate) fn open(path: &Path, pid: i32) -> Result<Self> {
         let failed = |e| Error::io(path, "cannot write the process's number", e);
-        // A link that somebody has put there is none of ours.
-        let file = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path).map_err(failed)?;
-        Ok(Self { path: std::path::absolute(path).map_err(failed)?, file })
+        // A link that somebody has put there is none of ours, and no pipe is waited for.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(failed)?;
+        let mut text = String::new();
+        let read = (&file).take(16).read_to_string(&mut text);
+        if !file.metadata().is_ok_and(|about| about.is_file())
+            || read.is_err()
+            || text.trim() != pid.to_string()
+        {
+            let what = format!("{}: does not hold the number of the server, {pid}", path.display());
+            return Err(Error::new(Exit::Failed, what).with_remedy("write that number into the file"));
+        }
+        let path = std::path::absolute(path).map_err(failed)?;
+        underseal_sandbox::will_remove(&path);
+        Ok(Self { path, file })
     }
 
     /// Writes this process's number over the other's, in one call.
@@ -59,18 +80,19 @@ impl Another {
         let text = format!("{}\n", std::process::id());
         let written = self.file.write_all_at(text.as_bytes(), 0);
         let written = written.and_then(|()| self.file.set_len(text.len() as u64));
-        written.map_err(|e| Error::io(&self.path, "cannot write the process's number", e))?;
-        Ok(PidFile(self.path))
+        let about = written.and_then(|()| self.file.metadata());
+        let about = about.map_err(|e| Error::io(&self.path, "cannot write the process's number", e))?;
+        Ok(PidFile { path: self.path, file: (about.dev(), about.ino()) })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Another server's number stays.
+        // Another server's file stays. By its number, since a sandboxed server cannot read it.
         let ours =
-            fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == std::process::id().to_string());
-        if ours && let Err(e) = fs::remove_file(&self.0) {
-            log::warn!("{}: cannot remove: {e}", self.0.display());
+            fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.file);
+        if ours && let Err(e) = underseal_sandbox::remove(&self.path) {
+            log::warn!("{}: cannot remove: {e}", self.path.display());
         }
     }
 }

@@ -10,10 +10,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType, connect, recv, sendmsg, shutdown, socket_with,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
+use underseal_sandbox::{Target, connect_to};
 
 use super::address::{Address, Place};
 use super::handshake::{Export, Handshake, Refused};
@@ -133,35 +131,25 @@ impl Attempt {
         wants_allocation: bool,
     ) -> Result<Self, Failed> {
         let cannot = |e| Failed::System("cannot connect", e);
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let open = |family| socket_with(family, SocketType::STREAM, flags, None).map_err(cannot);
-        let (fd, connected) = match &address.place {
-            Place::Unix(path) => {
-                let to = SocketAddrUnix::new(path.as_path())
-                    .map_err(|e| Failed::System("the socket's path cannot be one", e))?;
-                let fd = open(AddressFamily::UNIX)?;
-                let connected = retry(|| connect(&fd, &to));
-                (fd, connected)
-            }
+        let target = match &address.place {
+            Place::Unix(path) => Target::Unix(path),
             Place::Tcp { .. } => {
                 let to = addresses.get(number % addresses.len().max(1)).ok_or(cannot(Errno::HOSTUNREACH))?;
-                let fd = open(if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 })?;
-                // Each is a nicety: a request's header leaves at once, a host that is gone is noticed.
-                let _ = sockopt::set_tcp_nodelay(&fd, true);
-                let _ = sockopt::set_socket_keepalive(&fd, true);
-                let _ = sockopt::set_tcp_keepidle(&fd, Duration::from_secs(10));
-                let _ = sockopt::set_tcp_keepintvl(&fd, Duration::from_secs(5));
-                let limit = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
-                let _ = sockopt::set_tcp_user_timeout(&fd, limit);
-                let connected = retry(|| connect(&fd, to));
-                (fd, connected)
+                Target::Tcp(*to)
             }
         };
-        let connecting = match connected {
-            Ok(()) => false,
-            Err(Errno::INPROGRESS) => true,
-            Err(e) => return Err(cannot(e)),
-        };
+        let connected = connect_to(target);
+        let (fd, connecting) =
+            connected.map_err(|e| cannot(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        if let Target::Tcp(_) = target {
+            // Each is a nicety: a request's header leaves at once, a host that is gone is noticed.
+            let _ = sockopt::set_tcp_nodelay(&fd, true);
+            let _ = sockopt::set_socket_keepalive(&fd, true);
+            let _ = sockopt::set_tcp_keepidle(&fd, Duration::from_secs(10));
+            let _ = sockopt::set_tcp_keepintvl(&fd, Duration::from_secs(5));
+            let limit = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+            let _ = sockopt::set_tcp_user_timeout(&fd, limit);
+        }
         Ok(Self {
             socket: Arc::new(Socket { fd, is_counted: AtomicBool::new(false) }),
             connecting,

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use underseal_fuse::{Init, Mounted, Options, Session, capability};
+use underseal_fuse::{Init, Mounted, Options, Point, Session, capability};
 use underseal_sandbox::Helper;
 
 use super::dispatch::Worker;
@@ -82,7 +82,8 @@ impl Mount {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
         };
         let lower = fs::canonicalize(lower).map_err(|e| failed("open", lower, e))?;
-        let at = fs::canonicalize(at).map_err(|e| failed("mount on", at, e))?;
+        let point = Point::open(at).map_err(|e| failed("mount on", at, e))?;
+        let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
         let claim = Claim::of(&lower, if read_only { Access::Shared } else { Access::Alone })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -91,7 +92,7 @@ impl Mount {
         let fs = Arc::new(fs);
 
         let options = options(&lower, read_only, config);
-        let session = Session::mount(&at, &options, &INIT).map_err(|e| {
+        let session = Session::mount(&point, &options, &INIT).map_err(|e| {
             let context = format!("cannot mount on {}{e}", at.display());
             Error::new(ErrorKind::Io, context).with_source(e.into_source())
         })?;

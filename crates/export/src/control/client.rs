@@ -25,6 +25,7 @@ pub struct Client {
     ahead: Vec<u8>,
     /// The server's user.
     user: Uid,
+    pid: i32,
     /// The server's process, where the kernel tells.
     server: Option<std::os::fd::OwnedFd>,
 }
@@ -55,7 +56,23 @@ impl Client {
             return Err(Error::new(ErrorKind::Forbidden, context));
         }
         let server = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
-        Ok(Self { socket: Socket::new(stream.into()), ahead: Vec::new(), user: peer.uid, server })
+        Ok(Self {
+            socket: Socket::new(stream.into()),
+            ahead: Vec::new(),
+            user: peer.uid,
+            pid: peer.pid.as_raw_pid(),
+            server,
+        })
+    }
+
+    /// The number of the server's process, in the kernel's words; none where that has ended since it was connected to.
+    pub fn server(&self) -> Option<i32> {
+        let process = self.server.as_ref()?;
+        let ended = poll(
+            &mut [PollFd::new(process, PollFlags::IN)],
+            Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }),
+        );
+        (ended == Ok(0)).then_some(self.pid)
     }
 
     /// Whether the server runs as this user. One that runs as root, or that root asks, may be another's.

@@ -172,6 +172,11 @@ impl Giver {
                 return (Refusal::new(RefusalKind::Forbidden, message, "as that user"), true);
             }
         };
+        if underseal_sandbox::is_inside(pid).unwrap_or(true) {
+            let message =
+                format!("process {pid} is a server in a sandbox, or cannot be looked at: it gets no key");
+            return (Refusal::new(RefusalKind::Forbidden, message, "underseal upgrade NAME"), true);
+        }
         match &mut self.handing().0 {
             at @ Handing::No => *at = Handing::Prepares,
             _ => return (busy("it is handed over just now, or closed"), true),

@@ -204,6 +204,15 @@ impl From<io::Error> for Unheard {
 fn permitted(peer: &Peer) -> std::result::Result<(), Unheard> {
     let own = rustix::process::geteuid().as_raw();
     match peer {
+        // A server has no business with another one's volume; who has taken it over has.
+        Peer::Unix { pid, .. } if underseal_sandbox::is_inside(*pid).unwrap_or(false) => {
+            let message = format!("{peer} is a server in a sandbox, and may not control other volumes");
+            Err(Unheard::Refused(Refusal::new(
+                RefusalKind::Forbidden,
+                message,
+                "from a process outside of it",
+            )))
+        }
         Peer::Unix { uid, .. } if *uid == own || *uid == 0 => Ok(()),
         _ => {
             let message = format!("{peer} may not control a volume of user {own}");

@@ -1,11 +1,12 @@
 //! The mount itself: where it may be, and what is asked of the kernel.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use underseal_fuse::{Failure, Init, Mounted, Options, Session, capability, unmount};
+use underseal_fuse::{Failure, Init, Mounted, Options, Point, Session, capability, unmount};
 
 use super::{INBOX, MountPlace};
 use crate::{Error, ErrorKind, Result};
@@ -19,8 +20,7 @@ const BACKGROUND: u16 = 256;
 /// A file or folder that a volume can be mounted on.
 #[derive(Debug)]
 pub struct MountPoint {
-    path: PathBuf,
-    folder: bool,
+    point: Point,
 }
 
 impl MountPoint {
@@ -40,42 +40,51 @@ impl MountPoint {
         if rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN) {
             clear(path)?;
         }
-        let path = fs::canonicalize(path).map_err(bad)?;
-        let kind = fs::metadata(&path).map_err(bad)?.file_type();
-        if !kind.is_file() && !kind.is_dir() {
+        let point = Point::open(path).map_err(bad)?;
+        if !matches!(point.kind(), FileType::RegularFile | FileType::Directory) {
             let context = format!("{shown} is neither a regular file nor a folder to mount on");
             return Err(Error::new(ErrorKind::MountPoint, context));
         }
-        match Mounted::at(&path).map_err(bad)? {
+        match Mounted::at(point.path()).map_err(bad)? {
             Some(found) if found.kind.starts_with("fuse") => {
                 let context = format!("{shown} is in use: {} is mounted there", found.source);
                 Err(Error::new(ErrorKind::Mounted, context))
             }
-            _ => Ok(Self { folder: kind.is_dir(), path }),
+            _ => Ok(Self { point }),
         }
     }
 
     /// Where a server of ours has mounted what this process takes over.
-    pub fn of_carried(place: &MountPlace) -> Self {
-        Self { path: place.path.clone(), folder: place.folder }
+    ///
+    /// # Errors
+    /// `MountPoint` when no volume is mounted there, whatever the other process says.
+    pub fn of_carried(place: &MountPlace) -> Result<Self> {
+        let bad = |e: io::Error| {
+            let context = format!("{}: cannot be taken over", place.path.display());
+            Error::new(ErrorKind::MountPoint, context).with_source(e)
+        };
+        let point = Point::open(&place.path).map_err(bad)?;
+        let found = Mounted::at(point.path()).map_err(bad)?;
+        if !found.is_some_and(|found| found.source == NAME && found.kind.starts_with("fuse")) {
+            return Err(bad(io::Error::other("no volume is mounted there")));
+        }
+        point.is_mounted(point.identity().map_err(bad)?);
+        Ok(Self { point })
+    }
+
+    /// What is known of it by descriptors.
+    pub fn point(&self) -> &Point {
+        &self.point
     }
 
     /// Its absolute path.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Takes away what is mounted there: what a server's helper does.
-    ///
-    /// # Errors
-    /// `EBUSY` when it is in use; what the system says otherwise.
-    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        unmount(&self.path, lazily)
+        self.point.path()
     }
 
     /// Whether it is a folder.
     pub fn is_folder(&self) -> bool {
-        self.folder
+        self.point.kind() == FileType::Directory
     }
 }
 
@@ -123,13 +132,13 @@ pub(super) fn mount(point: &MountPoint, read_only: bool, allow_root: bool) -> Re
         max_write: INBOX,
         max_background: BACKGROUND,
     };
-    Session::mount(&point.path, &options, &init).map_err(|e| {
+    Session::mount(&point.point, &options, &init).map_err(|e| {
         let kind = match e {
             Failure::OthersForbidden(_) => ErrorKind::OthersForbidden,
             Failure::NoDevice(_) => ErrorKind::FuseDevice,
             Failure::NoHelper(_) | Failure::Refused(_) => ErrorKind::Mount,
         };
-        let context = format!("cannot mount on {}{e}", point.path.display());
+        let context = format!("cannot mount on {}{e}", point.path().display());
         Error::new(kind, context).with_source(e.into_source())
     })
 }

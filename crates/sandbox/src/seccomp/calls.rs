@@ -3,7 +3,6 @@
 use libc::*;
 
 use crate::Needs;
-use crate::needs::Server;
 
 /// A system call that is allowed.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +11,8 @@ pub(crate) enum Call {
     Any(c_long),
     /// Where the low half of this argument, counted from 0, passes.
     When(c_long, u8, Test),
+    /// Where both arguments pass.
+    Both(c_long, (u8, Test), (u8, Test)),
 }
 
 /// What an argument must be.
@@ -19,15 +20,19 @@ pub(crate) enum Call {
 pub(crate) enum Test {
     Is(u64),
     HasNot(u64),
+    /// These bits have this value.
+    Bits(u64, u64),
+    /// All of the argument is 0: a null pointer.
+    Null,
 }
 
-use Call::{Any, When};
+use Call::{Any, Both, When};
 
 /// Requests: what is called for each of them.
 #[rustfmt::skip]
 const REQUESTS: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_preadv2,
-    SYS_pwritev2, SYS_recvfrom, SYS_sendto, SYS_recvmsg, SYS_sendmsg, SYS_io_uring_enter, SYS_ppoll, SYS_futex,
+    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg, SYS_sendmsg, SYS_io_uring_enter, SYS_ppoll, SYS_futex,
     SYS_fdatasync, SYS_fsync, SYS_fallocate, SYS_fadvise64, SYS_sync_file_range, SYS_lseek, SYS_clock_gettime,
     SYS_clock_nanosleep, SYS_nanosleep, SYS_sched_yield, SYS_getrandom, SYS_getcpu,
 ];
@@ -36,7 +41,7 @@ const REQUESTS: &[c_long] = &[
 #[rustfmt::skip]
 const QUEUES: &[c_long] = &[
     SYS_io_uring_setup, SYS_io_uring_register, SYS_eventfd2, SYS_pipe2, SYS_close, SYS_close_range, SYS_dup, SYS_dup3,
-    SYS_fcntl, SYS_accept4, SYS_accept, SYS_connect, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
+    SYS_accept4, SYS_accept, SYS_shutdown, SYS_getsockname, SYS_getpeername, SYS_getsockopt,
     SYS_setsockopt,
 ];
 
@@ -47,8 +52,7 @@ const RUNTIME: &[c_long] = &[
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack, SYS_restart_syscall, SYS_exit, SYS_exit_group,
     // Not allowed but absent: see `filters`.
     SYS_clone3, SYS_set_robust_list, SYS_get_robust_list, SYS_rseq, SYS_set_tid_address, SYS_membarrier,
-    SYS_sched_getaffinity, SYS_sched_setaffinity, SYS_sched_getparam, SYS_sched_getscheduler, SYS_setpriority,
-    SYS_getpriority, SYS_gettid, SYS_getpid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_uname,
+    SYS_sched_getaffinity, SYS_sched_getparam, SYS_sched_getscheduler, SYS_getpriority, SYS_gettid, SYS_getpid, SYS_getppid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_uname,
     SYS_sysinfo, SYS_getrusage, SYS_times, SYS_gettimeofday, SYS_clock_getres, SYS_setsid,
 ];
 
@@ -100,6 +104,14 @@ const IOCTLS: [u64; 14] = [
     FIONREAD, FIONBIO, 0x5451, // FIOCLEX
 ];
 
+/// fcntl(2): descriptors, flags, locks, pipes, seals. None that sends signals: `F_SETOWN` and `F_SETSIG` reach every process that
+/// kill(2) would.
+#[rustfmt::skip]
+const FCNTLS: [c_int; 17] = [
+    F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_GETLK, F_OFD_SETLK,
+    F_OFD_SETLKW, F_SETPIPE_SZ, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS, 1036, // F_SET_RW_HINT
+];
+
 /// Names of threads; of memory, which newer C libraries give; and for who leaves the terminal.
 #[rustfmt::skip]
 const PRCTLS: [u64; 6] = [15, 16, 0x5356_4d41, 1, PR_GET_NO_NEW_PRIVS as u64, PROBE];
@@ -120,18 +132,25 @@ pub(crate) fn of(needs: &Needs) -> Vec<Call> {
         // Threads; of processes see `filters`.
         Any(SYS_clone),
         When(SYS_tgkill, 0, Test::Is(own)),
-        When(SYS_prlimit64, 0, Test::Is(0)),
-        When(SYS_prlimit64, 0, Test::Is(own)),
-        // The system's log, control sockets of clients.
-        When(SYS_socket, 0, Test::Is(AF_UNIX as u64)),
-        When(SYS_socketpair, 0, Test::Is(AF_UNIX as u64)),
+        // Only asked: a limit that was raised would take away the mark of a sandbox.
+        When(SYS_prlimit64, 2, Test::Null),
+        // A socket that is connected needs no address. Where no filter sees one, in sendmsg(2)'s memory, only datagrams heed it, so
+        // none of those can be made.
+        When(SYS_sendto, 4, Test::Null),
+        Both(SYS_socketpair, (0, Test::Is(AF_UNIX as u64)), (1, Test::Bits(0xf, SOCK_STREAM as u64))),
+        // The calling thread, not others and not other processes.
+        When(SYS_sched_setaffinity, 0, Test::Is(0)),
+        Both(SYS_setpriority, (0, Test::Is(PRIO_PROCESS as u64)), (1, Test::Is(0))),
     ]);
+    calls.extend(FCNTLS.map(|command| When(SYS_fcntl, 1, Test::Is(u64::from(command.cast_unsigned())))));
     calls.extend(IOCTLS.map(|request| When(SYS_ioctl, 1, Test::Is(request & 0xffff_ffff))));
     calls.extend(PRCTLS.map(|option| When(SYS_prctl, 0, Test::Is(option))));
     if needs.cluster {
         calls.extend(CLUSTER.iter().map(|call| Any(*call)));
     }
-    if needs.cluster || needs.servers.iter().any(|server| matches!(server, Server::Tcp(_))) {
+    if needs.cluster {
+        // Only the cluster knows the addresses of its machines.
+        calls.push(Any(SYS_connect));
         calls.extend([AF_INET, AF_INET6].map(|family| When(SYS_socket, 0, Test::Is(family as u64))));
     } else if needs.hand_over {
         // For a socket that was taken over, so that its clients learn whose it is now. A new one that listens has no way to get an

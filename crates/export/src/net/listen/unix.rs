@@ -172,7 +172,9 @@ fn new_socket() -> rustix::io::Result<OwnedFd> {
 
 impl UnixPath {
     pub(super) fn of(path: impl Into<PathBuf>, device: u64, inode: u64) -> Self {
-        Self { path: path.into(), device, inode, left_alone: AtomicBool::new(false) }
+        let path = path.into();
+        underseal_sandbox::will_remove(&path);
+        Self { path, device, inode, left_alone: AtomicBool::new(false) }
     }
 
     /// What it is known by: its path, device and number.
@@ -217,7 +219,7 @@ impl Drop for UnixPath {
         }
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|file| (file.dev(), file.ino()) == (self.device, self.inode));
-        if ours && let Err(error) = fs::remove_file(&self.path) {
+        if ours && let Err(error) = underseal_sandbox::remove(&self.path) {
             log::warn!("unix:{}: the socket could not be removed: {error}", self.path.display());
         }
     }

@@ -9,7 +9,8 @@ use underseal_cipher::Key;
 use underseal_ecryptfs::fs::{self, Allow, Crypto, Mount, MountConfig, Policy, Sealing, Unmounter};
 use underseal_ecryptfs::options::Options;
 use underseal_ecryptfs::{Cipher, Place};
-use underseal_sandbox::{Helper, Needs};
+use underseal_fuse::Point;
+use underseal_sandbox::{Helper, Needs, OfMount, will_open_log};
 
 use super::keys;
 use crate::cli::{MountArgs, ServeMountArgs, UmountArgs};
@@ -123,10 +124,13 @@ pub(super) fn serve(
     }
     if !args.no_sandbox {
         // While there are neither threads nor keys.
-        let at =
-            std::fs::canonicalize(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
-        Helper::start(|lazily| fs::unmount(&at, lazily))
+        let point = Point::open(mountpoint).map_err(|e| Error::io(mountpoint, "cannot be mounted", e))?;
+        let answer = point.answers();
+        Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }))
             .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))?;
+        if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
+            will_open_log(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+        }
     }
     let sealing = sealing()?;
     let taken = signals::take(signals::ENDING)
@@ -142,7 +146,8 @@ pub(super) fn serve(
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let pid_file = Arc::new(Mutex::new(pid_file));
     if !args.no_sandbox {
-        underseal_sandbox::enter(&needs(args, lower)?);
+        let devices = config.others.iter().any(|option| option == "dev");
+        underseal_sandbox::enter(&needs(lower, devices)?);
     }
     if !quiet {
         print(&format!("{} is mounted on {}\n", lower.display(), mountpoint.display()))?;
@@ -168,15 +173,9 @@ pub(super) fn serve(
     Ok(ended?)
 }
 
-fn needs(args: &ServeMountArgs, lower: &Path) -> Result<Needs> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+fn needs(lower: &Path, devices: bool) -> Result<Needs> {
     let tree = std::fs::canonicalize(lower).map_err(|e| Error::io(lower, "cannot be mounted", e))?;
-    Ok(Needs {
-        tree: Some(tree),
-        pid_file: args.pid_file.as_deref().map(absolute),
-        log_file: args.log_file.as_deref().filter(|_| args.daemon).map(absolute),
-        ..Needs::default()
-    })
+    Ok(Needs { tree: Some(tree), devices, ..Needs::default() })
 }
 
 /// It is removed by whichever thread ends the process.

@@ -1,6 +1,6 @@
 //! What an open volume has for its operator: a policy, a control socket, metrics.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use underseal_datapath::{ErrorKind, Mapping, Policy, may_run_first};
@@ -71,11 +71,6 @@ pub(super) fn set_policy(mapping: &Mapping, policy: Policy) -> Result<()> {
         ErrorKind::Policy => Error::usage(format!("--policy {e}")).with_remedy("--policy inline"),
         _ => e.into(),
     })
-}
-
-/// Where the sockets of this user's volumes are.
-pub(super) fn directory() -> PathBuf {
-    Directory::of_user().path().to_owned()
 }
 
 /// What is told of a volume that is served, and what is kept of it.

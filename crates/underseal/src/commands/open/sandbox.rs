@@ -8,11 +8,9 @@ use underseal_datapath::Mapping;
 use underseal_device::restrictions;
 use underseal_export::control::status::Sandbox;
 use underseal_export::fuse::MountPoint;
-use underseal_export::net::Endpoint;
-use underseal_sandbox::{Helper, Needs, Server, State};
+use underseal_sandbox::{Helper, Needs, OfMount, State, will_open_log};
 
-use super::control;
-use crate::cli::{Nbd, ServeArgs};
+use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::{Remote, address};
@@ -20,7 +18,7 @@ use crate::lower::{Remote, address};
 /// Where cryptsetup locks the headers of block devices, and reencryptions.
 const LOCKS: &str = "/run/cryptsetup";
 
-/// Before there are threads, keys and rings: starts the process that unmounts.
+/// Before there are threads, keys and rings: starts the process that unmounts, removes files, opens the log again and connects.
 ///
 /// # Errors
 /// `Failed` when there is no process for it.
@@ -29,9 +27,19 @@ pub(super) fn prepare(args: &ServeArgs, mount_point: Option<&MountPoint>) -> Res
         restrictions::forgo();
         return Ok(());
     }
-    let Some(point) = mount_point else { return Ok(()) };
-    Helper::start(|lazily| point.unmount(lazily))
-        .map_err(|e| Error::new(Exit::Failed, "no process to unmount with").because(&e))
+    let no_process = |e| Error::new(Exit::Failed, "no process for what the sandbox forbids").because(&e);
+    match mount_point.map(MountPoint::point) {
+        None => Helper::start(None),
+        Some(point) => {
+            let answer = point.answers();
+            Helper::start(Some(OfMount { answer: &answer, keeps: &point.descriptors() }))
+        }
+    }
+    .map_err(no_process)?;
+    if let Some(path) = args.log_file.as_deref().filter(|_| args.daemon) {
+        will_open_log(&absolute(path));
+    }
+    Ok(())
 }
 
 /// Gives up what is not needed to serve `lower`, as `disk` where it is a block device of the kernel's too. None where all of it
@@ -59,20 +67,9 @@ pub(super) fn enter(
 }
 
 fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let unix = args.nbd.iter().filter_map(|nbd| match nbd {
-        Nbd::At(Endpoint::Unix(path)) => Some(absolute(path)),
-        _ => None,
-    });
-    let vhost_user = args.vhost_user.path.as_deref().map(absolute);
-    // The name that it got in there does not matter: its folder does.
-    let control = control::directory().join("volume.sock");
     let mut needs = Needs {
         read_only: mapping.read_only(),
-        removed: unix.chain(vhost_user).chain([absolute(&control)]).collect(),
-        pid_file: args.pid_file.as_deref().map(absolute),
-        log_file: args.log_file.as_deref().filter(|_| args.daemon).map(absolute),
-        certificates: args.tls_certificates.as_deref().map(absolute),
+        certificates: args.tls_certificates.as_deref().and_then(|folder| std::path::absolute(folder).ok()),
         vhost_user: args.vhost_user.path.is_some(),
         hand_over: args.control.hand_over,
         high_priority: mapping.policy().high_priority,
@@ -81,14 +78,16 @@ fn needs(args: &ServeArgs, lower: &[PathBuf], mapping: &Mapping) -> Result<Needs
     for name in lower {
         match address(name)? {
             None => needs.images.push(absolute(name)),
-            Some(Remote::Nbd(server)) => needs.servers.push(match server.socket_or_port() {
-                Ok(path) => Server::Unix(path.to_owned()),
-                Err(port) => Server::Tcp(port),
-            }),
+            // The helper connects to it.
+            Some(Remote::Nbd(_)) => {}
             Some(Remote::Rbd(_)) => needs.cluster = true,
         }
     }
     Ok(needs)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// As `status` tells it.

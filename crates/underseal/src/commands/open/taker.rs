@@ -49,13 +49,13 @@ pub(in crate::commands) fn take_over(args: &UpgradeArgs, quiet: bool) -> Result<
     let name = &args.volume.name;
     // Before there is any thread or key: see `daemon`.
     let child = daemon::fork()?;
-    let line = asked(name)?;
-    let taken = prepare(name, &line).map_err(|e| e.within(name))?;
+    let (line, server) = asked(name)?;
+    let taken = prepare(name, (&line, server)).map_err(|e| e.within(name))?;
     taken.serve(name, line, child, quiet)
 }
 
 /// Asks for the volume.
-fn asked(name: &Name) -> Result<Line> {
+fn asked(name: &Name) -> Result<(Line, Option<i32>)> {
     let mut client: Client = connect(name)?;
     // Whose arguments this process will run with.
     if !client.is_own() {
@@ -64,8 +64,25 @@ fn asked(name: &Name) -> Result<Line> {
     let request = Request::HandOver { protocol: PROTOCOL };
     match client.ask(&request, None, PATIENCE).map_err(|e| failed(name, e))? {
         Reply::Refused(refusal) => Err(refused(name, refusal)),
-        _ => client.into_line().map_err(|e| failed(name, e)),
+        _ => {
+            let server = client.server();
+            Ok((client.into_line().map_err(|e| failed(name, e))?, server))
+        }
     }
+}
+
+/// Whether a server has given up privileges that this process has, by the kernel's word; also where the kernel does not say.
+fn is_confined(pid: i32) -> bool {
+    let seccomp = |pid: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let of = |name: &str| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+            value.trim().parse::<u32>().ok()
+        };
+        Some((of("NoNewPrivs:")?, of("Seccomp:")?, of("Seccomp_filters:").unwrap_or(0)))
+    };
+    let marked = underseal_sandbox::is_inside(pid).unwrap_or(true);
+    marked || seccomp(&pid.to_string()).zip(seccomp("self")).is_none_or(|(its, own)| its != own)
 }
 
 /// A volume that this process could serve.
@@ -88,7 +105,7 @@ struct Prepared {
 }
 
 /// Hears what there is, and makes everything ready to serve it.
-fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
+fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepared> {
     let (offer, mut fds, len) = offered(line)?;
     let Offer { origin, image, opened, addresses, size, read_only, policy, volume, supervised, .. } = offer;
     // Its paths begin there.
@@ -111,12 +128,16 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
     }
+    if args.serve.no_sandbox && served_by.is_none_or(is_confined) {
+        let what = "its server is in a sandbox, and says that it was started with --no-sandbox: that is not believed";
+        return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
+    }
     // As it will be.
     args.serve.daemon = true;
     if let Some(path) = &args.serve.log_file {
         logging::to_file(path)?;
     }
-    let mount_point = offer.mount.as_ref().map(MountPoint::of_carried);
+    let mount_point = offer.mount.as_ref().map(MountPoint::of_carried).transpose()?;
     sandbox::prepare(&args.serve, mount_point.as_ref())?;
     let key = key(line, len)?;
     if let Some(supervised) = &supervised {
@@ -215,7 +236,12 @@ fn prepare(name: &Name, line: &Line) -> Result<Prepared> {
     let tell_size = ways.iter().filter_map(Way::tells_size).collect();
     let sides = control::go_on((control, metrics), described, opening, &mapping, tell_size, stop)?;
     giver::gates(gives.as_deref(), &sides);
-    let pid_file = args.serve.pid_file.as_deref().map(Another::open).transpose()?;
+    let pid_file = args
+        .serve
+        .pid_file
+        .as_deref()
+        .map(|path| Another::open(path, served_by.unwrap_or(-1)))
+        .transpose()?;
     let code = memory::Code::find();
     if let Some(state) = sandbox::enter(&args.serve, &lower, disk, &mapping, locks)? {
         let _ = in_force.set(state);

@@ -1,0 +1,120 @@
+//! A mount point by descriptors: what was looked at is what is mounted on, and what was mounted is what is unmounted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
+use rustix::io::Errno;
+use underseal_sandbox::{Asked, IDENTITY};
+
+use crate::unmount::unmount_here;
+
+/// A file or folder, and the folder that it is in.
+#[derive(Debug)]
+pub struct Point {
+    path: PathBuf,
+    at: OwnedFd,
+    folder: OwnedFd,
+    name: OsString,
+    kind: FileType,
+    /// What is mounted there, once it is.
+    mounted: OnceLock<[u8; IDENTITY]>,
+}
+
+impl Point {
+    /// Opens it by its path without links.
+    ///
+    /// # Errors
+    /// What the system says; `EAGAIN` when names on the way change meanwhile; `EINVAL` for the root folder.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let path = fs::canonicalize(path)?;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::INVAL.into());
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let at = open(&path, flags, Mode::empty())?;
+        let folder = open(parent, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let (about, there) = (fstat(&at)?, statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?);
+        if (about.st_dev, about.st_ino) != (there.st_dev, there.st_ino) {
+            return Err(Errno::AGAIN.into());
+        }
+        let (kind, name) = (FileType::from_raw_mode(about.st_mode), name.to_owned());
+        let point = Self { path, at, folder, name, kind, mounted: OnceLock::new() };
+        if point.is_elsewhere()? { Err(Errno::AGAIN.into()) } else { Ok(point) }
+    }
+
+    /// Its absolute path, without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is: asked for through the descriptor.
+    pub fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    /// The descriptors that [`Self::unmount`] needs.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 1] {
+        [self.folder.as_fd()]
+    }
+
+    /// Whether its path has come to be another one since it was opened.
+    pub(crate) fn is_elsewhere(&self) -> io::Result<bool> {
+        Ok(fs::read_link(self.target())? != self.path)
+    }
+
+    /// What mount(2) takes: the file that was opened, wherever its path leads by now.
+    pub(crate) fn target(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.at.as_raw_fd()).into()
+    }
+
+    /// What is mounted there now: the number of its file system, and that of the mount (from Linux 5.8 on).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn identity(&self) -> io::Result<[u8; IDENTITY]> {
+        // Linux 6.8 has numbers that are never used again (`STATX_MNT_ID_UNIQUE`); older kernels leave the bit alone.
+        let wanted = StatxFlags::MNT_ID | StatxFlags::from_bits_retain(0x4000);
+        // The mount's server may not answer yet, or not any more.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        let about = statx(&self.folder, &*self.name, flags, wanted)?;
+        let mut identity = [0; IDENTITY];
+        identity[..4].copy_from_slice(&about.stx_dev_major.to_ne_bytes());
+        identity[4..8].copy_from_slice(&about.stx_dev_minor.to_ne_bytes());
+        identity[8..].copy_from_slice(&about.stx_mnt_id.to_ne_bytes());
+        Ok(identity)
+    }
+
+    /// Remembers which mount [`Self::unmount`] is for. The first one stays.
+    pub fn is_mounted(&self, identity: [u8; IDENTITY]) {
+        let _ = self.mounted.set(identity);
+    }
+
+    /// Takes the mount away in this process, if it is the one that was made.
+    ///
+    /// # Errors
+    /// `EINVAL` when another mount or none is there; `EBUSY` when it is in use; what the system says otherwise.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        if self.mounted.get() != Some(&self.identity()?) {
+            return Err(Errno::INVAL.into());
+        }
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
+        // A descriptor of the mount itself would be a user that keeps it busy, so it is reached through the folder's.
+        unmount_here(&folder.join(&self.name), &self.path, lazily)
+    }
+
+    /// What a server's helper does for this mount.
+    pub fn answers(&self) -> impl Fn(Asked<'_>) -> io::Result<()> + Sync {
+        |asked| match asked {
+            Asked::Mounted(identity) => {
+                self.is_mounted(*identity);
+                Ok(())
+            }
+            Asked::Unmount { lazily } => self.unmount(lazily),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What the helper does with files and sockets: removes, opens and connects to those of a list.
+//!
+//! A message is a letter and a path or an address. Small letters add to the list, until it is sealed; large letters ask for something
+//! on it. The helper walks no path for a request: it has a descriptor of each file's folder, from the time when the file was
+//! listed, and removes a file only while that has the same device and inode number.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, openat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
+    socket_with, socketpair,
+};
+
+use super::{HELPER, Helper};
+
+/// Where syslog listens.
+const SYSLOG: &str = "/dev/log";
+/// The longest message: a path.
+const LONGEST: usize = 8192;
+
+/// Where a server can be connected to.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    /// A Unix socket.
+    Unix(&'a Path),
+    /// An address that was looked up.
+    Tcp(SocketAddr),
+}
+
+impl Target<'_> {
+    fn text(self) -> Vec<u8> {
+        match self {
+            Self::Unix(path) => [b"u", path.as_os_str().as_bytes()].concat(),
+            Self::Tcp(address) => format!("t{address}").into_bytes(),
+        }
+    }
+
+    fn of(text: &[u8]) -> Option<Target<'_>> {
+        match text.split_first()? {
+            (b'u', path) => Some(Target::Unix(Path::new(OsStr::from_bytes(path)))),
+            (b't', address) => Some(Target::Tcp(std::str::from_utf8(address).ok()?.parse().ok()?)),
+            _ => None,
+        }
+    }
+
+    /// A socket that is connected, or is connecting: the latter is `true`.
+    fn connect(self) -> rustix::io::Result<(OwnedFd, bool)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = |family| socket_with(family, SocketType::STREAM, flags, None);
+        let (fd, connected) = match self {
+            Self::Unix(path) => {
+                let to = SocketAddrUnix::new(path)?;
+                let fd = socket(AddressFamily::UNIX)?;
+                let connected = rustix::io::retry_on_intr(|| connect(&fd, &to));
+                (fd, connected)
+            }
+            Self::Tcp(to) => {
+                let fd = socket(if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 })?;
+                let connected = rustix::io::retry_on_intr(|| connect(&fd, &to));
+                (fd, connected)
+            }
+        };
+        match connected {
+            Ok(()) => Ok((fd, false)),
+            Err(Errno::INPROGRESS) => Ok((fd, true)),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Lists a file that this process will remove. Without a helper nothing needs to be listed.
+pub fn will_remove(path: &Path) {
+    list(b'r', path.as_os_str().as_bytes());
+}
+
+/// Lists the log file, which this process will open again.
+pub fn will_open_log(path: &Path) {
+    list(b'l', path.as_os_str().as_bytes());
+}
+
+/// Lists a server that this process will connect to.
+pub fn will_connect(to: Target<'_>) {
+    list(b's', &to.text());
+}
+
+/// Removes a file: the one that was listed, where the helper does it.
+///
+/// # Errors
+/// `ESTALE` when another file is there by now; `EPERM` when it is not on the list; what the system says otherwise.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match HELPER.get() {
+        None => fs::remove_file(path),
+        Some(helper) => ask(helper, b'R', path.as_os_str().as_bytes()).map(drop),
+    }
+}
+
+/// Opens the log file to append to it, and makes it where it is not there.
+///
+/// # Errors
+/// What the system says; `EPERM` when the helper was told of no log file.
+pub fn open_log(path: &Path) -> io::Result<File> {
+    match HELPER.get() {
+        None => {
+            use std::os::unix::fs::OpenOptionsExt;
+            File::options().append(true).create(true).mode(0o600).open(path)
+        }
+        Some(helper) => ask(helper, b'L', b"")?.1.map(File::from).ok_or_else(|| Errno::BADMSG.into()),
+    }
+}
+
+/// Begins to connect to a server, with a socket that never waits: the socket, and whether it is connecting still.
+///
+/// # Errors
+/// What the system says; `EPERM` when it is not on the helper's list.
+pub fn connect_to(to: Target<'_>) -> io::Result<(OwnedFd, bool)> {
+    match HELPER.get() {
+        None => Ok(to.connect()?),
+        Some(helper) => {
+            let (connecting, fd) = ask(helper, b'S', &to.text())?;
+            Ok((fd.ok_or(Errno::BADMSG)?, connecting))
+        }
+    }
+}
+
+/// A datagram socket that is connected to syslog.
+///
+/// # Errors
+/// What the system says.
+pub fn connect_to_syslog() -> io::Result<OwnedFd> {
+    match HELPER.get() {
+        None => syslog(),
+        Some(helper) => ask(helper, b'Y', b"")?.1.ok_or_else(|| Errno::BADMSG.into()),
+    }
+}
+
+fn syslog() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    connect(&fd, &SocketAddrUnix::new(SYSLOG)?)?;
+    Ok(fd)
+}
+
+/// Closes the list: what is not on it cannot be asked for.
+pub(crate) fn seal() {
+    list(b'!', b"");
+}
+
+fn list(letter: u8, what: &[u8]) {
+    let Some(helper) = HELPER.get() else { return };
+    if let Err(e) = ask(helper, letter, what) {
+        let what = String::from_utf8_lossy(what);
+        log::warn!(
+            "{what}: the sandbox's helper cannot find it: it will not be removed, opened or reached later: {e}"
+        );
+    }
+}
+
+/// Whether a connection is being made still, and the descriptor, if one came.
+fn ask(helper: &Helper, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
+    let socket = helper.files.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = |e: Errno| io::Error::new(io::Error::from(e).kind(), "the sandbox's helper process is gone");
+    let flags = SendFlags::NOSIGNAL;
+    let letter = [letter];
+    let message = [IoSlice::new(&letter), IoSlice::new(what)];
+    let mut none = SendAncillaryBuffer::default();
+    rustix::io::retry_on_intr(|| sendmsg(&*socket, &message, &mut none, flags)).map_err(gone)?;
+    let mut answer = [0; 4];
+    let (len, fd) = receive(socket.as_fd(), &mut answer).map_err(gone)?;
+    if len != answer.len() {
+        return Err(gone(Errno::PIPE));
+    }
+    match i32::from_ne_bytes(answer) {
+        0 => Ok((false, fd)),
+        libc::EINPROGRESS => Ok((true, fd)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received =
+        rustix::io::retry_on_intr(|| recvmsg(from, &mut [IoSliceMut::new(&mut *into)], &mut control, flags))?;
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok((received.bytes, fds.flatten().next()))
+}
+
+/// The two ends: messages, not bytes.
+pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A file by its folder, as it was when it was listed.
+struct Entry {
+    path: PathBuf,
+    folder: OwnedFd,
+    name: OsString,
+    file: (u64, u64),
+}
+
+impl Entry {
+    fn of(path: &Path) -> io::Result<Self> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(Errno::INVAL)?;
+        let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
+        let folder = open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let about = statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Self { path: path.to_owned(), folder, name, file: (about.st_dev, about.st_ino) })
+    }
+
+    fn remove(&self) -> rustix::io::Result<()> {
+        let about = statat(&self.folder, &*self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (about.st_dev, about.st_ino) != self.file {
+            return Err(Errno::STALE);
+        }
+        unlinkat(&self.folder, &*self.name, AtFlags::empty())
+    }
+
+    /// Appends to a regular file of this name, an old or a new one.
+    fn append(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NOCTTY;
+        // A pipe that nobody reads is not waited for.
+        let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.folder, &*self.name, flags, Mode::RUSR | Mode::WUSR)?;
+        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        Ok(file)
+    }
+}
+
+/// What may be asked for.
+#[derive(Default)]
+struct Listed {
+    removable: Vec<Entry>,
+    log: Option<Entry>,
+    servers: Vec<Vec<u8>>,
+    is_sealed: bool,
+}
+
+impl Listed {
+    /// Adds to the list, or does what is on it.
+    fn answer(&mut self, letter: u8, what: &[u8]) -> io::Result<(bool, Option<OwnedFd>)> {
+        let path = Path::new(OsStr::from_bytes(what));
+        match letter {
+            b'r' | b'l' | b's' | b'!' if self.is_sealed => return Err(Errno::PERM.into()),
+            b'r' => {
+                self.removable.retain(|entry| entry.path != path);
+                self.removable.push(Entry::of(path)?);
+            }
+            // A link that leads to it is followed now, and never again.
+            b'l' => self.log = Some(Entry::of(&fs::canonicalize(path)?)?),
+            b's' => self.servers.push(what.to_owned()),
+            b'!' => self.is_sealed = true,
+            b'R' => self.removable.iter().find(|entry| entry.path == path).ok_or(Errno::PERM)?.remove()?,
+            b'L' => return Ok((false, Some(self.log.as_ref().ok_or(Errno::PERM)?.append()?))),
+            b'S' => {
+                let listed = self.servers.iter().find(|server| *server == what).ok_or(Errno::PERM)?;
+                let (fd, connecting) = Target::of(listed).ok_or(Errno::INVAL)?.connect()?;
+                return Ok((connecting, Some(fd)));
+            }
+            b'Y' => return Ok((false, Some(syslog()?))),
+            _ => return Err(Errno::INVAL.into()),
+        }
+        Ok((false, None))
+    }
+}
+
+/// Answers until the server is gone.
+pub(super) fn serve(socket: &OwnedFd) -> io::Result<()> {
+    let mut listed = Listed::default();
+    let mut message = vec![0; LONGEST];
+    loop {
+        // A descriptor that comes with a message is closed.
+        let (len, _) = receive(socket.as_fd(), &mut message)?;
+        let Some((letter, what)) = message[..len].split_first() else { return Ok(()) };
+        let (errno, fd) = match listed.answer(*letter, what) {
+            Ok((false, fd)) => (0, fd),
+            Ok((true, fd)) => (libc::EINPROGRESS, fd),
+            Err(e) => (e.raw_os_error().unwrap_or(libc::EIO), None),
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = fd.as_ref().map(|fd| [fd.as_fd()]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let answer = errno.to_ne_bytes();
+        let parts = [IoSlice::new(&answer)];
+        rustix::io::retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+    }
+}
