@@ -1,8 +1,10 @@
 //! The lock that cryptsetup takes around its own reads and updates of a header.
 
+mod named;
+
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,10 +12,16 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use self::named::NamedLock;
 use crate::{Error, ErrorKind, Result};
 
 /// Whoever updates a header is done in less: what takes time (a key derivation) happens without the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The folder of cryptsetup's lock files.
+const FOLDER: &str = "/run/cryptsetup";
 
 /// What a header is locked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +53,8 @@ pub struct HeaderLock<'a> {
 #[derive(Debug)]
 enum LockedFile<'a> {
     Header(&'a File),
-    // Closing the file gives its lock back.
-    Device { _lock: File },
+    // Dropping it gives the lock back.
+    Device { _lock: NamedLock },
 }
 
 impl<'a> HeaderLock<'a> {
@@ -61,24 +69,22 @@ impl<'a> HeaderLock<'a> {
     }
 
     fn wait(file: &'a File, to: LockTo) -> Result<Self> {
-        let operation = to.operation();
         let cannot = |e: io::Error| Error::new(ErrorKind::Busy, "the header cannot be locked").with_source(e);
         let about = file.metadata().map_err(cannot)?;
         if !about.file_type().is_block_device() {
-            wait(file, operation, PATIENCE)?;
+            wait(file, to.operation(), PATIENCE)?;
             return Ok(Self { on: LockedFile::Header(file) });
         }
         let (major, minor) = (rustix::fs::major(about.rdev()), rustix::fs::minor(about.rdev()));
-        let folder = Path::new("/run/cryptsetup");
-        // Who serves a volume makes no folders any more.
-        if !folder.is_dir() {
-            std::fs::create_dir_all(folder).map_err(cannot)?;
+        let path = Path::new(FOLDER).join(format!("L_{major}:{minor}"));
+        let start = Instant::now();
+        loop {
+            match NamedLock::attempt(&path, to).map_err(cannot)? {
+                Some(lock) => return Ok(Self { on: LockedFile::Device { _lock: lock } }),
+                None if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                None => return Err(held()),
+            }
         }
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let lock = options.open(folder.join(format!("L_{major}:{minor}"))).map_err(cannot)?;
-        wait(&lock, operation, PATIENCE)?;
-        Ok(Self { on: LockedFile::Device { _lock: lock } })
     }
 }
 
@@ -86,9 +92,7 @@ impl<'a> HeaderLock<'a> {
 /// dropped: to change how far it is, or to read the volume while nobody does.
 #[derive(Debug)]
 pub struct ReencryptionLock {
-    path: PathBuf,
-    file: File,
-    to: LockTo,
+    lock: NamedLock,
 }
 
 impl ReencryptionLock {
@@ -101,69 +105,32 @@ impl ReencryptionLock {
         let cannot =
             |e: io::Error| Error::new(ErrorKind::Busy, "the reencryption cannot be locked").with_source(e);
         let path = Self::path_of(uuid);
-        loop {
-            let file = match Self::open(&path) {
-                Ok(file) => file,
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                    ) =>
-                {
-                    return Ok(None);
-                }
-                Err(e) => return Err(cannot(e)),
-            };
-            match rustix::fs::flock(&file, to.operation()) {
-                Ok(()) => {}
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => {
-                    let context = "this volume is being reencrypted already, or is open in the middle of it; wait until that ends, or \
-                                   end it";
-                    return Err(Error::new(ErrorKind::Busy, context));
-                }
-                Err(e) => return Err(cannot(e.into())),
+        match NamedLock::attempt(&path, to) {
+            Ok(Some(lock)) => Ok(Some(Self { lock })),
+            Ok(None) => {
+                let context = "this volume is being reencrypted already, or is open in the middle of it; wait until that ends, or \
+                               end it";
+                Err(Error::new(ErrorKind::Busy, context))
             }
-            // Whoever had it before has removed the name, and somebody may have made it anew.
-            let same = |there: std::fs::Metadata| -> io::Result<bool> {
-                let here = file.metadata()?;
-                Ok((there.dev(), there.ino()) == (here.dev(), here.ino()))
-            };
-            match std::fs::metadata(&path).and_then(same) {
-                Ok(true) => return Ok(Some(Self { path, file, to })),
-                Ok(false) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(cannot(e)),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Ok(None)
             }
+            Err(e) => Err(cannot(e)),
         }
     }
 
     /// Whether it is this volume's.
     pub(crate) fn is_of(&self, uuid: Option<Uuid>) -> bool {
-        uuid.is_some_and(|uuid| self.path == Self::path_of(uuid))
+        uuid.is_some_and(|uuid| self.lock.path() == Self::path_of(uuid))
     }
 
     fn path_of(uuid: Uuid) -> PathBuf {
-        Path::new("/run/cryptsetup").join(format!("LN_LUKS2-reencryption-{uuid}"))
-    }
-
-    fn open(path: &Path) -> io::Result<File> {
-        // Who serves a volume makes no folders any more.
-        if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-    }
-}
-
-impl Drop for ReencryptionLock {
-    fn drop(&mut self) {
-        // Others who read rely on the name.
-        if self.to == LockTo::Read && rustix::fs::flock(&self.file, LockTo::Change.operation()).is_err() {
-            return;
-        }
-        // The lock goes with the file, whether or not its name does.
-        let _ = std::fs::remove_file(&self.path);
+        Path::new(FOLDER).join(format!("LN_LUKS2-reencryption-{uuid}"))
     }
 }
 
@@ -173,13 +140,9 @@ fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()
         match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) if start.elapsed() < patience => {
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(PAUSE);
             }
-            Err(Errno::WOULDBLOCK) => {
-                let context =
-                    "somebody else holds the header's lock; close what uses this volume and try again";
-                return Err(Error::new(ErrorKind::Busy, context));
-            }
+            Err(Errno::WOULDBLOCK) => return Err(held()),
             Err(Errno::INTR) => {}
             Err(e) => {
                 let e = io::Error::from(e);
@@ -187,6 +150,11 @@ fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()
             }
         }
     }
+}
+
+fn held() -> Error {
+    let context = "somebody else holds the header's lock; close what uses this volume and try again";
+    Error::new(ErrorKind::Busy, context)
 }
 
 impl Drop for HeaderLock<'_> {
@@ -227,7 +195,7 @@ mod tests {
         assert_eq!(take(1).unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(ReencryptionLock::take(uuid(1), LockTo::Read).unwrap_err().kind(), ErrorKind::Busy);
         drop(take(2).unwrap());
-        let path = first.path.clone();
+        let path = first.lock.path().to_owned();
         assert!(path.exists());
         drop(first);
         assert!(!path.exists());
