@@ -346,12 +346,32 @@ fn a_name_is_whatever_device_mapper_takes() {
         }
         let listed: serde_json::Value = serde_json::from_str(&run(own().args(["list", "--json"]))).unwrap();
         assert_eq!(listed[0]["name"].as_str(), Some(&**name), "{listed}");
-        run(own().args(["upgrade", name]));
         let again = ours(&["open", "disk", name], "secret\n");
         assert_eq!(again.status.code(), Some(5), "{name}: {}", all(&again));
         let closed = ours(&["close", text(&device)], "");
         assert!(closed.status.success() && !device.exists(), "{name}: {}", all(&closed));
         assert_eq!(run(own().args(["list", "--json"])).trim(), "[]");
+        // By our own name, and through a handover.
+        let passphrase = pair.folder("secret");
+        fs::write(&passphrase, "secret").unwrap();
+        let nbd = format!("unix:{}", text(&pair.folder("nbd")));
+        let mut open = own();
+        open.args([
+            "-q",
+            "open",
+            "--nbd",
+            &nbd,
+            "--hand-over",
+            "--daemon",
+            "--name",
+            name,
+            "--passphrase-file",
+        ])
+        .arg(&passphrase);
+        run(open.arg(pair.folder("ours").join("disk")));
+        run(own().args(["-q", "upgrade", name]));
+        run(own().args(["status", name]));
+        run(own().args(["close", name]));
     }
     for name in ["..", ".hidden", "a\nb", "a\x1b[2J", "a/b", r"a\x2fb", &"x".repeat(128)] {
         let refused = ours(&["open", "disk", name], "secret\n");
