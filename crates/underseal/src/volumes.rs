@@ -310,7 +310,7 @@ impl Entry {
         }
         if self.options.own_socket {
             let mut place = OsString::from("unix:");
-            place.push(Directory::of_user().path().join(format!("{}.nbd", self.name)));
+            place.push(Directory::of_user().socket_for_clients(&self.name));
             words.push(option("nbd", &place));
         }
         if let Some(key) = self.key_file() {

@@ -91,7 +91,7 @@ impl Hash {
     }
 
     /// The digest of the parts, one after the other.
-    pub(crate) fn digest(self, parts: &[&[u8]]) -> Box<[u8]> {
+    pub fn digest(self, parts: &[&[u8]]) -> Box<[u8]> {
         let mut state = self.start();
         parts.iter().for_each(|part| state.update(part));
         state.finalize()

@@ -3,10 +3,11 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, fstat};
+use underseal_volume::Hash;
 
 use super::Name;
 use crate::net::{Endpoint, Found, Listener, SocketAccess, listen};
@@ -18,6 +19,10 @@ pub struct Directory(PathBuf);
 
 /// Names tried for a volume whose file's name is in use.
 const TRIES: u32 = 1000;
+/// What the kernel takes as a socket's path, without the zero byte at its end.
+const LONGEST_PATH: usize = 107;
+/// Bytes of a long name's digest that its socket is called by.
+const DIGEST: usize = 16;
 
 impl Directory {
     /// The user's: `$UNDERSEAL_RUNTIME_DIR`; else `/run/underseal` for root; else `$XDG_RUNTIME_DIR/underseal`; else
@@ -43,9 +48,33 @@ impl Directory {
         &self.0
     }
 
-    /// Where the socket of a volume is.
+    /// Where the socket of a volume is: `NAME.sock`. A name that makes this path too long for a socket has a link there, to a
+    /// socket whose name is a digest of the volume's.
     pub fn socket(&self, name: &Name) -> PathBuf {
-        self.0.join(format!("{name}.sock"))
+        self.short(name, "sock")
+            .map_or_else(|| self.long(name, "sock"), |alias| self.real().join(format!(".{alias}")))
+    }
+
+    /// Where clients of a volume connect to, unless other places are named: `NAME.nbd`, or a digest of the name where this path is too
+    /// long for a socket.
+    pub fn socket_for_clients(&self, name: &Name) -> PathBuf {
+        self.short(name, "nbd").map_or_else(|| self.long(name, "nbd"), |alias| self.0.join(alias))
+    }
+
+    fn long(&self, name: &Name, kind: &str) -> PathBuf {
+        self.0.join(format!("{name}.{kind}"))
+    }
+
+    /// The file name of a socket whose own one is too long: the same in every process that finds the directory, however it is spelled.
+    fn short(&self, name: &Name, kind: &str) -> Option<String> {
+        let long = self.real().join(format!("{name}.{kind}"));
+        let digest = || Hash::Sha256.digest(&[name.as_str().as_bytes()]);
+        let hex = || digest().iter().take(DIGEST).map(|byte| format!("{byte:02x}")).collect::<String>();
+        (long.as_os_str().len() > LONGEST_PATH).then(|| format!("{}.{kind}", hex()))
+    }
+
+    fn real(&self) -> PathBuf {
+        fs::canonicalize(&self.0).unwrap_or_else(|_| self.0.clone())
     }
 
     /// The names of volumes that are open, or were when their server was killed; in order. None where there is no
@@ -59,7 +88,10 @@ impl Directory {
             opened => opened.map_err(|e| self.unusable(e))?,
         };
         let name = |entry: io::Result<fs::DirEntry>| -> Option<Name> {
-            entry.ok()?.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()
+            let entry = entry.ok()?;
+            let name = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok();
+            // The link of a long name stays when its server has ended.
+            name.filter(|_| entry.path().exists())
         };
         let mut names: Vec<Name> =
             fs::read_dir(&self.0).map_err(|e| self.unusable(e))?.filter_map(name).collect();
@@ -74,7 +106,22 @@ impl Directory {
     /// `Listen`.
     pub fn listen(&self, name: &Name) -> Result<Vec<Listener>> {
         self.make()?;
-        listen(&Endpoint::Unix(self.socket(name)))
+        let socket = self.socket(name);
+        let listeners = listen(&Endpoint::Unix(socket.clone()))?;
+        // Only this server gets here, since it has the socket.
+        let link = self.long(name, "sock");
+        let link_up = || match (socket.file_name(), link.file_name()) {
+            (Some(file), Some(own)) if file != own => {
+                match fs::remove_file(&link) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    _ => {}
+                }
+                symlink(file, &link)
+            }
+            _ => Ok(()),
+        };
+        link_up().map_err(|e| self.unusable(e))?;
+        Ok(listeners)
     }
 
     /// As [`Directory::listen`], with a number behind the name where another volume has it.
@@ -101,7 +148,7 @@ impl Directory {
         self.make()?;
         let mut number = 1;
         loop {
-            let path = self.0.join(format!("{}.nbd", name.numbered(number)));
+            let path = self.socket_for_clients(&name.numbered(number));
             let found = Found::look_up(&Endpoint::Unix(path.clone()))?.with_access(access);
             match found.listen() {
                 Err(e) if e.kind() == ErrorKind::InUse && number < TRIES => number += 1,
@@ -183,6 +230,30 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(directory.socket(&name("disk-2"))).unwrap());
         let (_third, found) = directory.listen_as(&name("disk")).unwrap();
         assert_eq!(found, name("disk-2"));
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_socket_is_found_by_its_own_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::at(scratch.path().join("run"));
+        let names = ["a", "b"].map(|last| name(&("x".repeat(126) + last)));
+        let listeners: Vec<_> = names.iter().map(|name| directory.listen(name).unwrap()).collect();
+        assert_eq!(directory.names().unwrap(), names);
+        for name in &names {
+            std::os::unix::net::UnixStream::connect(directory.socket(name)).unwrap();
+            assert_eq!(directory.listen(name).unwrap_err().kind(), ErrorKind::InUse);
+        }
+        // Another spelling of the directory finds the same socket.
+        let around = Directory::at(scratch.path().join("run/../run"));
+        assert_eq!(around.socket(&names[0]), directory.socket(&names[0]));
+        let (clients, path) = directory.listen_for_clients(&names[0], SocketAccess::default()).unwrap();
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (others, other) = directory.listen_for_clients(&names[0], SocketAccess::default()).unwrap();
+        assert_ne!(other, path);
+        drop((listeners, clients, others));
+        assert!(directory.names().unwrap().is_empty());
+        let _again = directory.listen(&names[1]).unwrap();
+        assert_eq!(directory.names().unwrap(), names[1..]);
     }
 
     #[test]

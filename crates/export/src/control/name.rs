@@ -6,23 +6,26 @@ use std::str::FromStr;
 
 use crate::{Error, ErrorKind, Result};
 
-/// A volume's name: what device-mapper's names have, and letters of any script. It is a part of a file's name.
+/// A volume's name: printable ASCII without `/`, which are device-mapper's names, and letters of any script. It is a part of a file's
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// A socket's whole path has at most 107 bytes.
-const LONGEST: usize = 64;
+/// Device-mapper's limit in bytes.
+const LONGEST: usize = 127;
+/// The longest name that a volume gets by itself.
+const LONGEST_BY_ITSELF: usize = 64;
 
 impl Name {
     /// The name that a volume gets by itself: its file's, as far as that can be one.
     pub fn of_file(path: &Path) -> Self {
         let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        let mut name: String = file.chars().map(|c| if is_taken(c) { c } else { '_' }).collect();
+        let mut name: String = file.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         if name.starts_with(['.', '-']) || name.is_empty() {
             name.insert(0, '_');
         }
         // Room for a number.
-        while name.len() > LONGEST - 5 {
+        while name.len() > LONGEST_BY_ITSELF - 5 {
             name.pop();
         }
         Self(name)
@@ -56,7 +59,7 @@ impl FromStr for Name {
             return bad("it does not begin with . or -");
         }
         if !text.chars().all(is_taken) {
-            return bad("it is made of letters, digits and #+-.:=@_");
+            return bad("it is made of letters of any script and printable ASCII without /");
         }
         Ok(Self(text.into()))
     }
@@ -69,6 +72,11 @@ impl fmt::Display for Name {
 }
 
 fn is_taken(c: char) -> bool {
+    c.is_alphanumeric() || (' '..='~').contains(&c) && c != '/'
+}
+
+/// Whether a character stays as it is in `/dev/mapper` and in a shell's word.
+fn is_plain(c: char) -> bool {
     c.is_alphanumeric() || "#+-.:=@_".contains(c)
 }
 
@@ -96,8 +104,19 @@ mod tests {
     }
 
     #[test]
+    fn a_name_has_what_device_mapper_takes() {
+        let all: String = (' '..='~').filter(|&c| c != '/').collect();
+        let longest = "x".repeat(127);
+        for text in [&format!("v{all}"), &longest, "tomb 1,2%~{}!'", "größe"] {
+            assert_eq!(text.parse::<Name>().unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
     fn what_is_no_part_of_a_path_is_refused() {
-        for text in ["", ".", "..", "a/b", "a b", "a\0", "-x", &"x".repeat(65)] {
+        let control = ["a\0", "a\n", "a\x1b[2J", "a\x7f", "a\u{85}", "a\u{202e}"];
+        let long = "x".repeat(128);
+        for text in ["", ".", "..", ".x", "a/b", "-x", &long].into_iter().chain(control) {
             assert_eq!(text.parse::<Name>().unwrap_err().kind(), ErrorKind::BadName, "{text}");
         }
     }

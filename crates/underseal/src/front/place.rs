@@ -36,7 +36,8 @@ impl Place {
         let text = name.to_string_lossy();
         // Scripts name the link, too.
         let text = text.strip_prefix("/dev/mapper/").unwrap_or(&text);
-        let name: Name = text.parse().map_err(|e: underseal_export::Error| Failure::wrong(&e.to_string()))?;
+        let name: Name =
+            unescaped(text).parse().map_err(|e: underseal_export::Error| Failure::wrong(&e.to_string()))?;
         let folder = match std::env::var_os("UNDERSEAL_MAPPER").filter(|value| !value.is_empty()) {
             Some(value) if value == "ublk" => None,
             Some(folder) => Some(PathBuf::from(folder)),
@@ -62,7 +63,7 @@ impl Place {
     }
 
     fn link(&self) -> PathBuf {
-        Path::new(MAPPER).join(self.name.to_string())
+        Path::new(MAPPER).join(escaped(self.name.as_str()))
     }
 
     /// Makes room for a volume that is going to be opened. What a server that was killed has left goes first.
@@ -192,6 +193,26 @@ impl Place {
     }
 }
 
+/// A name as device-mapper's library spells it in `/dev/mapper`: ASCII that a shell or udev would take apart is `\xNN`.
+fn escaped(name: &str) -> String {
+    let is_kept = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
+    let one = |c: char| if is_kept(c) { c.to_string() } else { format!("\\x{:02x}", u32::from(c)) };
+    name.chars().map(one).collect()
+}
+
+/// The name that a spelling of [`escaped`] means. A name with any other character than those is as it was meant.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split("\\x");
+    let mut name = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii);
+        let Some(code) = code else { return text.to_owned() };
+        name.push(char::from(code));
+        name.push_str(&part[2..]);
+    }
+    if escaped(&name) == text { name } else { text.to_owned() }
+}
+
 /// Refuses a folder in which others could put something in the place of a volume.
 fn belongs_to_user(folder: &Path) -> Result<()> {
     let about = fs::symlink_metadata(folder);
@@ -206,4 +227,32 @@ fn belongs_to_user(folder: &Path) -> Result<()> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_spelled_as_device_mapper_spells_it() {
+        for (name, spelled) in [
+            ("tomb.a_1", "tomb.a_1"),
+            ("a b", r"a\x20b"),
+            (",%~{}!'", r"\x2c\x25\x7e\x7b\x7d\x21\x27"),
+            (r"a\b", r"a\x5cb"),
+            ("größe", "größe"),
+        ] {
+            assert_eq!(escaped(name), spelled);
+            assert_eq!(unescaped(spelled), name);
+            assert_eq!(unescaped(name), name, "as it was meant");
+        }
+        // Both ways in one name, and what is no such spelling.
+        for text in [r"a b\x20c", r"a\x4", r"a\xzz", r"a\x41", r"\xc3\xa4", r"a\x2"] {
+            assert_eq!(unescaped(text), text);
+        }
+        // What a spelling hides is refused as a name.
+        for text in [r"a\x2fb", r"a\x0a", r"a\x00"] {
+            assert!(unescaped(text).parse::<Name>().is_err(), "{text}");
+        }
+    }
 }

@@ -309,3 +309,73 @@ fn a_plain_volume_is_as_long_as_is_said() {
     assert_eq!(size(), (2 << 20).to_string(), "the block device has the new size");
     run(pair.ours().args(["close", &open.name]));
 }
+
+#[test]
+fn a_name_is_whatever_device_mapper_takes() {
+    if let Some(reason) = cannot_mount() {
+        return skip("names", reason);
+    }
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    pair.succeed(&[&["luksFormat", "-q", "disk"][..], &CHEAP].concat(), "secret\n");
+    let runtime = pair.folder(&"r".repeat(40));
+    fs::create_dir(&runtime).unwrap();
+    let own = || {
+        let mut own = tool(env!("CARGO_BIN_EXE_underseal"));
+        own.env("UNDERSEAL_RUNTIME_DIR", &runtime);
+        own
+    };
+    let ours = |words: &[&str], stdin| {
+        let mut ours = pair.ours();
+        ours.env("UNDERSEAL_RUNTIME_DIR", &runtime).args(words);
+        with_stdin(&mut ours, stdin)
+    };
+    let unique = std::process::id();
+    let tomb = format!("tomb.secret.{}.loop{unique}", "0123456789abcdef".repeat(4));
+    let longest = format!("{:x<127}", format!("us-{unique}"));
+    let odd = (format!("us {unique},%~{{}}!'"), format!(r"us\x20{unique}\x2c\x25\x7e\x7b\x7d\x21\x27"));
+    for (name, spelled) in [(&tomb, &tomb), (&longest, &longest), (&odd.0, &odd.1)] {
+        let opened = ours(&["open", "disk", name], "secret\n");
+        assert!(opened.status.success(), "{name}: {}", all(&opened));
+        let device = Path::new("/dev/mapper").join(spelled);
+        assert!(device.exists(), "{}", device.display());
+        for asked in [name, spelled, text(&device)] {
+            let status = ours(&["status", asked], "");
+            let active = format!("{} is active.", device.display());
+            assert!(all(&status).contains(&active), "{asked}: {}", all(&status));
+        }
+        let listed: serde_json::Value = serde_json::from_str(&run(own().args(["list", "--json"]))).unwrap();
+        assert_eq!(listed[0]["name"].as_str(), Some(&**name), "{listed}");
+        let again = ours(&["open", "disk", name], "secret\n");
+        assert_eq!(again.status.code(), Some(5), "{name}: {}", all(&again));
+        let closed = ours(&["close", text(&device)], "");
+        assert!(closed.status.success() && !device.exists(), "{name}: {}", all(&closed));
+        assert_eq!(run(own().args(["list", "--json"])).trim(), "[]");
+        // By our own name, and through a handover.
+        let passphrase = pair.folder("secret");
+        fs::write(&passphrase, "secret").unwrap();
+        let nbd = format!("unix:{}", text(&pair.folder("nbd")));
+        let mut open = own();
+        open.args([
+            "-q",
+            "open",
+            "--nbd",
+            &nbd,
+            "--hand-over",
+            "--daemon",
+            "--name",
+            name,
+            "--passphrase-file",
+        ])
+        .arg(&passphrase);
+        run(open.arg(pair.folder("ours").join("disk")));
+        run(own().args(["-q", "upgrade", name]));
+        run(own().args(["status", name]));
+        run(own().args(["close", name]));
+    }
+    for name in ["..", ".hidden", "a\nb", "a\x1b[2J", "a/b", r"a\x2fb", &"x".repeat(128)] {
+        let refused = ours(&["open", "disk", name], "secret\n");
+        assert_eq!(refused.status.code(), Some(1), "{name:?}: {}", all(&refused));
+        assert!(all(&refused).contains("is no name for a volume"), "{name:?}: {}", all(&refused));
+    }
+}
