@@ -104,7 +104,9 @@ impl Neighbour<'_> {
 
     fn new_key(&mut self) -> PathBuf {
         self.made += 1;
-        self.operator.scratch.file(&format!("key{}", self.made), &self.dice.u128(..).to_le_bytes())
+        // Without a newline, where a passphrase file would end and a key file would not.
+        let key = format!("{:032x}", self.dice.u128(..));
+        self.operator.scratch.file(&format!("key{}", self.made), key.as_bytes())
     }
 
     /// Changes something.
