@@ -1,6 +1,8 @@
 //! Another program that syncs the image of a served volume: the kernel tells it of the writes that are lost, and the volume's clients
 //! hear of them all the same.
 
+use std::path::Path;
+
 use crate::operator::Operator;
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::nbd::Client;
@@ -8,34 +10,47 @@ use crate::support::tools::{fails, output};
 use crate::support::volume::{CHEAP_PBKDF2, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 /// The exit status of a server that may have lost acknowledged writes.
-const LOST: i32 = 8;
+pub(crate) const LOST: i32 = 8;
 /// What the first client writes, in MiB of the volume.
 const WRITTEN: std::ops::Range<u64> = 16..48;
 
 /// A disk whose file system has promised more than its storage holds: writing back fails, and no write does.
-struct Thin {
-    disk: Mount,
+pub(crate) struct Thin {
+    pub(crate) disk: Mount,
     _device: Loop,
     _storage: Mount,
 }
 
 impl Thin {
-    fn new(scratch: &Scratch) -> Self {
+    pub(crate) fn new(scratch: &Scratch) -> Self {
         let storage = Mount::tmpfs(&scratch.path("storage"), 24 * MIB);
         let file = storage.directory().join("disk");
         std::fs::File::create(&file).unwrap().set_len(160 * MIB).unwrap();
         run(tool("mkfs.ext4").args(["-q", "-E", "lazy_itable_init=1", "-O", "^has_journal"]).arg(&file));
         let device = Loop::attach(&file, &[]);
+        // The loop driver takes a request that its file stores in part only for one that worked: a page is stored or is not.
+        let name = device.device().file_name().unwrap().to_str().unwrap();
+        std::fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), "4").unwrap();
         let disk = Mount::new(device.device(), &scratch.path("disk"), &[]);
         Self { disk, _device: device, _storage: storage }
     }
 
-    /// A volume all of whose blocks are allocated.
-    fn volume(&self, scratch: &Scratch) -> Volume {
+    /// An overlayfs whose files lie on the disk.
+    fn overlay(&self, scratch: &Scratch) -> Mount {
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| self.disk.directory().join(name));
+        for folder in [&lower, &upper, &work] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let folders = format!("lowerdir={},upperdir={},workdir={}", text(&lower), text(&upper), text(&work));
+        Mount::new(Path::new("overlay"), &scratch.path("overlay"), &["-t", "overlay", "-o", &folders])
+    }
+
+    /// A volume in this folder, all of whose blocks are allocated.
+    pub(crate) fn volume(scratch: &Scratch, folder: &Path) -> Volume {
         let mut volume = Volume::at(scratch, "image");
-        volume.image = self.disk.directory().join("image");
+        volume.image = folder.join("image");
         let volume = volume.format("80M", &[]);
         run(tool("fallocate").args(["--length", "80MiB"]).arg(&volume.image));
         run(tool("sync").arg(&volume.image));
@@ -55,11 +70,16 @@ fn is_told_after(
     }
     let operator = Operator::new();
     let thin = Thin::new(&operator.scratch);
-    let volume = thin.volume(&operator.scratch);
-    let mut server = operator.serve(&volume, &[]);
+    let volume = Thin::volume(&operator.scratch, thin.disk.directory());
+    let server = operator.serve(&volume, &[]);
     prepare(&operator, &volume);
     write_and_leave(&server);
     sync(&operator, &volume);
+    is_told(&operator, &volume, server);
+}
+
+/// After another program was told.
+fn is_told(operator: &Operator, volume: &Volume, mut server: Server) {
     // Nothing is left for later syncs of that kind to be told of.
     run(tool("sync").arg(&volume.image));
     for _ in 0..2 {
@@ -88,6 +108,23 @@ fn an_fsync_of_the_image_by_another_program_hides_no_loss() {
             fails(tool("sync").arg(&volume.image));
         },
     );
+}
+
+#[test]
+fn on_overlayfs_an_fsync_by_another_program_hides_no_loss_either() {
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let lacks = (!known.contains("overlay")).then_some("this kernel has no overlayfs");
+    if let Some(reason) = cannot_mount().or(lacks) {
+        return skip("a foreign fsync on overlayfs", reason);
+    }
+    let operator = Operator::new();
+    let thin = Thin::new(&operator.scratch);
+    let overlay = thin.overlay(&operator.scratch);
+    let volume = Thin::volume(&operator.scratch, overlay.directory());
+    let server = operator.serve(&volume, &[]);
+    write_and_leave(&server);
+    fails(tool("sync").arg(&volume.image));
+    is_told(&operator, &volume, server);
 }
 
 #[test]

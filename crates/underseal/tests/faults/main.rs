@@ -5,6 +5,7 @@
 //!   shrinking.rs an image that becomes shorter while it is served
 //!   full.rs      a disk with no space left
 //!   foreign.rs   another program that is told of the server's losses by the kernel
+//!   neighbours.rs  other programs that use the image, played at random
 //!   broken.rs    a disk that fails reads, writes, flushes
 //!   clients.rs   clients that are killed, that crowd, that are slow
 //!   ending.rs    SIGTERM and SIGKILL under load: what was acknowledged is on the image
@@ -21,6 +22,7 @@ mod ending;
 mod foreign;
 mod full;
 mod load;
+mod neighbours;
 #[path = "../control/operator.rs"]
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
