@@ -68,14 +68,14 @@ fn read_beside<D: ReadAt + ?Sized>(
             let second = read_copy(from, HeaderCopy::Second, Some(first.binary.size));
             Ok(Some(newer(first, second)))
         }
-        Err(e) if e.kind() == ErrorKind::Io => Err(e),
         Err(first) => {
             // The first copy cannot say how long it is, so the second may be at any of its places.
             let mut found = SIZES.iter().map(|&size| read_copy(from, HeaderCopy::Second, Some(size)));
             let second = found.find(|copy| !matches!(copy, Err(e) if absent(e)));
             match second {
                 Some(Ok(Copy { binary, metadata, digest })) => {
-                    let unknown = beside(from, &binary)?;
+                    // What cannot be read may be anything.
+                    let unknown = first.kind() == ErrorKind::Io || beside(from, &binary)?;
                     let damage = Some(Damage {
                         place: HeaderCopy::First,
                         why: with_causes(&first).to_string(),
@@ -86,6 +86,8 @@ fn read_beside<D: ReadAt + ?Sized>(
                 Some(Err(second)) if absent(&first) => {
                     Err(second.within("only the second header copy is left"))
                 }
+                // A disk that fails is no damaged header, whatever the second copy says.
+                Some(Err(_)) if first.kind() == ErrorKind::Io => Err(first),
                 Some(Err(second)) => {
                     let context = format!("both header copies are bad; the second: {}", with_causes(&second));
                     Err(Error::new(ErrorKind::BadHeader, context).with_source(first))

@@ -1,9 +1,10 @@
 //! Headers of which a copy, or more, is lost.
 
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use proptest::prelude::*;
-use underseal_volume::{ErrorKind, FormatOptions, Header, PbkdfKind, format};
+use underseal_volume::{ErrorKind, FormatOptions, Header, PbkdfKind, ReadAt, UnlockOptions, format};
 
 use crate::support::*;
 use crate::tampered::{COPY, Outcome, luks1, luks2, outcome};
@@ -60,6 +61,50 @@ fn either_copy_is_repaired_from_the_other_with_a_fresh_salt() {
         let secret = secret.to_str().unwrap();
         cryptsetup(&["open", "--test-passphrase", "--key-file", secret, image.to_str().unwrap()]);
     }
+}
+
+/// A disk of which some bytes cannot be read.
+struct BadSectors {
+    bytes: Vec<u8>,
+    bad: Vec<Range<u64>>,
+}
+
+impl ReadAt for BadSectors {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let end = offset + buf.len() as u64;
+        if self.bad.iter().any(|bad| bad.start < end && offset < bad.end) {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.bytes[..].read_exact_at(buf, offset)
+    }
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_a_damaged_one() {
+    let sound = luks2();
+    let (first, second) = (0..4096, COPY as u64..COPY as u64 + 512);
+    for bad in [first.clone(), 4096..4608, second.clone()] {
+        let mut disk = BadSectors { bytes: sound.clone(), bad: vec![bad.clone()] };
+        let mut header = Header::read(&disk).unwrap_or_else(|e| panic!("{bad:?}: {e}"));
+        assert!(header.damage().is_some(), "{bad:?}");
+        header.unlock(&disk, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default()).unwrap();
+        if bad.start == 0 {
+            // The sector works again, with what nobody knows in it: nothing writes there unasked.
+            disk.bad.clear();
+            let scratch = Scratch::new();
+            let image = scratch.file("disk.img", &disk.bytes);
+            assert!(header.repair(&open(&image)).is_err());
+            assert!(std::fs::read(&image).unwrap() == sound);
+        }
+    }
+    let disk = BadSectors { bytes: sound, bad: vec![first, second] };
+    assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
+    let disk = BadSectors { bytes: vec![0; 1 << 20], bad: vec![0..512] };
+    assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
 }
 
 /// What stands at byte 0 in place of the first copy, and what is done about it: `Some(true)` it is repaired, `Some(false)`

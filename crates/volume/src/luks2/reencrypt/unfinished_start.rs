@@ -36,11 +36,19 @@ impl UnfinishedStart {
     /// Finds the mark of a start that was cut off.
     ///
     /// # Errors
-    /// `BadHeader` when the mark is damaged or of another version, or the device has another size than it had; `Io`.
+    /// `BadHeader` when the mark is damaged or of another version, or the device has another size than it had; `Io`
+    /// when the rest of the mark cannot be read.
     pub fn find(device: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
         let size = storage::size(device)?;
-        if size < SECTOR as u64 || storage::read(device, 0, MAGIC.len())? != MAGIC {
+        if size < SECTOR as u64 {
             return Ok(None);
+        }
+        match storage::read(device, 0, MAGIC.len()) {
+            Ok(start) if start == MAGIC => {}
+            Ok(_) => return Ok(None),
+            // The second copy of a header may be readable.
+            Err(e) if e.kind() == ErrorKind::Io => return Ok(None),
+            Err(e) => return Err(e),
         }
         let start = Self::decode(&storage::read(device, 0, SECTOR)?)?;
         if start.device != size {
