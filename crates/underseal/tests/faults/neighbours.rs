@@ -23,6 +23,8 @@ use crate::support::volume::{CHEAP_PBKDF2, Volume, text, underseal};
 use crate::support::{Server, run, seed, tool};
 
 const BLOCK: u64 = 4096;
+const BLOCK_LEN: usize = 4096;
+const MIB_LEN: usize = 1 << 20;
 /// The blocks of the volume that clients write to.
 const BLOCKS: u64 = 4096;
 const WRITERS: u64 = 2;
@@ -33,7 +35,7 @@ fn time() -> Duration {
 }
 
 fn block(fill: u64) -> Vec<u8> {
-    fill.to_le_bytes().repeat(BLOCK as usize / 8)
+    fill.to_le_bytes().repeat(BLOCK_LEN / 8)
 }
 
 /// A client that comes and goes, and writes every other block. Returns what each block holds; 0 where nothing was written.
@@ -52,7 +54,7 @@ fn come_and_go(number: u64, mut dice: Rng, socket: &Path, stop: &AtomicBool) -> 
                     *slot = fill;
                 }
                 _ if *slot > 0 => {
-                    let read = client.read(at * BLOCK, BLOCK as usize).unwrap();
+                    let read = client.read(at * BLOCK, BLOCK_LEN).unwrap();
                     assert_same(&read, &block(*slot), "a read amid changes");
                 }
                 _ => {}
@@ -199,8 +201,8 @@ fn a_volume_is_a_disk_whatever_other_programs_do_to_its_image() {
     drop(server);
     let plain = volume.read_all();
     for (at, held) in held.iter().flat_map(|held| held.iter().enumerate()).filter(|(_, held)| **held > 0) {
-        let at = at * BLOCK as usize;
-        assert_same(&plain[at..at + BLOCK as usize], &block(*held), "a block afterwards");
+        let at = at * BLOCK_LEN;
+        assert_same(&plain[at..at + BLOCK_LEN], &block(*held), "a block afterwards");
     }
     for key in neighbour.keys.iter().chain([&volume.passphrase]) {
         run(neighbour.cryptsetup("open").args(["--test-passphrase", "-d"]).arg(key));
@@ -226,7 +228,7 @@ impl Losing<'_> {
     fn write(&mut self, dice: &mut Rng, client: &mut Client) {
         for _ in 0..dice.u32(1..5) {
             let (at, fill) = (dice.usize(0..self.held.len()), dice.u8(..));
-            client.write(at as u64 * MIB, &vec![fill; MIB as usize]).unwrap();
+            client.write(at as u64 * MIB, &vec![fill; MIB_LEN]).unwrap();
             self.held[at] = Some(fill);
         }
     }
@@ -240,8 +242,8 @@ impl Losing<'_> {
             self.forget();
             for (at, fill) in self.held.iter().enumerate() {
                 let Some(fill) = *fill else { continue };
-                let read = client.read(at as u64 * MIB, MIB as usize).unwrap();
-                assert_same(&read, &vec![fill; MIB as usize], "what a flush has stored");
+                let read = client.read(at as u64 * MIB, MIB_LEN).unwrap();
+                assert_same(&read, &vec![fill; MIB_LEN], "what a flush has stored");
             }
         }
     }
@@ -302,12 +304,8 @@ fn a_flush_that_succeeds_has_stored_everything_whichever_program_syncs_before() 
         fadvise(File::open(&volume.image).unwrap().as_fd(), 0, None, Advice::DontNeed).unwrap();
         let plain = volume.read_all();
         for (at, fill) in held.iter().enumerate().filter_map(|(at, fill)| Some((at, (*fill)?))) {
-            let at = at * MIB as usize;
-            assert_same(
-                &plain[at..at + MIB as usize],
-                &vec![fill; MIB as usize],
-                "what was stored at the end",
-            );
+            let at = at * MIB_LEN;
+            assert_same(&plain[at..at + MIB_LEN], &vec![fill; MIB_LEN], "what was stored at the end");
         }
     }
 }
