@@ -336,7 +336,8 @@ pub(crate) fn held(header: Header, on: &(dyn Target + Sync), place: &Place) -> R
     Ok(now)
 }
 
-/// Makes a step good that was cut off in the middle, before the volume is used. The header as it is then.
+/// Makes a step good that was cut off in the middle, before the volume is used, and ends a reencryption of which all is new: cryptsetup
+/// would take that for one that has not begun. The header as it is then.
 ///
 /// # Errors
 /// Why it cannot be made good; the volume is as it was then.
@@ -346,11 +347,19 @@ pub(crate) fn mended(
     key: &VolumeKey,
     (place, data): (&Place, &Bytes),
 ) -> Result<Header> {
-    if status_of(&header)?.is_none_or(|status| status.stage != Stage::Hot) {
+    let ends = |status: &Status| status.stage == Stage::Final && status.mode != reencrypt::Mode::Decrypt;
+    let Some(status) = status_of(&header)?.filter(|status| status.stage == Stage::Hot || ends(status)) else {
         return Ok(header);
-    }
+    };
     let mut ledger = place.resume(on, key, size(data)?, None)?;
-    mend(data, &mut ledger)?;
+    if ends(&status) {
+        log::warn!(
+            "all of the volume was reencrypted, and the reencryption had not ended: it is ended first"
+        );
+        reencrypt::run(&**data, &mut ledger, &NoStep, &Options::default())?;
+    } else {
+        mend(data, &mut ledger)?;
+    }
     drop(ledger);
     Ok(Header::read(on)?)
 }

@@ -224,7 +224,7 @@ fn what_an_open_volume_cannot_have_is_refused_before_anything_is_written() {
     server.stop();
     assert!(header() == before);
     // Once it has begun it is opened for what it is going to have.
-    run(&mut reencrypt(&volume, "--sector-size 4096 --init-only"));
+    run(&mut reencrypt(&volume, "--sector-size 4096 --force-offline-reencrypt --init-only"));
     let server = operator.serve(&volume, &["--reencrypt=full"]);
     assert_eq!(operator.status("image")["block"], 4096);
     wait_for(&operator, "image", "done");

@@ -12,7 +12,8 @@
 //! ```
 //! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced with row 2.
 //! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
-//! Without protection rows 5 and 6 come once, where it stops.
+//! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption, where the ledger
+//! wants that ([`Ledger::ends_with_last_step`]).
 //!
 //! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
 //! disk may have the one before it, which relies on the area as it is.
@@ -225,7 +226,7 @@ impl<'a> Engine<'a> {
             self.unkept = true;
         } else {
             storage::sync(self.work.data)?;
-            self.ledger.record(step.finished())?;
+            self.record_done(step.finished())?;
         }
         self.progress = step.finished();
         claim.relay(self.work.plan.volume(self.progress)?)
@@ -237,7 +238,13 @@ impl<'a> Engine<'a> {
             return Ok(());
         }
         storage::sync(self.work.data)?;
-        self.ledger.record(self.progress)
+        self.record_done(self.progress)
+    }
+
+    /// Row 6, but for the last step where the ledger's end is its record.
+    pub(super) fn record_done(&mut self, progress: Progress) -> Result<()> {
+        let is_last = self.work.plan.step(progress).is_none();
+        if is_last && self.ledger.ends_with_last_step() { Ok(()) } else { self.ledger.record(progress) }
     }
 }
 

@@ -57,7 +57,13 @@ pub trait Ledger {
     /// `Busy` when somebody else changed what is kept; `Io`.
     fn record(&mut self, progress: Progress) -> Result<()>;
 
-    /// Ends the reencryption of which every byte is new: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
+    /// Whether the last step is never recorded as done: it stays under way on the disk until [`Ledger::finish`] takes the reencryption
+    /// out, so that no reader meets a reencryption whose steps are all done.
+    fn ends_with_last_step(&self) -> bool {
+        false
+    }
+
+    /// Ends the reencryption of which every byte is new, and on stable storage, whatever was recorded last: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
     /// is called again after a crash on the way, and then goes on.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ impl Engine<'_> {
         let again = self.ledger.secure().and_then(|()| self.redo(&step)).and_then(|()| {
             // As of any step: data before the record that says it is there.
             storage::sync(self.work.data)?;
-            self.ledger.record(step.finished())?;
+            self.record_done(step.finished())?;
             self.progress = step.finished();
             claim.relay(self.work.plan.volume(self.progress)?)
         });

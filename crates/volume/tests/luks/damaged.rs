@@ -66,7 +66,8 @@ fn either_copy_is_repaired_from_the_other_with_a_fresh_salt() {
 /// A disk of which some bytes cannot be read.
 struct BadSectors {
     bytes: Vec<u8>,
-    bad: Vec<Range<u64>>,
+    bad: Range<u64>,
+    also_bad: Range<u64>,
 }
 
 impl ReadAt for BadSectors {
@@ -76,7 +77,7 @@ impl ReadAt for BadSectors {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         let end = offset + buf.len() as u64;
-        if self.bad.iter().any(|bad| bad.start < end && offset < bad.end) {
+        if [&self.bad, &self.also_bad].iter().any(|bad| bad.start < end && offset < bad.end) {
             return Err(std::io::Error::from_raw_os_error(5));
         }
         self.bytes[..].read_exact_at(buf, offset)
@@ -88,22 +89,22 @@ fn a_copy_that_cannot_be_read_is_a_damaged_one() {
     let sound = luks2();
     let (first, second) = (0..4096, COPY as u64..COPY as u64 + 512);
     for bad in [first.clone(), 4096..4608, second.clone()] {
-        let mut disk = BadSectors { bytes: sound.clone(), bad: vec![bad.clone()] };
+        let mut disk = BadSectors { bytes: sound.clone(), bad: bad.clone(), also_bad: 0..0 };
         let mut header = Header::read(&disk).unwrap_or_else(|e| panic!("{bad:?}: {e}"));
         assert!(header.damage().is_some(), "{bad:?}");
         header.unlock(&disk, &key(PASSPHRASE.as_bytes()), &UnlockOptions::default()).unwrap();
         if bad.start == 0 {
             // The sector works again, with what nobody knows in it: nothing writes there unasked.
-            disk.bad.clear();
+            disk.bad = 0..0;
             let scratch = Scratch::new();
             let image = scratch.file("disk.img", &disk.bytes);
             assert!(header.repair(&open(&image)).is_err());
             assert!(std::fs::read(&image).unwrap() == sound);
         }
     }
-    let disk = BadSectors { bytes: sound, bad: vec![first, second] };
+    let disk = BadSectors { bytes: sound, bad: first, also_bad: second };
     assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
-    let disk = BadSectors { bytes: vec![0; 1 << 20], bad: vec![0..512] };
+    let disk = BadSectors { bytes: vec![0; 1 << 20], bad: 0..512, also_bad: 0..0 };
     assert_eq!(Header::read(&disk).unwrap_err().kind(), ErrorKind::Io);
 }
 

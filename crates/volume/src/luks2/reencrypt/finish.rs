@@ -1,11 +1,15 @@
 //! The end: all of the data is new, and what kept the old key goes.
 //!
 //! ```text
-//!   old bytes outside the volume, what protected the last step: wiped, synced
-//!     -> one header without old keyslots, backups, requirement and state -> the old keyslots' areas: wiped
+//!   one header without old keyslots, backups, requirement and state, while the last step is recorded as under way
+//!     -> old bytes outside the volume, what protected the last step, the old keyslots' areas: wiped, synced
 //! ```
-//! What protected a step may be plaintext, and no header says that it is there when the reencryption is forgotten; so it goes before.
-//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, neither it nor anybody else who wants both keys
+//! Cut off before the header, the last step is done again, by whatever program; after it, the reencryption is over. A header that says
+//! that all is new never reaches the disk: cryptsetup would take it for "not begun" and encrypt the data twice.
+//!
+//! Where plaintext protected the last step (an encryption by journal, or one that moves its data), and where an older version or cryptsetup
+//! recorded the last step as done, it is wiped before the header forgets where it lies.
+//! cryptsetup wipes the old keyslot before the header forgets it; cut off in between, no program that wants both keys
 //! opens the volume any more. So the header comes first here.
 
 use std::ops::Range;
@@ -21,34 +25,35 @@ use crate::luks2::{Header, store};
 use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
 
-/// cryptsetup's ceiling.
-const MAX_KEYSLOTS_SIZE: u64 = 128 << 20;
-
 impl Ledger<'_> {
     /// See [`crate::reencrypt::Ledger::finish`].
     pub(super) fn end(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
-        if self.plan().step(self.progress()).is_some() {
-            return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
-        }
         // A header in front has the place of old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
         // Who lacks the keys may have written where they lie; an old key that is gone opens none of them.
-        for range in leftovers.filter(|range| self.vouched && range.start < range.end) {
-            storage::scrub(data, range)?;
-        }
-        storage::sync(data)?;
-        let room = if self.given.detached {
-            0
-        } else {
-            self.plan().new.lower.saturating_sub(self.header.keyslots_begin())
+        let leftovers: Vec<_> = leftovers.filter(|range| self.vouched && range.start < range.end).collect();
+        let scrub = || {
+            leftovers.iter().try_for_each(|range| storage::scrub(data, range.clone()))?;
+            storage::sync(data)
         };
+        // A step under way still needs what protects it.
+        let is_recorded = self.plan().step(self.progress()).is_none();
         let Self { header, on, of, .. } = self;
-        wipe(*on, header, std::slice::from_ref(&of.area))?;
-        let edit =
-            |document: &mut Map<String, Value>, metadata: &Metadata| forget(document, metadata, of, room);
+        if is_recorded {
+            scrub()?;
+            wipe(*on, header, std::slice::from_ref(&of.area), Some(of.slot))?;
+        }
+        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
+            let mut areas = forget(document, metadata, of)?;
+            areas.extend((!is_recorded).then(|| of.area.clone()));
+            Ok(areas)
+        };
         let areas = header.update(*on, edit, |_| Ok(()))?;
-        wipe(*on, header, &areas).map_err(|e| {
+        if !is_recorded {
+            scrub()?;
+        }
+        wipe(*on, header, &areas, None).map_err(|e| {
             let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
             e.within(format_args!(
                 "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped",
@@ -58,11 +63,19 @@ impl Ledger<'_> {
     }
 }
 
-/// Wipes areas for keyslots, unless somebody else may have put something there since this header was read.
-fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>]) -> Result<()> {
+/// Wipes areas for keyslots, but for what keyslots have there by the header as it is now: other programs may have changed it
+/// meanwhile. The keyslot `own` is the one whose area is wiped.
+fn wipe(on: &(dyn Target + Sync), header: &Header, areas: &[Range<u64>], own: Option<u32>) -> Result<()> {
     let _lock = on.lock(LockTo::Change)?;
-    store::unchanged(on, &header.stored)?;
-    areas.iter().try_for_each(|area| storage::scrub(on, area.clone()))?;
+    let changed = || Error::new(ErrorKind::Busy, "the header was changed meanwhile; try again");
+    let is_same = |now: &store::Stored| now.binary.uuid.as_str() == header.stored.binary.uuid.as_str();
+    let now = store::read(on)?.filter(is_same).ok_or_else(changed)?;
+    let others = now.metadata.keyslots.iter().filter(|(number, _)| own != Some(**number));
+    let used: Vec<_> = others.map(|(_, keyslot)| keyslot.area).collect();
+    let is_free = |area: &&Range<u64>| {
+        used.iter().all(|(offset, size)| offset.saturating_add(*size) <= area.start || area.end <= *offset)
+    };
+    areas.iter().filter(is_free).try_for_each(|area| storage::scrub(on, area.clone()))?;
     storage::sync(on)
 }
 
@@ -71,7 +84,6 @@ fn forget(
     document: &mut Map<String, Value>,
     metadata: &Metadata,
     of: &Reencryption,
-    room: u64,
 ) -> Result<Vec<Range<u64>>> {
     let mut gone = Vec::new();
     if let Some(digest) = of.previous.digest.filter(|digest| of.last.digest != Some(*digest)) {
@@ -99,11 +111,6 @@ fn forget(
     document.insert("segments".into(), json!({ "0": last }));
     let config = words::object(document.get_mut("config"), "config")?;
     forget_requirement(config)?;
-    // What the old data leaves free before the new is room for keyslots.
-    let room = room.min(MAX_KEYSLOTS_SIZE) & !4095;
-    if room > metadata.config.keyslots_size {
-        config.insert("keyslots_size".into(), room.to_string().into());
-    }
     let area = |number: &u32| {
         let (offset, size) = metadata.keyslots[number].area;
         offset..offset + size

@@ -16,7 +16,7 @@ use super::{Stage, shape};
 use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::Metadata;
 use crate::luks2::{Header, store};
-use crate::reencrypt::{Part, Plan, Progress, Which};
+use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Which};
 use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage};
 
 /// How a reencryption goes on.
@@ -300,6 +300,13 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
         self.of = parse(&self.header)?;
         self.progress = progress;
         Ok(())
+    }
+
+    /// cryptsetup takes a reencryption of which all is new for one that has not begun, does all of it again, and destroys the data. Of an
+    /// encryption that moves its data it does not; and a journal of plaintext has to be wiped while the header says that it is there.
+    fn ends_with_last_step(&self) -> bool {
+        let leaves_plaintext = matches!(self.plan.protection, Protection::Source | Protection::Journal);
+        !(self.plan.mode == Mode::Encrypt && leaves_plaintext)
     }
 
     fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()> {

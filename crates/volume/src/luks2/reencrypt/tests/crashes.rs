@@ -73,6 +73,9 @@ fn a_crash_anywhere_in_a_whole_reencryption_loses_nothing() {
             assert!(right, "{at}");
         });
         let seen = seen.map(|count| count.get());
-        assert!(seen.iter().all(|&count| count > 5) && recovered.get() > 10, "{seen:?}, {recovered:?}");
+        // cryptsetup takes a reencryption of which all is new for one that has not begun.
+        let [clean, hot, last, over] = seen;
+        assert!([clean, hot, over].iter().all(|&count| count > 5), "{seen:?}");
+        assert!(last == 0 && recovered.get() > 10, "{seen:?}, {recovered:?}");
     }
 }
