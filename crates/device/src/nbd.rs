@@ -21,7 +21,9 @@
 //!
 //! # When the server goes away
 //! Requests in flight are asked again on the next connection, and new ones wait, for `reconnect-delay` seconds (30, or the URI's
-//! parameter); then they fail with EIO, and each one that follows looks for the server again. Asking twice changes nothing:
+//! parameter); then they fail with EIO, and each one that follows looks for the server again. A request on which the server closes
+//! one connection after the other fails alone: after five of them, of which the last three had nothing else in flight, if the server
+//! answers others meanwhile; else when `reconnect-delay` is over. Asking twice changes nothing:
 //! no request that overlaps one in flight is made. (A server that is not dead but cut off may still carry out what it was asked
 //! before, as with every client that connects again.) An export that is back with another size, other flags or narrower
 //! blocks is refused. Another size is taken where it is asked for (`Device::refresh`) of a server that says multi-conn: a connection
@@ -37,7 +39,10 @@
 //! stable storage when it is acknowledged, and so is what an earlier flush covers; where nothing else was written, nothing
 //! fails. Once is enough here: what is read afterwards is what the server still has, so whoever was told can look.
 //!
-//! A flush that the server itself answers with an error is another matter: from then on all fail (`losses.rs` says why).
+//! A server without flush cannot make anything stable. A flush at it succeeds at once, unless a loss has to be told of.
+//!
+//! A flush that the server itself answers with an error is another matter: from then on all fail (`losses.rs` says why). A write with
+//! FUA that fails is written again without FUA. If that succeeds, the server's flush has failed, and counts as one.
 //!
 //! A connection that another thread has not used since the server ended is looked at before a flush is acknowledged. What is
 //! not seen is a server's end that TCP has not told of yet.
@@ -183,6 +188,8 @@ impl Device for NbdDevice {
     /// A server tells the size once on each connection: a new one is made.
     fn refresh(&self) -> Result<u64> {
         let Shared { address, addresses, name, .. } = &*self.shared;
+        // A server that was started again to tell its new size has ended before.
+        self.shared.look();
         if self.single.is_some() {
             // A flush on the next connection would not cover what was written on the one before.
             let context =
@@ -287,6 +294,19 @@ impl Shared {
                 other.count();
             }
         }
+        self.note();
+    }
+
+    /// A change was acknowledged on this connection. Where its end is counted already, another thread saw it between the reply and this.
+    fn acknowledge(&self, socket: &Socket) {
+        self.losses.acknowledge();
+        if socket.is_counted() {
+            self.note();
+        }
+    }
+
+    /// What was acknowledged and is not flushed may be lost.
+    fn note(&self) {
         if !self.address.trusts_unflushed && self.losses.note() {
             log::error!(
                 "{}: what the server acknowledged and had not flushed may be lost; the next flush fails (unflushed=trust in \
@@ -299,7 +319,9 @@ impl Shared {
     /// Looks for connections that have ended unnoticed.
     fn look(&self) {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        let dead = sockets.iter().filter_map(Weak::upgrade).find(|socket| socket.is_dead());
+        // One that is counted may hide another that died later.
+        let is_news = |socket: &Arc<Socket>| !socket.is_counted() && socket.is_dead();
+        let dead = sockets.iter().filter_map(Weak::upgrade).find(is_news);
         drop(sockets);
         if let Some(socket) = dead {
             self.note_loss(&socket);
@@ -331,5 +353,46 @@ impl Drop for Shared {
         if let Some(spare) = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             say_goodbye(&spare.socket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn shared() -> Shared {
+        let address: Address = "nbd+unix:///?socket=/nowhere".parse().unwrap();
+        let export = Export {
+            size: 1 << 20,
+            flags: TransmissionFlags::all(),
+            min_block: 1,
+            preferred_block: 4096,
+            max_block: 1 << 20,
+            structured: true,
+            allocation: None,
+        };
+        let losses = Arc::new(Losses::new("test"));
+        let (spare, sockets) = (Mutex::default(), Mutex::default());
+        let (name, size) = (address.to_string(), AtomicU64::new(export.size));
+        Shared { address, name, addresses: Vec::new(), export, size, losses, spare, sockets }
+    }
+
+    /// One thread has the reply to a write in hand when another sees that the server has ended.
+    #[test]
+    fn a_write_that_is_acknowledged_after_its_connection_was_counted_is_a_loss_of_its_own() {
+        let shared = shared();
+        let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
+        let sockets: Vec<_> = ours.into_iter().map(|fd| Arc::new(Socket::new(fd.into()))).collect();
+        sockets.iter().for_each(|socket| shared.register(socket));
+        drop(theirs);
+        let mut seen = shared.losses.told();
+        shared.note_loss(&sockets[0]);
+        assert!(!shared.losses.tell(&mut seen), "nothing was acknowledged");
+        shared.acknowledge(&sockets[1]);
+        shared.note_loss(&sockets[1]);
+        assert!(shared.losses.tell(&mut seen));
+        assert!(!shared.losses.tell(&mut seen));
     }
 }

@@ -262,7 +262,10 @@ impl Core {
     fn fail(&self, e: &Error) {
         let errno = e.errno().map_or(Errno::IO, Errno::from_raw_os_error);
         if self.failed.set((errno, format!("an earlier error is final: {e}"))).is_ok() {
-            log::error!("integrity volume: {e}: nothing is written any more until it is opened again");
+            log::error!(
+                "integrity volume: {e}: nothing is written any more until it is opened again; where a sector of the disk cannot be written, \
+                 copy the volume with --read-only"
+            );
         }
     }
 

@@ -182,7 +182,14 @@ impl Opened {
     /// The journal's area holds a journal: it is replayed, and in bitmap mode becomes a bitmap.
     fn take_in_journal(&mut self, disks: &Disks<'_>, options: &Options) -> Result<()> {
         if let Some(journal) = &self.journal {
-            let replayed = journal.replay(disks, self.tags.as_ref(), options.mode)?;
+            let replayed = journal.replay(disks, self.tags.as_ref(), options.mode).map_err(|e| {
+                if e.kind() != ErrorKind::Io {
+                    return e;
+                }
+                let remedy = "the journal cannot be replayed; where the disk is full, make room; where a sector cannot be \
+                              written, copy the volume with --read-only, which has everything that was flushed";
+                Error::new(ErrorKind::Io, remedy).with_source(e)
+            })?;
             self.next = (replayed.next, replayed.round);
             self.replayed = Some(replayed);
         }

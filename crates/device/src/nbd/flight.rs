@@ -1,5 +1,7 @@
 //! A request in flight: what is asked next, and what has come of it.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 use underseal_nbd_protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
 
@@ -23,6 +25,13 @@ pub(super) struct Flight {
     pub(super) piece: u64,
     /// A durable write at a server without FUA: the write is done, its flush is asked for.
     flushes: bool,
+    /// The error of a write with FUA. The write is repeated without FUA: its success shows that the server's flush failed.
+    pub(super) unsynced: Option<u32>,
+    /// How many connections broke while this request was in flight.
+    pub(super) breaks: u32,
+    /// When the first of them broke, and how many answers the link had then, with this request's own ones since.
+    pub(super) first_break: Duration,
+    pub(super) answers: u64,
     /// Changes with every question, so that an answer to an earlier one is not taken for this one's.
     pub(super) generation: u32,
     /// The whole question has left.
@@ -45,6 +54,10 @@ impl Flight {
             done: 0,
             piece: 0,
             flushes: false,
+            unsynced: None,
+            breaks: 0,
+            first_break: Duration::ZERO,
+            answers: 0,
             generation: 0,
             is_sent: false,
             covered: Covered::default(),
@@ -67,9 +80,14 @@ impl Flight {
         self.is_flush() || self.flushes
     }
 
-    /// True when it is acknowledged without being on stable storage.
-    pub(super) fn is_volatile(&self) -> bool {
-        matches!(self.io, Io::Write { durable: false, .. } | Io::Discard { .. } | Io::Zero { .. })
+    /// True when it is acknowledged without being on stable storage. A durable write is, at a server that has neither FUA nor flush.
+    pub(super) fn is_volatile(&self, export: &Export) -> bool {
+        let durable = TransmissionFlags::SEND_FUA | TransmissionFlags::SEND_FLUSH;
+        match self.io {
+            Io::Write { durable: true, .. } => !export.flags.intersects(durable),
+            Io::Write { .. } | Io::Discard { .. } | Io::Zero { .. } => true,
+            _ => false,
+        }
     }
 
     /// Where the piece begins, in the export.
@@ -99,6 +117,20 @@ impl Flight {
         }
     }
 
+    /// True when a write with FUA, which has failed with `error`, is to be asked for again without FUA. A server's FUA is often a
+    /// write and a flush of the whole export: where the write succeeds, that flush has failed, and others' writes may be lost.
+    pub(super) fn retries_unsynced(&mut self, error: u32, export: &Export) -> bool {
+        let retries = self.has_fua(export);
+        if retries {
+            (self.unsynced, self.done) = (Some(error), 0);
+        }
+        retries
+    }
+
+    fn has_fua(&self, export: &Export) -> bool {
+        self.io.is_durable() && self.unsynced.is_none() && export.flags.contains(TransmissionFlags::SEND_FUA)
+    }
+
     /// The piece is done. True when there is more to ask for.
     pub(super) fn goes_on(&mut self, export: &Export) -> bool {
         if self.flushes {
@@ -121,8 +153,8 @@ impl Flight {
         let command = match self.io {
             _ if self.flushes => Command::Flush,
             Io::Read { .. } | Io::ReadTagged { .. } => Command::Read,
-            Io::Write { durable, .. } | Io::WriteTagged { durable, .. } => {
-                flags.set(CommandFlags::FUA, durable && has(TransmissionFlags::SEND_FUA));
+            Io::Write { .. } | Io::WriteTagged { .. } => {
+                flags.set(CommandFlags::FUA, self.has_fua(export));
                 Command::Write
             }
             Io::Flush => Command::Flush,

@@ -64,9 +64,12 @@ pub(super) struct State {
     leader: Option<usize>,
     outage: Option<Outage>,
     up_since: Duration,
-    /// Requests that came, and questions that were asked.
+    /// Requests that came, questions that were asked, and answers.
     requests: u64,
     questions: u32,
+    answers: u64,
+    /// Some requests are suspected of making the server hang up: each of them is asked for alone.
+    careful: bool,
 }
 
 enum Phase {
@@ -104,6 +107,8 @@ impl Link {
             up_since: Duration::ZERO,
             requests: 0,
             questions: 0,
+            answers: 0,
+            careful: false,
         };
         Self { state: Mutex::new(state) }
     }
@@ -139,7 +144,7 @@ impl State {
             }
             self.outbox.retain(|&index| self.flights[index as usize].is_some());
             // Replies to them would be unknown.
-            self.lost("a channel was closed amid its requests");
+            self.disconnected("a channel was closed amid its requests", false);
         }
         self.resign(number);
     }
@@ -151,7 +156,7 @@ impl State {
         let export = self.shared.export;
         let has = |flag| export.flags.contains(flag);
         let at_once = match &flight.io {
-            Io::Flush if !has(TransmissionFlags::SEND_FLUSH) => Some(Ok(())),
+            Io::Flush if !has(TransmissionFlags::SEND_FLUSH) => Some(self.tell(member)),
             Io::Flush => None,
             io if io.extent().1 == 0 => Some(Ok(())),
             io if io.kind().changes() && has(TransmissionFlags::READ_ONLY) => {
@@ -279,7 +284,7 @@ impl State {
 
     /// Whether there is something to send. On a connection that the export has outgrown it is what was begun.
     fn can_send(&self) -> bool {
-        !self.outbox.is_empty() && (!self.outgrown || self.sent > 0)
+        !self.outbox.is_empty() && (!self.outgrown || self.sent > 0) && (!self.careful || self.may_ask_next())
     }
 
     /// Sends what may be sent: for whoever found the socket writable.
@@ -290,7 +295,7 @@ impl State {
         while let (Phase::Up(socket), true) = (&self.phase, self.can_send()) {
             let export = &self.shared.export;
             let mut headers = [[0; REQUEST_LEN]; BATCH];
-            let count = self.outbox.len().min(if self.outgrown { 1 } else { BATCH });
+            let count = self.outbox.len().min(if self.outgrown || self.careful { 1 } else { BATCH });
             for (&index, header) in self.outbox.iter().zip(&mut headers) {
                 if let Some(flight) = &self.flights[index as usize] {
                     *header = flight.request(index, export).encode();
@@ -368,28 +373,40 @@ impl State {
 
     fn answered(&mut self, index: usize, answer: Answer) {
         let shared = self.shared.clone();
+        self.answers += 1;
         if self.outage.take().is_some_and(|outage| outage.lost) {
             log::info!("{}: requests are answered again", shared.name);
         }
         let Some(flight) = &mut self.flights[index] else { return };
-        let result = match answer {
-            Answer::Done if flight.goes_on(&shared.export) => {
-                self.questions = self.questions.wrapping_add(1);
-                flight.ask(&shared.export, shared.losses.mark(), self.questions);
-                self.outbox.push_back(u32::try_from(index).unwrap_or(u32::MAX));
-                return;
-            }
-            Answer::Done => Ok(()),
-            Answer::Failed(number) => Err((errno(number), "the server answers")),
+        let asks_again = match answer {
+            Answer::Done => flight.goes_on(&shared.export),
+            Answer::Failed(number) => flight.retries_unsynced(number, &shared.export),
         };
+        if asks_again {
+            flight.answers += 1;
+            self.questions = self.questions.wrapping_add(1);
+            flight.ask(&shared.export, shared.losses.mark(), self.questions);
+            self.outbox.push_back(u32::try_from(index).unwrap_or(u32::MAX));
+            return;
+        }
         let Some(flight) = self.take(index) else { return };
+        let result = match (answer, flight.unsynced) {
+            (Answer::Done, None) => Ok(()),
+            (Answer::Done, Some(number)) => {
+                shared.losses.fail(errno(number));
+                Err((errno(number), "the server answers"))
+            }
+            (Answer::Failed(number), _) => Err((errno(number), "the server answers")),
+        };
         let result = match (&flight.io, result) {
             // A hint that the server cannot make use of.
             (Io::Discard { .. } | Io::Prefetch { .. }, Err((Errno::OPNOTSUPP, _))) => Ok(()),
             (_, result) => result,
         };
-        if result.is_ok() && flight.is_volatile() {
-            shared.losses.acknowledge();
+        if let (Ok(()), Phase::Up(socket)) = (&result, &self.phase)
+            && flight.is_volatile(&shared.export)
+        {
+            shared.acknowledge(socket);
         }
         if let Err((errno, _)) = result
             && flight.asks_to_flush()
@@ -397,23 +414,31 @@ impl State {
             shared.losses.fail(errno);
         }
         if result.is_ok() && flight.is_flush() {
-            // Another connection may have lost the server, and nobody has looked.
-            shared.look();
-            if let Some(member) = &mut self.members[flight.member]
-                && shared.losses.tell(&mut member.seen)
-            {
-                const WHY: &str =
-                    "the connection was lost before the flush, and with it perhaps acknowledged writes";
-                return self.end(flight, Err((Errno::IO, WHY)));
+            if let Err(loss) = self.tell(flight.member) {
+                return self.end(flight, Err(loss));
             }
             shared.losses.flushed(flight.mark);
         }
         self.end(flight, result);
     }
 
+    /// An error when a channel has not been told yet that acknowledged writes may be lost.
+    fn tell(&mut self, member: usize) -> Result<(), (Errno, &'static str)> {
+        // Another connection may have lost the server, and nobody has looked.
+        self.shared.look();
+        let Some(member) = &mut self.members[member] else { return Ok(()) };
+        if self.shared.losses.tell(&mut member.seen) {
+            const WHY: &str =
+                "the connection was lost before the flush, and with it perhaps acknowledged writes";
+            return Err((Errno::IO, WHY));
+        }
+        Ok(())
+    }
+
     fn take(&mut self, index: usize) -> Option<Flight> {
         let flight = self.flights[index].take()?;
         self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
+        self.careful = self.careful && self.flights.iter().flatten().any(Flight::is_suspect);
         Some(flight)
     }
 

@@ -31,6 +31,10 @@ pub(super) struct Socket {
 }
 
 impl Socket {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self { fd, is_counted: AtomicBool::new(false) }
+    }
+
     /// Sends what the socket takes now.
     pub(super) fn send(&self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -46,6 +50,11 @@ impl Socket {
     pub(super) fn is_dead(&self) -> bool {
         let looked = retry(|| recv(&self.fd, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
         !matches!(looked, Ok((1, _)) | Err(Errno::AGAIN))
+    }
+
+    /// Whether its end is known, and counted.
+    pub(super) fn is_counted(&self) -> bool {
+        self.is_counted.load(SeqCst)
     }
 
     /// True the first time only.
@@ -151,7 +160,7 @@ impl Attempt {
             let _ = sockopt::set_tcp_user_timeout(&fd, limit);
         }
         Ok(Self {
-            socket: Arc::new(Socket { fd, is_counted: AtomicBool::new(false) }),
+            socket: Arc::new(Socket::new(fd)),
             connecting,
             handshake: Handshake::new(&address.export, wants_allocation),
             output: Vec::new(),

@@ -61,6 +61,72 @@ fn a_flush_that_the_server_could_not_do_is_not_made_good_by_another() {
     }
 }
 
+/// A server's FUA is often a write and a flush of the whole export.
+#[test]
+fn a_durable_write_whose_flush_the_server_could_not_do_makes_all_flushes_fail() {
+    let server = Server::start(plain());
+    let device = open(&server, "&unflushed=trust");
+    let mut channels: Vec<Blocking> = (0..2).map(|_| Blocking::new(&device).unwrap()).collect();
+    channels[0].write(0, &[1; 4096], false).unwrap();
+    server.inner.behaviour.lock().unwrap().cannot_fua = true;
+    assert_eq!(channels[1].write(4096, &[2; 4096], true).unwrap_err().errno(), Some(5));
+    server.inner.behaviour.lock().unwrap().cannot_fua = false;
+    for io in &mut channels {
+        for _ in 0..2 {
+            assert_eq!(io.flush().unwrap_err().errno(), Some(5), "the first write may be lost");
+        }
+        io.write(4096, &[3; 4096], true).expect("a durable write speaks for itself");
+    }
+}
+
+#[test]
+fn a_durable_write_that_fails_by_itself_leaves_flushes_alone() {
+    let server = Server::start(plain());
+    let device = open(&server, "");
+    let mut io = Blocking::new(&device).unwrap();
+    io.write(0, &[1; 4096], false).unwrap();
+    // The server's blocks have become larger: it refuses this write, with FUA and without.
+    server.inner.behaviour.lock().unwrap().blocks = Some([8192, 8192, 1 << 25]);
+    assert_eq!(io.write(4096, &[2; 4096], true).unwrap_err().errno(), Some(22));
+    server.inner.behaviour.lock().unwrap().blocks = None;
+    io.flush().unwrap();
+}
+
+#[test]
+fn a_server_without_flush_is_no_reason_to_keep_a_loss_secret() {
+    // The last has neither flush nor FUA: what it acknowledges as durable may be lost, too.
+    for (flags, durable) in
+        [(Flags::SEND_FLUSH, false), (Flags::SEND_FLUSH | Flags::SEND_FUA | Flags::CAN_MULTI_CONN, true)]
+    {
+        let server = forgetful(flags);
+        let device = open(&server, "");
+        let mut channels: Vec<Blocking> = (0..2).map(|_| Blocking::new(&device).unwrap()).collect();
+        channels[0].write(0, &[1; 4096], durable).unwrap();
+        channels[1].flush().unwrap();
+        restart(&server);
+        for io in &mut channels {
+            assert_eq!(io.flush().unwrap_err().errno(), Some(5));
+            io.flush().unwrap();
+        }
+    }
+}
+
+/// A connection that ended with an earlier server does not hide one that ended with a later one.
+#[test]
+fn a_channel_hears_of_the_second_loss_though_others_have_not_noticed_the_first() {
+    let server = forgetful(Flags::empty());
+    let device = open(&server, "");
+    let mut channels: Vec<Blocking> = (0..3).map(|_| Blocking::new(&device).unwrap()).collect();
+    for io in &mut channels[..2] {
+        io.write(0, &[1; 4096], false).unwrap();
+    }
+    restart(&server);
+    assert_eq!(channels[2].flush().unwrap_err().errno(), Some(5));
+    channels[1].write(4096, &[2; 4096], false).unwrap();
+    restart(&server);
+    assert_eq!(Blocking::new(&device).unwrap().flush().unwrap_err().errno(), Some(5));
+}
+
 #[test]
 fn what_is_on_stable_storage_is_not_missed() {
     let server = forgetful(Flags::empty());

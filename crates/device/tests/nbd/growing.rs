@@ -76,6 +76,29 @@ fn a_server_that_went_away_before_it_is_asked_has_lost_what_nobody_flushed() {
 }
 
 #[test]
+fn a_server_that_was_started_again_to_grow_has_lost_what_open_channels_wrote() {
+    for asks_first in [false, true] {
+        let server = Server::start(Behaviour { forgets: true, ..plain() });
+        let device = open(&server, "");
+        let mut channels: Vec<Blocking> = (0..2).map(|_| Blocking::new(&device).unwrap()).collect();
+        channels[0].write(0, &[1; 4096], false).unwrap();
+        channels[1].read(0, &mut [0; 4096]).unwrap();
+        server.vanish();
+        server.come_back();
+        server.grow(GROWN.try_into().unwrap());
+        assert_eq!(device.refresh().unwrap(), GROWN);
+        if asks_first {
+            // The first request is one that the old connection does not reach.
+            channels.iter_mut().for_each(|io| io.read(GROWN - 4096, &mut [0; 4096]).unwrap());
+        }
+        for io in &mut channels {
+            assert_eq!(io.flush().unwrap_err().errno(), Some(5), "the write is lost");
+            io.flush().unwrap();
+        }
+    }
+}
+
+#[test]
 fn the_size_on_an_only_connection_stays() {
     let server = Server::start(plain().without(Flags::CAN_MULTI_CONN));
     let device = open(&server, "");

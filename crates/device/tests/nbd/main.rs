@@ -5,10 +5,12 @@ mod queue;
 #[path = "../server/mod.rs"]
 mod server;
 
+mod crashes;
 mod flushes;
 mod growing;
 mod hostile;
 mod opening;
+mod poison;
 mod requests;
 mod sharing;
 mod vanishing;

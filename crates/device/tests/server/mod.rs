@@ -35,6 +35,14 @@ pub(crate) struct Behaviour {
     pub(crate) stalls: bool,
     /// Flushes are answered with an error.
     pub(crate) cannot_flush: bool,
+    /// Writes with FUA are carried out, and answered with an error.
+    pub(crate) cannot_fua: bool,
+    /// A request at this offset ends its connection, unanswered.
+    pub(crate) hangs_up_at: Option<u64>,
+    /// All requests that have come are read before one is answered.
+    pub(crate) gathers: bool,
+    /// The whole server dies, once, at this message (options and requests of all connections count), before or after it is carried out.
+    pub(crate) crashes_at: Option<(u64, bool)>,
     /// What is written is lost when a connection dies, unless it was flushed.
     pub(crate) forgets: bool,
     /// What it hears is kept, for a test to look at.
@@ -61,6 +69,10 @@ impl Behaviour {
             reorders: false,
             stalls: false,
             cannot_flush: false,
+            cannot_fua: false,
+            hangs_up_at: None,
+            gathers: false,
+            crashes_at: None,
             forgets: false,
             records: true,
         }
@@ -88,6 +100,10 @@ pub(crate) struct Inner {
     /// Requests that were answered, on all connections.
     pub(crate) answered: AtomicU64,
     pub(crate) connections: AtomicU64,
+    /// Options and requests that came.
+    pub(crate) messages: AtomicU64,
+    /// How often the server has died: what an earlier one was asked changes nothing any more.
+    deaths: AtomicU64,
     open: Mutex<Vec<UnixStream>>,
 }
 
@@ -110,6 +126,8 @@ impl Server {
             requests: Mutex::default(),
             answered: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
+            deaths: AtomicU64::new(0),
             open: Mutex::default(),
         };
         let server = Self { folder, inner: Arc::new(inner), listening: Mutex::new(None) };
@@ -131,13 +149,7 @@ impl Server {
             let _ = std::fs::remove_file(self.path());
             rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         }
-        for stream in self.inner.open.lock().unwrap().drain(..) {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
-        if self.inner.behaviour().forgets {
-            let stable = self.inner.stable.lock().unwrap().clone();
-            *self.inner.memory() = stable;
-        }
+        self.inner.die();
     }
 
     /// Listens again.
@@ -150,8 +162,9 @@ impl Server {
                 inner.connections.fetch_add(1, Ordering::SeqCst);
                 inner.open.lock().unwrap().push(stream.try_clone().unwrap());
                 let inner = inner.clone();
+                let life = inner.deaths.load(Ordering::SeqCst);
                 // A client that goes ends it.
-                thread::spawn(move || drop(Connection { stream, inner, structured: false }.serve()));
+                thread::spawn(move || drop(Connection { stream, inner, life, structured: false }.serve()));
             }
         });
     }
@@ -186,12 +199,29 @@ impl Inner {
     pub(crate) fn behaviour(&self) -> Behaviour {
         self.behaviour.lock().unwrap().clone()
     }
+
+    /// Ends all connections, and loses what is lost with that.
+    fn die(&self) {
+        let mut memory = self.memory();
+        self.deaths.fetch_add(1, Ordering::SeqCst);
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        if self.behaviour().forgets {
+            memory.copy_from_slice(&self.stable.lock().unwrap());
+        }
+    }
 }
 
 struct Connection {
     stream: UnixStream,
     inner: Arc<Inner>,
+    life: u64,
     structured: bool,
+}
+
+fn dead() -> io::Error {
+    io::ErrorKind::ConnectionAborted.into()
 }
 
 impl Connection {
@@ -226,6 +256,10 @@ impl Connection {
             let (kind, len) = (self.u32()?, self.u32()?);
             let data = self.hear(len as usize)?;
             let is = self.inner.behaviour();
+            if is.crashes_at.is_some_and(|(at, _)| at == self.inner.messages.fetch_add(1, Ordering::SeqCst)) {
+                self.inner.die();
+                return Err(dead());
+            }
             match kind {
                 option::STRUCTURED_REPLY if is.structured => {
                     self.structured = true;
@@ -266,7 +300,7 @@ impl Connection {
     fn transmit(mut self) -> io::Result<()> {
         let size = self.inner.behaviour().size;
         let mut served = 0;
-        let mut held: Option<Vec<u8>> = None;
+        let mut held: Vec<Vec<u8>> = Vec::new();
         loop {
             let header: [u8; REQUEST_LEN] = self.hear(REQUEST_LEN)?.try_into().unwrap();
             let request = Request::parse(&header).expect("the client keeps in step");
@@ -283,20 +317,33 @@ impl Connection {
                 thread::sleep(std::time::Duration::from_millis(5));
             }
             served += 1;
+            if is.hangs_up_at == Some(request.offset) && request.command != Command::Flush {
+                self.stream.shutdown(std::net::Shutdown::Both)?;
+                return Ok(());
+            }
+            let message = self.inner.messages.fetch_add(1, Ordering::SeqCst);
+            let crashes = is.crashes_at.filter(|(at, _)| *at == message).map(|(_, after)| after);
+            if crashes == Some(false) {
+                self.inner.die();
+                return Err(dead());
+            }
             let replied = self.carry_out(&request, &payload, &is);
+            if crashes == Some(true) {
+                self.inner.die();
+                return Err(dead());
+            }
             if is.dies_after.is_some_and(|most| served >= most) {
                 self.stream.shutdown(std::net::Shutdown::Both)?;
                 return Ok(());
             }
             // Nobody may have to wait for a second request that never comes.
-            if is.reorders && held.is_none() && more_waits(&self.stream) {
-                held = Some(replied);
+            let holds = is.gathers || (is.reorders && held.is_empty());
+            held.push(replied);
+            if holds && more_waits(&self.stream) {
                 continue;
             }
-            self.stream.write_all(&replied)?;
-            self.inner.answered.fetch_add(1, Ordering::SeqCst);
-            if let Some(first) = held.take() {
-                self.stream.write_all(&first)?;
+            for reply in held.drain(..).rev() {
+                self.stream.write_all(&reply)?;
                 self.inner.answered.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -325,6 +372,9 @@ impl Connection {
         let fua = request.flags.contains(CommandFlags::FUA);
         assert!(!fua || is.flags.contains(Flags::SEND_FUA), "only what was offered is asked for");
         let mut memory = self.inner.memory();
+        if self.life != self.inner.deaths.load(Ordering::SeqCst) {
+            return plain(Some(Errno::Io));
+        }
         match request.command {
             Command::Write => memory[from..from + len].copy_from_slice(payload),
             Command::WriteZeroes | Command::Trim => memory[from..from + len].fill(0),
@@ -342,6 +392,9 @@ impl Connection {
                 return out[..end].to_vec();
             }
             _ => {}
+        }
+        if fua && is.cannot_fua {
+            return plain(Some(Errno::Io));
         }
         if fua && is.forgets {
             self.inner.stable.lock().unwrap()[from..from + len].copy_from_slice(&memory[from..from + len]);

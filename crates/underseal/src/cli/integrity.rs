@@ -146,7 +146,8 @@ pub(crate) struct IntegrityOpenArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Mode")]
 pub(crate) struct IntegrityModeArgs {
-    /// Write in place, without the journal: what is being written when the power goes cannot be read afterwards
+    /// Write in place, without the journal: what is being written when the power goes cannot be read afterwards.
+    /// A journal that was left behind is replayed all the same
     #[arg(long, group = "mode")]
     pub(crate) integrity_no_journal: bool,
     /// Write in place, and keep a bitmap of where: checksums are made anew there when the power went

@@ -88,7 +88,8 @@ impl LowerArgs {
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Authenticated volumes")]
 pub(crate) struct LayerArgs {
-    /// Write in place, without the journal: faster, and what is being written when the power goes cannot be read afterwards
+    /// Write in place, without the journal: faster, and what is being written when the power goes cannot be read afterwards.
+    /// A journal that was left behind is replayed all the same
     #[arg(long)]
     pub(crate) integrity_no_journal: bool,
     /// Read what is in its place, whatever the journal holds; nothing is written

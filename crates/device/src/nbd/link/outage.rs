@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::super::Connected;
 use super::super::socket::{Attempt, Progress};
-use super::{Phase, State, say_goodbye};
+use super::{Flight, Phase, State, say_goodbye};
 use crate::monotonic;
 
 /// The pauses between attempts.
@@ -14,6 +14,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A connection that lasted so long was a good one: the next outage is a new one.
 const LASTING: Duration = Duration::from_secs(10);
+/// A request that was in flight when so many connections broke is asked for alone from then on.
+const SUSPECT: u32 = 2;
+/// A request with which so many connections broke, the last ones with nothing else in flight, fails.
+const MOST_BREAKS: u32 = SUSPECT + 3;
 
 /// A time without a connection, until one has answered a request.
 pub(super) struct Outage {
@@ -23,18 +27,30 @@ pub(super) struct Outage {
     pub(super) lost: bool,
     /// What was logged last.
     said: String,
-    /// Requests fail until there is a connection.
+    /// Requests fail until one is answered.
     given_up: bool,
+    /// The last attempt led to a connection: the server is there, and hangs up.
+    hangs_up: bool,
     last: Duration,
+}
+
+impl Flight {
+    pub(super) fn is_suspect(&self) -> bool {
+        self.breaks >= SUSPECT
+    }
 }
 
 impl State {
     /// The connection cannot go on. What is in flight is asked again on the next one.
     pub(super) fn lost(&mut self, why: &str) {
+        self.disconnected(why, true);
+    }
+
+    /// The same. `suspects`: one of the requests in flight may be the reason.
+    pub(super) fn disconnected(&mut self, why: &str, suspects: bool) {
         let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
         socket.shut();
         self.inbox.clear();
-        self.sent = 0;
         let shared = self.shared.clone();
         let now = monotonic();
         let lasted = now.saturating_sub(self.up_since) > LASTING;
@@ -46,22 +62,81 @@ impl State {
             log::debug!("{}: {why}", shared.name);
         }
         shared.note_loss(&socket);
+        let in_flight = self.take_in_flight();
+        if suspects {
+            self.suspect(&in_flight, now);
+        }
         let export = shared.export;
-        let mut waiting: Vec<(u64, u32)> = Vec::new();
-        for (index, flight) in (0..).zip(&mut self.flights) {
-            if let Some(flight) = flight {
-                flight.starts_over();
-                self.questions = self.questions.wrapping_add(1);
-                flight.ask(&export, shared.losses.mark(), self.questions);
-                waiting.push((flight.number, index));
+        for flight in self.flights.iter_mut().flatten() {
+            flight.starts_over();
+            self.questions = self.questions.wrapping_add(1);
+            flight.ask(&export, shared.losses.mark(), self.questions);
+        }
+        // Suspects go behind all others, so that those are answered, and each suspect comes to its turn.
+        let is_suspect = |index: &u32| self.flights[*index as usize].as_ref().is_some_and(Flight::is_suspect);
+        let (suspects, others): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_suspect);
+        let unsent = std::mem::take(&mut self.outbox);
+        let all = others.into_iter().chain(unsent).chain(suspects);
+        self.outbox = all.filter(|&index| self.flights[index as usize].is_some()).collect();
+        if !self.is_idle() {
+            // At once, perhaps the server is there; one that answers nothing, or not this, is not asked in a frenzy.
+            if was_good && !self.careful { self.try_now() } else { self.pause() }
+        }
+    }
+
+    /// Takes the requests in flight, the oldest first, out of those that are to be sent: where none was sent, the one that would have been.
+    fn take_in_flight(&mut self) -> Vec<u32> {
+        let is_sent = |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.is_sent);
+        let sent = (0..).zip(&self.flights).filter(|(_, flight)| is_sent(flight));
+        let mut in_flight: Vec<u32> = sent.map(|(index, _)| index).collect();
+        if std::mem::take(&mut self.sent) > 0 || in_flight.is_empty() {
+            in_flight.extend(self.outbox.pop_front());
+        }
+        in_flight.sort_unstable_by_key(|&index| self.flights[index as usize].as_ref().map(|f| f.number));
+        in_flight
+    }
+
+    /// A connection broke with these requests in flight. One of them that the server cannot bear fails alone. It is known by this: with
+    /// nothing else in flight it breaks one connection after the other, while the server answers others, or until `reconnect-delay` is over.
+    fn suspect(&mut self, in_flight: &[u32], now: Duration) {
+        let limit = self.shared.address.reconnect_delay;
+        let given_up = self.outage.as_ref().is_some_and(|outage| outage.given_up);
+        for index in in_flight.iter().map(|&index| index as usize) {
+            let Some(flight) = &mut self.flights[index] else { continue };
+            if flight.breaks == 0 {
+                (flight.first_break, flight.answers) = (now, self.answers);
+            }
+            flight.breaks += 1;
+            let is_over = self.answers > flight.answers || now.saturating_sub(flight.first_break) >= limit;
+            if !given_up && (flight.breaks < MOST_BREAKS || !is_over) {
+                continue;
+            }
+            if let Some(flight) = self.take(index) {
+                let (kind, (offset, len)) = (flight.io.kind(), flight.io.extent());
+                log::error!(
+                    "{}: the server has closed {} connections without an answer to one request ({kind:?} of {len} bytes at byte \
+                     {offset}), which fails",
+                    self.shared.name,
+                    flight.breaks
+                );
+                self.end(
+                    flight,
+                    Err((Errno::IO, "the server closes each connection on which this is asked")),
+                );
             }
         }
-        waiting.sort_unstable();
-        self.outbox = waiting.into_iter().map(|(_, index)| index).collect();
-        if !self.is_idle() {
-            // At once, perhaps the server is there; one that answers nothing is not asked in a frenzy.
-            if was_good { self.try_now() } else { self.pause() }
-        }
+        self.careful = self.flights.iter().flatten().any(Flight::is_suspect);
+    }
+
+    /// Whether the next request may be sent. A suspect is in flight alone.
+    pub(super) fn may_ask_next(&self) -> bool {
+        let next = self.outbox.front().and_then(|&index| self.flights[index as usize].as_ref());
+        let mut in_flight = self.flights.iter().flatten().filter(|flight| flight.is_sent);
+        self.sent > 0
+            || match next {
+                Some(next) if next.is_suspect() => in_flight.next().is_none(),
+                _ => !in_flight.any(Flight::is_suspect),
+            }
     }
 
     /// Looks whether an idle connection has broken.
@@ -84,6 +159,11 @@ impl State {
             && outage.given_up
             && now < outage.last + LONGEST_PAUSE
         {
+            if outage.hangs_up {
+                // It may answer this one.
+                self.phase = Phase::Pausing(outage.last + LONGEST_PAUSE);
+                return;
+            }
             return self.fail_all("the server is still gone");
         }
         // Nobody has waited until now.
@@ -141,15 +221,22 @@ impl State {
     /// The export has grown, and this connection does not reach all of it: everything on it is answered, and it ends in order.
     pub(super) fn renew(&mut self) {
         let Phase::Up(socket) = std::mem::replace(&mut self.phase, Phase::Down) else { return };
-        say_goodbye(&socket);
-        // The server has not gone: nothing is lost.
-        socket.count();
+        if socket.is_dead() {
+            // The server ended before it came back larger.
+            self.shared.note_loss(&socket);
+        } else {
+            say_goodbye(&socket);
+            socket.count();
+        }
         socket.shut();
         self.want_connection();
     }
 
     fn connected(&mut self, Connected { socket, structured, size }: Connected) {
         self.up_since = monotonic();
+        if let Some(outage) = &mut self.outage {
+            outage.hangs_up = true;
+        }
         (self.structured, self.size, self.outgrown) = (structured, size, false);
         self.inbox.clear();
         self.sent = 0;
@@ -163,11 +250,12 @@ impl State {
         if let Phase::Trying(attempt, _) = &self.phase {
             attempt.socket().shut();
         }
-        if let Some(outage) = &mut self.outage
-            && outage.said != why
-        {
-            log::warn!("{}: {why}", self.shared.name);
-            outage.said = why.into();
+        if let Some(outage) = &mut self.outage {
+            outage.hangs_up = false;
+            if outage.said != why {
+                log::warn!("{}: {why}", self.shared.name);
+                outage.said = why.into();
+            }
         }
         if self.outage.as_ref().is_some_and(|outage| outage.given_up) {
             return self.fail_all(why);
@@ -191,10 +279,16 @@ impl State {
             && now.saturating_sub(outage.since) >= limit
         {
             outage.given_up = true;
-            let seconds = limit.as_secs();
+            let (name, seconds) = (&self.shared.name, limit.as_secs());
+            if outage.hangs_up {
+                log::error!(
+                    "{name}: the server has closed each connection without an answer for {seconds} s (reconnect-delay); requests \
+                     fail until it answers one"
+                );
+                return self.fail_all("the server closes each connection without an answer");
+            }
             log::error!(
-                "{}: the server did not come back within {seconds} s (reconnect-delay); requests fail until it does",
-                self.shared.name
+                "{name}: the server did not come back within {seconds} s (reconnect-delay); requests fail until it does"
             );
             self.fail_all("the server went away and did not come back");
         }
@@ -229,6 +323,14 @@ impl State {
 impl Outage {
     fn new(lost: bool) -> Self {
         let now = monotonic();
-        Self { since: now, attempts: 0, lost, said: String::new(), given_up: false, last: now }
+        Self {
+            since: now,
+            attempts: 0,
+            lost,
+            said: String::new(),
+            given_up: false,
+            hangs_up: false,
+            last: now,
+        }
     }
 }
