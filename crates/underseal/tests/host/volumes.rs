@@ -226,8 +226,8 @@ fn an_up_that_is_ended_leaves_nothing_half_open() {
     make_fifo(&key);
     host.line(format!("slow {} {}", text(&volume.image), text(&key)));
     let mut up = host.command("up").spawn().unwrap();
-    // One waits for the other, which waits for the key.
-    wait_until("its server starts", PATIENCE, || openers(&volume.image) == 2);
+    // One waits for the other, which waits for the key, as does its helper.
+    wait_until("its server starts", PATIENCE, || openers(&volume.image) == 3);
     kill_process(Pid::from_child(&up), Signal::TERM).unwrap();
     up.wait().unwrap();
     wait_until("they have ended", PATIENCE, || openers(&volume.image) == 0);
