@@ -82,6 +82,14 @@ impl Foreground for Users {
         false
     }
 
+    fn waits_for_lock(&self) {
+        log::warn!("reencryption: another program holds the header's lock: waiting for it");
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.pace.is_stopped()
+    }
+
     fn longest(&self) -> u64 {
         self.longest.load(Ordering::Relaxed)
     }

@@ -157,7 +157,7 @@ impl From<volume::Error> for Error {
                 Exit::Unsupported,
                 "`underseal reencrypt --resume-only` makes the device what it was; with --encrypt it begins again",
             ),
-            Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
+            Kind::Busy | Kind::Locked => (Exit::InUse, "again, when the other program has ended"),
             Kind::Memory => (Exit::Failed, "again with more memory free"),
             Kind::Io => (Exit::Failed, ""),
             _ => (Exit::Failed, ""),

@@ -48,7 +48,12 @@ impl Check {
                 look(device, &header, data_size, &mut findings)?;
                 Some(header.info().format)
             }
-            Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Busy | ErrorKind::Memory) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::Io | ErrorKind::Busy | ErrorKind::Locked | ErrorKind::Memory
+                ) =>
+            {
                 return Err(e);
             }
             Err(e) => {

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     BadOption,
     /// Somebody else changed the header, or holds its lock.
     Busy,
+    /// Another program holds the header's lock. Nothing was written: the same call may succeed later.
+    Locked,
     /// A reencryption was cut off in the middle of a step, which has to be made good first.
     NeedsRecovery,
     /// An encryption was cut off before its header was in front of the data: [`crate::luks2::UnfinishedStart`].

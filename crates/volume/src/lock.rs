@@ -154,7 +154,7 @@ fn wait(file: &File, operation: FlockOperation, patience: Duration) -> Result<()
 
 fn held() -> Error {
     let context = "somebody else holds the header's lock; close what uses this volume and try again";
-    Error::new(ErrorKind::Busy, context)
+    Error::new(ErrorKind::Locked, context)
 }
 
 impl Drop for HeaderLock<'_> {
@@ -179,7 +179,7 @@ mod tests {
         let _second = HeaderLock::take(&two, LockTo::Read).unwrap().unwrap();
         let brief = Duration::from_millis(60);
         let refused = wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert_eq!(refused.kind(), ErrorKind::Locked);
         drop(first);
         drop(_second);
         wait(&three, FlockOperation::NonBlockingLockExclusive, brief).unwrap();

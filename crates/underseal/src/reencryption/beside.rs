@@ -10,7 +10,7 @@ use underseal_datapath::{Mapping, Pace, Users};
 use underseal_export::control::status::{Going, Mode, Reencryption};
 use underseal_export::control::{Rate, Reencrypter, Refusal, RefusalKind};
 use underseal_volume::reencrypt::{self, Foreground, Ledger, Options, Outcome, Progress};
-use underseal_volume::{Header, KeyCheck, UnlockOptions};
+use underseal_volume::{ErrorKind, Header, KeyCheck, UnlockOptions};
 
 use super::{Bytes, Kept, Keys, Place, Stood};
 use crate::error::{Error, Result};
@@ -315,7 +315,9 @@ fn drive(mapping: &Arc<Mapping>, place: &Place, keys: &Keys, pace: &Arc<Pace>, b
         }
         Ok(Outcome::Stopped) => Ended::Stopped,
         // What it waited for did not come before.
-        Err(e) if pace.is_stopped() && e.kind() == underseal_volume::ErrorKind::Busy => Ended::Stopped,
+        Err(e) if pace.is_stopped() && matches!(e.kind(), ErrorKind::Busy | ErrorKind::Locked) => {
+            Ended::Stopped
+        }
         Err(e) => {
             let e = Error::from(e);
             log::error!("reencryption: failed: {}", e.what());

@@ -20,10 +20,14 @@
 
 use std::ops::Range;
 use std::thread;
+use std::time::Duration;
 
 use super::work::{self, Made, Work};
 use super::{Claim, Foreground, Ledger, Pace, Progress, Protection, Step};
 use crate::{Error, ErrorKind, Result, Target, storage};
+
+/// The pause before a lock is tried again that another program held for as long as one waits for it.
+const LOCKED: Duration = Duration::from_millis(100);
 
 /// How a reencryption is carried out.
 #[derive(Debug, Clone)]
@@ -173,8 +177,11 @@ impl<'a> Engine<'a> {
         self.protect(step, made)?;
         // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be taken back.
         if step.protection != Protection::None
-            && let Err(e) = self.ledger.record(step.started())
+            && let Err(e) = self.record(step.started())
         {
+            if e.kind() == ErrorKind::Locked {
+                return Err(e);
+            }
             let undone = self.stand_back(step);
             return Err(not_undone(undone, step, &**claim, e));
         }
@@ -244,7 +251,21 @@ impl<'a> Engine<'a> {
     /// Row 6, but for the last step where the ledger's end is its record.
     pub(super) fn record_done(&mut self, progress: Progress) -> Result<()> {
         let is_last = self.work.plan.step(progress).is_none();
-        if is_last && self.ledger.ends_with_last_step() { Ok(()) } else { self.ledger.record(progress) }
+        if is_last && self.ledger.ends_with_last_step() { Ok(()) } else { self.record(progress) }
+    }
+
+    /// Records progress. A lock that another program holds costs time, and the users of the step's range wait meanwhile; once the
+    /// reencryption was told to stop, it is an error.
+    pub(super) fn record(&mut self, progress: Progress) -> Result<()> {
+        loop {
+            match self.ledger.record(progress) {
+                Err(e) if e.kind() == ErrorKind::Locked && !self.foreground.is_stopped() => {
+                    self.foreground.waits_for_lock();
+                    thread::sleep(LOCKED);
+                }
+                recorded => return recorded,
+            }
+        }
     }
 }
 

@@ -28,6 +28,14 @@ pub trait Foreground {
 
     /// Asked before each step: may wait, to be slower, and may end it. `done` and `left` are bytes.
     fn pace(&self, done: u64, left: u64) -> Pace;
+
+    /// Another program has held the lock of the progress for as long as one waits for it, and it is waited for again.
+    fn waits_for_lock(&self) {}
+
+    /// Whether the reencryption was told to stop.
+    fn is_stopped(&self) -> bool {
+        false
+    }
 }
 
 /// A range that is the reencryption's alone until this is dropped.

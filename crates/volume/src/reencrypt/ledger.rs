@@ -54,7 +54,8 @@ pub trait Ledger {
     /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth.
     ///
     /// # Errors
-    /// `Busy` when somebody else changed what is kept; `Io`.
+    /// `Locked` when another program holds the lock: nothing was written, and what was recorded before holds. `Busy` when another
+    /// program changed what is kept; `Io`.
     fn record(&mut self, progress: Progress) -> Result<()>;
 
     /// Whether the last step is never recorded as done: it stays under way on the disk until [`Ledger::finish`] takes the reencryption

@@ -36,7 +36,7 @@ impl Engine<'_> {
     /// # Errors
     /// The ledger's.
     pub(super) fn stand_back(&mut self, step: &Step) -> Result<()> {
-        if step.protection == Protection::None { Ok(()) } else { self.ledger.record(step.before()) }
+        if step.protection == Protection::None { Ok(()) } else { self.record(step.before()) }
     }
 
     /// Writes what a piece was where it is something else now.

@@ -18,7 +18,7 @@ pub(super) fn of(file: &impl ReadAt) -> io::Result<Option<&'static str>> {
         Ok(Header::Luks1(_)) => return Ok(Some("a LUKS1 volume")),
         Ok(_) => return Ok(Some("a LUKS2 volume")),
         Err(e) if e.kind() == ErrorKind::NoHeader => {}
-        Err(e) if e.kind() == ErrorKind::Busy => return Err(io::Error::other(e)),
+        Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Locked) => return Err(io::Error::other(e)),
         Err(_) => return Ok(Some("a damaged LUKS header")),
     }
     let mut start = vec![0; usize::try_from(size.min(LOOKED_AT)).unwrap_or(0)];

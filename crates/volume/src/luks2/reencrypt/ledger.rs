@@ -293,6 +293,9 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
             recorded = self.write_record(progress);
         }
         if let Err(e) = recorded {
+            if e.kind() == ErrorKind::Locked {
+                return Err(e);
+            }
             self.unsure = Some(progress);
             return Err(e);
         }

@@ -1,15 +1,19 @@
 //! A header that somebody else changes in the middle of its reencryption.
 
 use std::cell::Cell;
+use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
+use crate::lock::HeaderLock;
 use crate::luks2::reencrypt::arrange::Document;
 use crate::reencrypt::{Claim, Foreground, Ledger as _, Pace, Progress};
-use crate::{ErrorKind, LockTo, ReencryptionLock};
+use crate::{ErrorKind, LockTo, ReadAt, ReencryptionLock, Target, Volume};
 
 /// Before the second step somebody changes the header.
 struct Meddling<'d> {
@@ -99,4 +103,113 @@ fn the_lock_of_another_volume_is_none() {
         .map(drop)
         .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+}
+
+/// A disk whose header's lock another program holds whenever a step begins.
+struct Contended<'r> {
+    disk: &'r Recorder,
+    denials: AtomicU32,
+}
+
+impl ReadAt for Contended<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.disk.size()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.disk.read_exact_at(buf, offset)
+    }
+
+    fn lock(&self, to: LockTo) -> Result<Option<HeaderLock<'_>>> {
+        let one_less = |left: u32| left.checked_sub(1);
+        match to {
+            LockTo::Change if self.denials.fetch_update(SeqCst, SeqCst, one_less).is_ok() => {
+                Err(crate::Error::new(ErrorKind::Locked, "another program holds it"))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Target for Contended<'_> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.disk.write_all_at(bytes, offset)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.disk.sync_all()
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.disk.set_len(size)
+    }
+}
+
+/// Users who see how often the lock is waited for, and lose no range.
+struct Patient<'r> {
+    on: &'r Contended<'r>,
+    waits: Cell<u32>,
+    is_stopped: bool,
+}
+
+impl Foreground for Patient<'_> {
+    fn claim(&self, _range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
+        self.on.denials.store(2, SeqCst);
+        Ok(Box::new(Kept))
+    }
+
+    fn claims_ahead(&self) -> bool {
+        false
+    }
+
+    fn pace(&self, _done: u64, _left: u64) -> Pace {
+        Pace::Go
+    }
+
+    fn waits_for_lock(&self) {
+        self.waits.set(self.waits.get() + 1);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+}
+
+struct Kept;
+
+impl Claim for Kept {
+    fn relay(&self, _volume: Volume) -> Result<()> {
+        Ok(())
+    }
+
+    fn give_up(&self) {
+        panic!("a lock that is held is no reason to give a range up");
+    }
+}
+
+#[test]
+fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
+    let (disk, mut header, key) = disk();
+    let both = begin(&disk, &mut header, key, &change(CHECKSUM));
+    let on = Contended { disk: &disk, denials: AtomicU32::new(0) };
+    let size = (OFFSET + DATA) as u64;
+    let options = ResumeOptions { hot_zone: Some(DATA as u64 / 2), ..ResumeOptions::default() };
+    // Told to stop while it waits, it stops before the step, and nothing is to be made good.
+    let users = Patient { on: &on, waits: Cell::new(0), is_stopped: true };
+    let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
+    let stopped = run(&disk, &mut ledger, &users, &Options::default()).unwrap_err();
+    assert_eq!(stopped.kind(), ErrorKind::Locked, "{stopped}");
+    drop(ledger);
+    on.denials.store(0, SeqCst);
+    assert_eq!(read(&disk).unwrap().reencryption().unwrap().map(|of| of.stage), Some(Stage::Clean));
+    let users = Patient { on: &on, waits: Cell::new(0), is_stopped: false };
+    let mut ledger = Ledger::resume(&on, &both, size, &options).unwrap();
+    assert_eq!(run(&disk, &mut ledger, &users, &Options::default()).unwrap(), Outcome::Finished);
+    assert!(users.waits.get() >= 4, "{}", users.waits.get());
+    drop(ledger);
+    let header = read(&disk).unwrap();
+    assert!(header.reencryption().unwrap().is_none());
+    let bytes = disk.bytes().clone();
+    let volume = activate(&header, &both, bytes.len(), false).unwrap();
+    assert!(plaintext(&volume, &bytes) == pattern(DATA));
 }
