@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
-use underseal_sandbox::{Asked, IDENTITY};
+use underseal_sandbox::{Asked, Helper, IDENTITY};
 
 use crate::unmount::unmount_here;
 
@@ -105,6 +105,14 @@ impl Point {
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         // A descriptor of the mount itself would be a user that keeps it busy, so it is reached through the folder's.
         unmount_here(&folder.join(&self.name), &self.path, lazily)
+    }
+
+    /// Takes the mount away as [`Self::unmount`]: in the process's helper, where there is one.
+    ///
+    /// # Errors
+    /// As [`Self::unmount`]; that the helper is gone.
+    pub fn end(&self, lazily: bool) -> io::Result<()> {
+        Helper::get().map_or_else(|| self.unmount(lazily), |helper| helper.unmount(lazily))
     }
 
     /// What a server's helper does for this mount.
