@@ -64,12 +64,11 @@ impl MountPoint {
             let context = format!("{}: cannot be taken over", place.path.display());
             Error::new(ErrorKind::MountPoint, context).with_source(e)
         };
-        let point = Point::open(&place.path).map_err(bad)?;
+        let point = Point::of_mounted(&place.path).map_err(bad)?;
         let found = Mounted::at(point.path()).map_err(bad)?;
         if !found.is_some_and(|found| found.source == NAME && found.kind.starts_with("fuse")) {
             return Err(bad(io::Error::other("no volume is mounted there")));
         }
-        point.is_mounted(point.identity().map_err(bad)?);
         Ok(Self { point: point.into() })
     }
 
