@@ -89,7 +89,7 @@ pub(crate) fn mount(point: &Point, options: &Options) -> Result<OwnedFd, Failure
     if point.is_elsewhere()? {
         return Err(io::Error::other("it was moved or replaced since it was looked at").into());
     }
-    let (at, target) = (point.path(), point.target());
+    let (at, target) = (point.path(), point.target()?);
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statat, statx};
 use rustix::io::Errno;
-use underseal_sandbox::{Asked, IDENTITY};
+use underseal_sandbox::{Asked, Helper, IDENTITY};
 
 use crate::unmount::unmount_here;
 
@@ -17,7 +17,8 @@ use crate::unmount::unmount_here;
 #[derive(Debug)]
 pub struct Point {
     path: PathBuf,
-    at: OwnedFd,
+    /// None where a volume was mounted when it was opened: a descriptor of the mount keeps that busy.
+    at: Option<OwnedFd>,
     folder: OwnedFd,
     name: OsString,
     kind: FileType,
@@ -43,8 +44,18 @@ impl Point {
             return Err(Errno::AGAIN.into());
         }
         let (kind, name) = (FileType::from_raw_mode(about.st_mode), name.to_owned());
-        let point = Self { path, at, folder, name, kind, mounted: OnceLock::new() };
+        let point = Self { path, at: Some(at), folder, name, kind, mounted: OnceLock::new() };
         if point.is_elsewhere()? { Err(Errno::AGAIN.into()) } else { Ok(point) }
+    }
+
+    /// Opens the mount point of a volume that another process has mounted, and remembers that mount for [`Self::unmount`].
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_mounted(path: &Path) -> io::Result<Self> {
+        let point = Self { at: None, ..Self::open(path)? };
+        point.is_mounted(point.identity()?);
+        Ok(point)
     }
 
     /// Its absolute path, without links.
@@ -64,12 +75,13 @@ impl Point {
 
     /// Whether its path has come to be another one since it was opened.
     pub(crate) fn is_elsewhere(&self) -> io::Result<bool> {
-        Ok(fs::read_link(self.target())? != self.path)
+        Ok(fs::read_link(self.target()?)? != self.path)
     }
 
     /// What mount(2) takes: the file that was opened, wherever its path leads by now.
-    pub(crate) fn target(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.at.as_raw_fd()).into()
+    pub(crate) fn target(&self) -> io::Result<PathBuf> {
+        let at = self.at.as_ref().ok_or(Errno::BUSY)?;
+        Ok(format!("/proc/self/fd/{}", at.as_raw_fd()).into())
     }
 
     /// What is mounted there now: the number of its file system, and that of the mount (from Linux 5.8 on).
@@ -105,6 +117,14 @@ impl Point {
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         // A descriptor of the mount itself would be a user that keeps it busy, so it is reached through the folder's.
         unmount_here(&folder.join(&self.name), &self.path, lazily)
+    }
+
+    /// Takes the mount away as [`Self::unmount`]: in the process's helper, where there is one.
+    ///
+    /// # Errors
+    /// As [`Self::unmount`]; that the helper is gone.
+    pub fn end(&self, lazily: bool) -> io::Result<()> {
+        Helper::get().map_or_else(|| self.unmount(lazily), |helper| helper.unmount(lazily))
     }
 
     /// What a server's helper does for this mount.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -12,7 +12,6 @@ use crate::channel::Channel;
 use crate::init::Init;
 use crate::mount::{Failure, Options, mount};
 use crate::point::Point;
-use crate::unmount::unmount;
 
 /// A mount whose handshake is done. Dropping it takes the mount out of sight, unless that is gone.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub struct Session {
     /// The descriptor that the mount was made with; the threads' are made from it.
     first: Channel,
     /// Nothing when somebody else sees to the end.
-    at: Option<PathBuf>,
+    at: Option<Arc<Point>>,
 }
 
 impl Session {
@@ -28,14 +27,14 @@ impl Session {
     ///
     /// # Errors
     /// Why the system, its helper or its age does not allow it.
-    pub fn mount(point: &Point, options: &Options, init: &Init) -> Result<Self, Failure> {
+    pub fn mount(point: &Arc<Point>, options: &Options, init: &Init) -> Result<Self, Failure> {
         let device = mount(point, options)?;
         let identity = point.identity()?;
         point.is_mounted(identity);
         if let Some(helper) = Helper::get() {
             helper.mounted(&identity)?;
         }
-        let session = Self { first: Channel::over(device), at: Some(point.path().to_owned()) };
+        let session = Self { first: Channel::over(device), at: Some(point.clone()) };
         init.shake_hands(&session.first)?;
         Ok(session)
     }
@@ -78,7 +77,7 @@ impl Drop for Session {
             && !self.is_gone()
         {
             // There is nobody left to tell; the mount is dead when the descriptor is closed.
-            let _ = unmount(&at, true);
+            let _ = at.end(true);
         }
     }
 }

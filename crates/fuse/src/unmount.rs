@@ -6,15 +6,13 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use underseal_sandbox::Helper;
 
-/// Takes a mount away: at once, or `lazily`, out of sight while those who use it go on. The process's helper does it, where
-/// there is one.
+/// Takes away the mount that `path` leads to, of another process: at once, or `lazily`, out of sight while those who use it go on.
 ///
 /// # Errors
 /// `EBUSY` when it is in use; what the system says otherwise.
 pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
-    Helper::get().map_or_else(|| unmount_here(path, path, lazily), |helper| helper.unmount(lazily))
+    unmount_here(path, path, lazily)
 }
 
 /// Whether somebody uses a mount: only root may ask.

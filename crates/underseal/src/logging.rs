@@ -2,15 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::error::{Error, Result};
+use crate::exit::Exit;
 use crate::output::printable;
 
 /// Writes lines of `level` and above to stderr. Called once, first.
@@ -31,6 +34,40 @@ pub(crate) fn to_file(path: &Path) -> Result<()> {
     let file = append(&path).map_err(failed)?;
     LOGGER.redirect(Sink::File { path, file });
     Ok(())
+}
+
+/// Goes on with the log file that a sandboxed server has open, which this process takes over from.
+///
+/// # Errors
+/// `Failed` when `path` does not lead to that file, or when that server can do other things with the file than append to it.
+pub(crate) fn go_on_with(path: &Path, file: Option<File>) -> Result<()> {
+    let failed = |e| Error::io(path, "cannot open the log file", e);
+    let path = std::path::absolute(path).map_err(failed)?;
+    let appends = |file: &File| {
+        let flags = fcntl_getfl(file).map(|flags| flags & (OFlags::APPEND | OFlags::ACCMODE));
+        flags == Ok(OFlags::APPEND | OFlags::WRONLY)
+    };
+    let about = |file: &File| file.metadata().ok().filter(std::fs::Metadata::is_file);
+    let is_there = |file: &File| {
+        let there = std::fs::metadata(&path).ok();
+        about(file).zip(there).is_some_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()))
+    };
+    let Some(file) = file.filter(|file| appends(file) && is_there(file)) else {
+        let what = format!("{}: is not the log file that the server has open", path.display());
+        let remedy =
+            "send the server a SIGHUP, which has it open that file; or close the volume, and open it again";
+        return Err(Error::new(Exit::Failed, what).with_remedy(remedy));
+    };
+    LOGGER.redirect(Sink::File { path, file });
+    Ok(())
+}
+
+/// The log file as it is open now, if there is one.
+pub(crate) fn open_file() -> Option<OwnedFd> {
+    match &*LOGGER.lock() {
+        Sink::File { file, .. } => file.try_clone().ok().map(OwnedFd::from),
+        Sink::Stderr | Sink::Syslog(_) => None,
+    }
 }
 
 fn append(path: &Path) -> io::Result<File> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -10,7 +10,6 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use underseal_fuse::{Init, Mounted, Options, Point, Session, capability};
-use underseal_sandbox::Helper;
 
 use super::dispatch::Worker;
 use super::slow::{self, SlowRequests};
@@ -60,7 +59,7 @@ impl Default for MountConfig {
 /// A mounted folder that is being served.
 pub struct Mount {
     session: Session,
-    path: PathBuf,
+    point: Arc<Point>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// The lower folder is this mount's as long as it is served.
     _claim: Option<Claim>,
@@ -69,7 +68,7 @@ pub struct Mount {
 /// Takes the mount away, from any thread. The process's helper does it, where there is one.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
-    path: PathBuf,
+    point: Arc<Point>,
 }
 
 impl Mount {
@@ -82,7 +81,7 @@ impl Mount {
             Error::new(ErrorKind::Io, format!("cannot {what} {}", path.display())).with_source(e)
         };
         let lower = fs::canonicalize(lower).map_err(|e| failed("open", lower, e))?;
-        let point = Point::open(at).map_err(|e| failed("mount on", at, e))?;
+        let point = Arc::new(Point::open(at).map_err(|e| failed("mount on", at, e))?);
         let at = point.path().to_owned();
         let read_only = config.read_only || sealing.as_ref().is_some_and(|sealing| sealing.encrypted_view);
         let claim = Claim::of(&lower, if read_only { Access::Shared } else { Access::Alone })?;
@@ -123,12 +122,12 @@ impl Mount {
         // The slow threads end when the others have.
         drop(slow);
         log::info!("{} is mounted on {}", lower.display(), at.display());
-        Ok(Self { session, path: at, threads, _claim: claim })
+        Ok(Self { session, point, threads, _claim: claim })
     }
 
     /// What takes it away again.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { path: self.path.clone() }
+        Unmounter { point: self.point.clone() }
     }
 
     /// Waits until it is unmounted, and nobody has anything in it open.
@@ -153,7 +152,7 @@ impl Unmounter {
     /// # Errors
     /// `EBUSY` when it is in use; what the system says otherwise.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
-        Helper::get().map_or_else(|| unmount(&self.path, lazily), |helper| helper.unmount(lazily))
+        self.point.end(lazily)
     }
 }
 

@@ -21,7 +21,7 @@
 //! locks on the image are of its open file, which both have: nobody else gets in between.
 
 use std::iter;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,8 @@ pub struct Giver {
     pub ways: Ways,
     /// Who supervises it.
     pub supervised: Option<Supervised>,
+    /// The log file as this process has it open, which goes on in the other one.
+    pub log: fn() -> Option<OwnedFd>,
     /// Ends this process, and leaves all as it is. The number of the process that has the volume now.
     pub end: Box<dyn Fn(i32) + Send + Sync>,
     gates: OnceLock<Gates>,
@@ -117,10 +119,11 @@ impl Giver {
         origin: Origin,
         ways: Ways,
         supervised: Option<Supervised>,
+        log: fn() -> Option<OwnedFd>,
         end: impl Fn(i32) + Send + Sync + 'static,
     ) -> Self {
         let (gates, handing) = (OnceLock::new(), Mutex::default());
-        Self { image, origin, ways, supervised, end: Box::new(end), gates, handing }
+        Self { image, origin, ways, supervised, log, end: Box::new(end), gates, handing }
     }
 
     /// From here on clients of the control socket, and scrapers, can be kept waiting.
@@ -265,7 +268,10 @@ impl Giver {
             Err(e) => Err(failed(&e.within("the other process"))),
         };
         hears(Asking::Begin, NEXT)?;
-        let fds = self.descriptors(offered);
+        let log = (self.log)();
+        let mut fds = self.descriptors(offered);
+        // The last one: versions that do not ask for it leave it alone.
+        fds.extend(log.as_ref().map(AsFd::as_fd));
         let offer = Given::Offer(Box::new(offered.offer.clone()));
         line.send(&offer, &fds, &[offered.key.as_bytes()], Instant::now() + NEXT).map_err(told)?;
         hears(Asking::Ready, PREPARES)?;

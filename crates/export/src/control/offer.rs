@@ -36,7 +36,8 @@ pub struct Supervised {
     pub groups: String,
 }
 
-/// What is offered. The image's descriptor comes with it, and those of the sockets, in this order; the key's bytes follow.
+/// What is offered. The image's descriptor comes with it, those of the sockets and the mount, in this order, and that of the log file, if
+/// there is one; the key's bytes follow.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[expect(missing_docs, reason = "they are those of `Described`, `Known` and the mapping")]
@@ -58,7 +59,7 @@ pub struct Offer {
     /// The sockets of a virtual machine's front end: one, if there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub machine: Vec<ListenerPlace>,
-    /// The mount, whose descriptor comes last.
+    /// The mount, whose descriptor comes behind those of the sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<MountPlace>,
     /// The block device, which needs no descriptor: it is let go of when all rests.

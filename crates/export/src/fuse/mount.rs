@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ const BACKGROUND: u16 = 256;
 /// A file or folder that a volume can be mounted on.
 #[derive(Debug)]
 pub struct MountPoint {
-    point: Point,
+    point: Arc<Point>,
 }
 
 impl MountPoint {
@@ -50,7 +51,7 @@ impl MountPoint {
                 let context = format!("{shown} is in use: {} is mounted there", found.source);
                 Err(Error::new(ErrorKind::Mounted, context))
             }
-            _ => Ok(Self { point }),
+            _ => Ok(Self { point: point.into() }),
         }
     }
 
@@ -63,17 +64,16 @@ impl MountPoint {
             let context = format!("{}: cannot be taken over", place.path.display());
             Error::new(ErrorKind::MountPoint, context).with_source(e)
         };
-        let point = Point::open(&place.path).map_err(bad)?;
+        let point = Point::of_mounted(&place.path).map_err(bad)?;
         let found = Mounted::at(point.path()).map_err(bad)?;
         if !found.is_some_and(|found| found.source == NAME && found.kind.starts_with("fuse")) {
             return Err(bad(io::Error::other("no volume is mounted there")));
         }
-        point.is_mounted(point.identity().map_err(bad)?);
-        Ok(Self { point })
+        Ok(Self { point: point.into() })
     }
 
     /// What is known of it by descriptors.
-    pub fn point(&self) -> &Point {
+    pub fn point(&self) -> &Arc<Point> {
         &self.point
     }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::Mapping;
-use underseal_fuse::{Channel, Session, unmount};
+use underseal_fuse::{Channel, Point, Session};
 
 use super::INBOX;
 use super::files::Files;
@@ -53,12 +53,13 @@ pub struct FuseServer {
     /// For what the kernel did not ask: nothing comes in here.
     teller: Arc<Channel>,
     session: Session,
+    point: Arc<Point>,
     drain_timeout: Duration,
 }
 
 /// Ends the serving from any thread.
 #[derive(Clone)]
-pub struct FuseStopper(Arc<Shared>);
+pub struct FuseStopper(Arc<Shared>, Arc<Point>);
 
 /// What all threads see.
 pub(super) struct Shared {
@@ -172,12 +173,13 @@ impl FuseServer {
         begun.iter().collect::<Result<()>>()?;
         let teller = Arc::new(session.channel(false).map_err(no_thread)?);
         log::info!("serving {} through FUSE", shared.path.display());
-        Ok(Self { shared, teller, session, drain_timeout: config.drain_timeout })
+        let point = point.point().clone();
+        Ok(Self { shared, teller, session, point, drain_timeout: config.drain_timeout })
     }
 
     /// What stops this server.
     pub fn stopper(&self) -> FuseStopper {
-        FuseStopper(self.shared.clone())
+        FuseStopper(self.shared.clone(), self.point.clone())
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -271,7 +273,7 @@ impl FuseStopper {
             return;
         }
         let shown = self.0.path.display();
-        match unmount(&self.0.path, false) {
+        match self.1.end(false) {
             Ok(()) => self.0.lock().is_unmounted = true,
             // Somebody else has unmounted it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {}
@@ -287,7 +289,7 @@ impl FuseStopper {
         if self.0.is_gone() {
             return;
         }
-        if let Err(e) = unmount(&self.0.path, true) {
+        if let Err(e) = self.1.end(true) {
             log::error!("{} cannot be unmounted: {e}", self.0.path.display());
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   names.rs    list, names, sockets of killed servers, directories that are no good
+//!   confined.rs what others give to a sandboxed server, and believe of it
 //!   sandbox.rs  what a server may still do
 //!   status.rs   what was done is counted; JSON; close
 //!   policy.rs   another policy while fio verifies
@@ -21,6 +22,7 @@
 #[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
 mod support;
 
+mod confined;
 mod dashboard;
 mod keys;
 mod life;

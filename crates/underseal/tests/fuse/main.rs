@@ -8,6 +8,7 @@
 //!   ending.rs      unmounted, stopped, stopped while in use, killed
 //!   control.rs     under an operator's hands: status, suspended, closed
 //!   resize.rs      grown and shrunk while it is mounted
+//!   swapped.rs     the mount point is replaced, before and while it is mounted
 //!   user.rs        all of it by another user than root, through fusermount3
 //!   refusals.rs    paths and systems where nothing can be mounted
 //! ```
@@ -29,4 +30,5 @@ mod mounted;
 mod operator;
 mod refusals;
 mod resize;
+mod swapped;
 mod user;

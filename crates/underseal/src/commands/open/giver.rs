@@ -9,7 +9,7 @@ use underseal_export::fuse::{CarriedMount, FuseHolder, FuseServer};
 use super::control::Sides;
 use crate::cli::ServeArgs;
 use crate::error;
-use crate::notify;
+use crate::{logging, notify};
 
 /// What is served.
 pub(super) struct Serving {
@@ -63,7 +63,7 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), end)))
+    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), logging::open_file, end)))
 }
 
 /// From here on it can be handed over.

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use rustix::fs::{FileType, fstat};
 use underseal_cipher::Key;
 use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
@@ -128,14 +129,19 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     {
         return Err(Error::new(Exit::Unsupported, "this version cannot take over all that the server has"));
     }
-    if args.serve.no_sandbox && served_by.is_none_or(is_confined) {
+    let confined = served_by.is_none_or(is_confined);
+    if args.serve.no_sandbox && confined {
         let what = "its server is in a sandbox, and says that it was started with --no-sandbox: that is not believed";
         return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
     }
     // As it will be.
     args.serve.daemon = true;
-    if let Some(path) = &args.serve.log_file {
-        logging::to_file(path)?;
+    let its_log = its_log(&mut fds);
+    match &args.serve.log_file {
+        // The path is that server's word, and this process could append to any file.
+        Some(path) if confined => logging::go_on_with(path, its_log)?,
+        Some(path) => logging::to_file(path)?,
+        None => {}
     }
     let mount_point = offer.mount.as_ref().map(MountPoint::of_carried).transpose()?;
     sandbox::prepare(&args.serve, mount_point.as_ref())?;
@@ -366,6 +372,13 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
         other => return Err(not_given(other)),
     };
     Ok((offer, heard.fds, heard.bytes))
+}
+
+/// Takes the descriptor of the old server's log file from those of its offer: the last one, and a regular file, which none but the image is.
+fn its_log(fds: &mut Vec<OwnedFd>) -> Option<File> {
+    let last = fds.last().filter(|_| fds.len() > 1)?;
+    let kind = FileType::from_raw_mode(fstat(last).ok()?.st_mode);
+    fds.pop_if(|_| kind == FileType::RegularFile).map(File::from)
 }
 
 /// Hears the key, into locked memory.
