@@ -70,6 +70,9 @@ pub(crate) struct HeaderCheckArgs {
 }
 
 /// Makes the header good where that can be done without a key: LUKS2's bad copy from the other, LUKS1's free keyslots
+///
+/// It fails where the header then still asks for what this program does not know. It signs no reencryption metadata: the real
+/// cryptsetup's repair does, with a passphrase.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HeaderRepairArgs {

@@ -85,12 +85,18 @@ impl Call {
 
     /// Runs it.
     pub(super) fn run(self) -> Result<()> {
-        let cli = Cli::try_parse_from(self.0).map_err(|e| {
-            let text = e.to_string();
-            Failure::wrong(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
-        })?;
+        let cli = Cli::try_parse_from(self.0).map_err(|e| Failure::wrong(&complaint(&e)))?;
         Ok(commands::run(cli)?)
     }
+}
+
+/// The first line of an error of arguments, with the arguments that clap names in the indented lines below it.
+fn complaint(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    let named = lines.map_while(|line| line.strip_prefix("  ")).map(str::trim);
+    [first].into_iter().chain(named).collect::<Vec<_>>().join(" ")
 }
 
 impl Args {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use underseal_volume::Version;
+use underseal_volume::{FormatOptions, Version};
 
 use super::Words;
 use super::args::Args;
@@ -80,8 +80,7 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
         (Some(offset), _) => Some(offset),
         // Where a header is of its own, the data begins at once.
         (None, Some(unit)) if args.header.is_none() && unit > 0 => {
-            let least: u64 = if args.kind.as_deref() == Some("luks1") { 4040 } else { 32768 };
-            let unit = if args.kind.as_deref() == Some("luks1") { unit } else { unit.next_multiple_of(8) };
+            let least = if args.kind.as_deref() == Some("luks1") { luks1_end(args) } else { 32768 };
             Some(least.next_multiple_of(unit))
         }
         _ => None,
@@ -95,6 +94,21 @@ fn data_offset(args: &Args) -> Result<Option<u64>> {
     let bytes =
         sectors.map(|count| count.checked_mul(SECTOR).ok_or_else(|| Failure::wrong("--offset: too large")));
     bytes.transpose()
+}
+
+/// The first sector behind the eight LUKS1 keyslots, which are as large as the volume key makes them.
+fn luks1_end(args: &Args) -> u64 {
+    /// The keyslots begin here, and each begins at a multiple of it.
+    const ALIGNMENT: u64 = 8;
+    const STRIPES: u64 = 4000;
+    let defaults = FormatOptions::luks1();
+    let cipher =
+        args.cipher.as_deref().and_then(|cipher| cipher.parse().ok()).unwrap_or(defaults.cipher.clone());
+    let options = FormatOptions { cipher, key_size: args.key_size.map(|bits| bits / 8), ..defaults };
+    // The format itself refuses a cipher that cannot be.
+    let key_bytes = options.key_len().unwrap_or(0) as u64;
+    let keyslot = key_bytes.saturating_mul(STRIPES).div_ceil(SECTOR).next_multiple_of(ALIGNMENT);
+    keyslot.saturating_mul(8).saturating_add(ALIGNMENT)
 }
 
 pub(super) fn on(action: &str, args: &Args, device: &Path) -> Call {

@@ -100,3 +100,77 @@ fn a_damaged_copy_is_repaired() {
     }
     pair.each_opens_the_others("disk", "secret\n", true);
 }
+
+/// Replaces text of the same length in both JSON areas, and makes the checksums right again.
+fn edit(path: &std::path::Path, from: &str, to: &str) {
+    use sha2::{Digest, Sha256};
+    const COPY: usize = 16 << 10;
+    assert_eq!(from.len(), to.len());
+    let mut bytes = fs::read(path).unwrap();
+    for copy in bytes[..2 * COPY].chunks_mut(COPY) {
+        let at = copy.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        copy[at..at + to.len()].copy_from_slice(to.as_bytes());
+        copy[448..512].fill(0);
+        let sum = Sha256::digest(&*copy);
+        copy[448..480].copy_from_slice(&sum);
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_repair_of_what_does_not_open_then_fails_in_both() {
+    for (to, said) in [
+        ("online-reencrypt-x2", "which this build does not know"),
+        ("online-reencrypt-v9", "is not known to this build"),
+    ] {
+        let pair = formatted("luks2");
+        let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
+        pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");
+        let from = "online-reencrypt-v2";
+        for whose in ["ours", "theirs"] {
+            edit(&pair.folder(whose).join("disk"), from, &to[..from.len()]);
+        }
+        let repaired = pair.run(&["-q", "repair", "disk"], "secret\n");
+        assert!(!repaired.theirs.status.success(), "{to}: {}", all(&repaired.theirs));
+        assert!(!repaired.ours.status.success(), "{to}: {}", all(&repaired.ours));
+        assert!(all(&repaired.ours).contains(said), "{to}: {}", all(&repaired.ours));
+        assert!(!all(&repaired.ours).contains("finish it first"), "{to}: {}", all(&repaired.ours));
+    }
+}
+
+#[test]
+fn luks1_data_begin_where_theirs_do() {
+    for (cipher, bits) in [
+        (Some("aes-xts-plain64"), Some("512")),
+        (Some("aes-xts-plain64"), Some("256")),
+        (Some("aes-cbc-plain64"), Some("128")),
+        (Some("aes-cbc-essiv:sha256"), None),
+        (None, None),
+    ] {
+        for unit in ["1", "8", "16", "100", "2048"] {
+            let pair = Pair::new();
+            pair.image("disk", 8 << 20);
+            let mut words = vec!["luksFormat", "-q", "--type", "luks1", "disk", "--align-payload", unit];
+            words.extend(cipher.iter().flat_map(|cipher| ["--cipher", cipher]));
+            words.extend(bits.iter().flat_map(|bits| ["--key-size", bits]));
+            words.extend(["--pbkdf-force-iterations", "1000"]);
+            pair.succeed(&words, "secret\n");
+            // The payload offset of the binary header.
+            let begins = |whose: &str| fs::read(pair.folder(whose).join("disk")).unwrap()[104..108].to_vec();
+            assert_eq!(begins("ours"), begins("theirs"), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_detached_header_is_sparse_and_opens_in_both() {
+    use std::os::unix::fs::MetadataExt;
+    let pair = Pair::new();
+    pair.image("disk", 1 << 20);
+    let words = ["luksFormat", "-q", "--type", "luks2", "--header", "header", "disk"];
+    pair.succeed(&[&words[..], &CHEAP].concat(), "secret\n");
+    let about = fs::metadata(pair.folder("ours").join("header")).unwrap();
+    assert_eq!(about.len(), fs::metadata(pair.folder("theirs").join("header")).unwrap().len());
+    assert!(about.blocks() * 512 < 2 << 20, "{} blocks for {} bytes", about.blocks(), about.len());
+    pair.each_opens_the_others("header", "secret\n", true);
+}

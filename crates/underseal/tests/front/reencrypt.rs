@@ -95,3 +95,42 @@ fn sectors_larger_than_the_file_systems_blocks_are_refused_in_both() {
     let words = [&["reencrypt", "-q", "disk", "--sector-size", "4096"][..], &CHEAP].concat();
     assert!(!pair.agree(&words, "secret\n").ours.status.success());
 }
+
+#[test]
+fn the_same_command_again_resumes_in_both() {
+    for options in [&["--sector-size", "512"][..], &["--cipher", "serpent-xts-plain64"], &["--keep-key"]] {
+        let pair = formatted();
+        let begin = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", "--init-only"];
+        pair.succeed(&[&begin[..], &CHEAP].concat(), "secret\n");
+        let again = pair.agree(&begin, "secret\n");
+        assert!(!again.ours.status.success(), "a start is not made twice: {}", all(&again.ours));
+        for mode in ["--encrypt", "--decrypt"] {
+            let words = ["reencrypt", "-q", "disk", "--force-offline-reencrypt", mode];
+            let other = pair.run(&words, "secret\n");
+            assert!(!other.ours.status.success(), "{mode}: {}", all(&other.ours));
+            assert!(!other.theirs.status.success(), "{mode}: {}", all(&other.theirs));
+        }
+        let words = ["reencrypt", "-q", "disk", "--force-offline-reencrypt"];
+        pair.succeed(&[&words[..], options].concat(), "secret\n");
+        for whose in ["ours", "theirs"] {
+            let dump = pair.theirs().arg("luksDump").arg(pair.folder(whose).join("disk")).output().unwrap();
+            assert!(!all(&dump).contains("online-reencrypt"), "{whose}: {}", all(&dump));
+        }
+        pair.each_opens_the_others("disk", "secret\n", true);
+    }
+}
+
+#[test]
+fn an_encryption_resumes_with_the_same_command() {
+    let pair = Pair::new();
+    let plain = bytes(seed("an_encryption_resumes_with_the_same_command"), 8 << 20);
+    pair.file("disk", &plain);
+    let encrypt = ["reencrypt", "-q", "--encrypt", "--header", "header", "disk", "--force-offline-reencrypt"];
+    pair.succeed(&[&encrypt[..], &["--init-only"], &CHEAP].concat(), "secret\n");
+    pair.succeed(&[&encrypt[..], &CHEAP].concat(), "secret\n");
+    for whose in ["ours", "theirs"] {
+        assert!(std::fs::read(pair.folder(whose).join("disk")).unwrap() != plain, "{whose}");
+        let dump = pair.theirs().arg("luksDump").arg(pair.folder(whose).join("header")).output().unwrap();
+        assert!(!all(&dump).contains("online-reencrypt"), "{whose}: {}", all(&dump));
+    }
+}

@@ -115,3 +115,13 @@ fn what_is_not_done_here_is_said_to_be() {
     let said = pair.run(&["open", "--test-passphrase", "disk"], "secret\n");
     assert!(said.ours.status.success(), "nothing was touched: {}", all(&said.ours));
 }
+
+#[test]
+fn an_argument_that_is_missing_is_named() {
+    let pair = Pair::new();
+    pair.image("disk", 24 << 20);
+    let words = ["reencrypt", "-q", "--encrypt", "--offset", "16384", "disk"];
+    let output = crate::pair::with_stdin(pair.ours().args(words), "secret\n");
+    assert!(!output.status.success());
+    assert!(all(&output).contains("--reduce-device-size"), "{}", all(&output));
+}

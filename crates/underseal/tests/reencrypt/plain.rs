@@ -23,6 +23,8 @@ fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
         run(test.arg("-d").arg(&volume.passphrase));
         run(&mut reencrypt(&volume, &format!("--decrypt {options}")));
         assert_same(&std::fs::read(&image).unwrap(), &plain, "decrypted");
+        let again = Ran::from(support::output(&mut reencrypt(&volume, "--keep-key")));
+        assert!(again.err.contains("use the device without this header"), "{again:?}");
         std::fs::remove_file(&header).unwrap();
     }
 }

@@ -65,9 +65,11 @@ impl NewHeader {
     pub fn write(&self, to: &(impl Target + ?Sized)) -> Result<Header> {
         let _lock = to.lock(LockTo::Change)?;
         let Parts { keyslots, data_offset, area: (place, area), copies } = &self.parts;
+        // The bytes that lengthen a file held no keyslot: they stay a hole.
+        let old_end = storage::size(to)?.clamp(keyslots.start, keyslots.end);
         self.make_room(to, self.detached)?;
         forget_old_headers(to, keyslots.end.max(*data_offset))?;
-        storage::scrub(to, keyslots.clone())?;
+        storage::scrub(to, keyslots.start..old_end)?;
         storage::write(to, *place, area.as_bytes())?;
         storage::sync(to)?;
         match copies {

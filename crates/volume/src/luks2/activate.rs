@@ -163,7 +163,7 @@ pub(super) fn refused(requirement: &str) -> Error {
         "config.requirements: \"offline-reencrypt\": a reencryption in the old form is under way, which only the cryptsetup-reencrypt \
          that began it can finish"
             .into()
-    } else if requirement.starts_with("online-reencrypt") {
+    } else if reencrypt::is_reencryption(requirement) {
         "a reencryption of this volume is under way; finish it first (underseal reencrypt --resume-only)"
             .into()
     } else if requirement == "opal" || requirement.starts_with("opal-") {

@@ -4,7 +4,7 @@ pub(crate) mod new;
 
 use underseal_cipher::Key;
 
-use super::metadata::{Digest, Keyslot, Metadata};
+use super::metadata::{Digest, Keyslot, LINEAR, Metadata};
 use super::reencrypt;
 use crate::area::KeyArea;
 use crate::kdf::Budget;
@@ -95,6 +95,15 @@ fn has_length(metadata: &Metadata, digest: &Digest, len: usize) -> bool {
     len > 0 && ciphers.into_iter().all(|crypt| crypt.takes_key(len))
 }
 
+/// Why no keyslot is tried: none has the data's key, or the data is decrypted and has none.
+fn no_keyslot(metadata: &Metadata) -> Error {
+    let first = metadata.segments.get(&0).filter(|segment| segment.kind == LINEAR);
+    match first.map(|segment| &segment.crypt) {
+        Some(Err(why)) if !reencrypt::is_under_way(metadata) => Error::new(ErrorKind::Unsupported, why),
+        _ => Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"),
+    }
+}
+
 /// The slots to try. One that opens no data (an unbound one) is tried only when it, or all of them, are asked for. In the middle of a
 /// reencryption those of the other key are apart, and any of them will do beside the one that was asked for.
 fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>; 2]> {
@@ -113,9 +122,7 @@ fn candidates(metadata: &Metadata, options: &UnlockOptions) -> Result<[Vec<u32>;
             return Err(Error::new(ErrorKind::NoKeyslot, format!("keyslot {number} is not in use")));
         }
         Some(number) => number,
-        None => *usable
-            .first()
-            .ok_or_else(|| Error::new(ErrorKind::NoKeyslot, "no keyslot opens this volume's data"))?,
+        None => *usable.first().ok_or_else(|| no_keyslot(metadata))?,
     };
     let key = |number: u32| digest_of(metadata, number).map(|(digest, _)| digest);
     let (these, others): (Vec<u32>, Vec<u32>) = usable

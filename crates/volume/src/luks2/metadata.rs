@@ -278,10 +278,18 @@ fn segment(node: &Node<'_>) -> Result<Segment> {
     })
 }
 
+/// The type of a segment whose data is not encrypted.
+pub(crate) const LINEAR: &str = "linear";
+const DECRYPTED: &str =
+    "\"linear\": the data is not encrypted. Where a decryption has ended, use the device without this header";
+
 fn crypt(node: &Node<'_>) -> Result<Crypt> {
     let kind = node.field("type")?;
     if kind.text()?.starts_with("hw-opal") {
         return Err(kind.error(ErrorKind::Unsupported, OPAL));
+    }
+    if kind.text()? == LINEAR {
+        return Err(kind.error(ErrorKind::Unsupported, DECRYPTED));
     }
     only(&kind, "crypt")?;
     let sector_size = node.field("sector_size")?;

@@ -25,7 +25,8 @@ pub use begin::{BeginOptions, NewKey, Passphrase};
 pub use decrypt::DecryptOptions;
 pub use encrypt::{EncryptOptions, NewVolume};
 pub use ledger::{Ledger, ResumeOptions};
-use slot::{Reencryption, is_reencryption};
+use slot::Reencryption;
+pub(super) use slot::is_reencryption;
 pub use unfinished_start::UnfinishedStart;
 
 use super::Header;

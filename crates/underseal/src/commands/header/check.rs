@@ -1,7 +1,7 @@
 //! `underseal header check` and `repair`.
 
 use serde::Serialize;
-use underseal_volume::{Check, ErrorKind, repair as repair_header};
+use underseal_volume::{Check, ErrorKind, Header, repair as repair_header};
 
 use super::{agreed, say, to_change};
 use crate::cli::{HeaderCheckArgs, HeaderRepairArgs};
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::lower::open_header;
 use crate::output::{print, print_json, printable};
+use crate::reencryption::status_of;
 
 pub(super) fn check(args: &HeaderCheckArgs) -> Result<()> {
     let path = args.of.path();
@@ -75,8 +76,9 @@ pub(super) fn repair(args: &HeaderRepairArgs, quiet: bool) -> Result<()> {
         done => done,
     };
     let done = done.map_err(|e| e.in_file(path))?;
-    if done.is_empty() {
-        return say(quiet, &args.of, "nothing was to be repaired");
-    }
-    done.iter().try_for_each(|what| say(quiet, &args.of, &printable(what)))
+    done.iter().try_for_each(|what| say(quiet, &args.of, &printable(what)))?;
+    // A header whose requirements or reencryption metadata stop every activation is not repaired.
+    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
+    status_of(&header).map_err(|e| e.within(path.display()))?;
+    if done.is_empty() { say(quiet, &args.of, "nothing was to be repaired") } else { Ok(()) }
 }

@@ -7,14 +7,14 @@ use std::thread;
 
 use underseal_datapath::{Histogram, Pace, Rate};
 use underseal_device::OpenOptions;
-use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Options, Outcome};
+use underseal_volume::reencrypt::{self, Alone, Claim, Foreground, Mode, Options, Outcome};
 use underseal_volume::{ErrorKind, Header};
 
 use super::{begin, keys};
 use crate::cli::ReencryptArgs;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::lower::Lower;
+use crate::lower::{Lower, open_header};
 use crate::output::print;
 use crate::progress::Progress;
 use crate::reencryption::{self, Kept, Keys, Place, Where, marker};
@@ -27,7 +27,7 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     // Whoever uses it keeps it locked.
     let lower = Lower::open(path, options)?;
     let mut place = Place::new(lower.again(), Kept::Header { apart: None, allow_null: false });
-    if args.encrypt {
+    if args.encrypt && !resumes_encryption(args, &place)? {
         let key = begin::encrypt(args, &mut place)?;
         return go_on(args, &place, &Keys::Luks(key), quiet);
     }
@@ -43,7 +43,7 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
     let header = Header::read(&*on).map_err(|e| e.in_file(name))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(name))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(name.display()))?;
-    begin::fits(args, under_way.is_some(), name)?;
+    begin::fits(args, under_way.map(|status| status.mode), name)?;
     let key = match under_way {
         Some(_) => {
             let key = keys::unlock(args, &header, &*on, name)?.0;
@@ -62,6 +62,17 @@ pub(super) fn run(args: &ReencryptArgs, quiet: bool) -> Result<()> {
         )?,
     };
     go_on(args, &place, &Keys::Luks(key), quiet)
+}
+
+/// Whether the same command began an encryption before, which goes on then. The start itself refuses a header that cannot be read.
+fn resumes_encryption(args: &ReencryptArgs, place: &Place) -> Result<bool> {
+    let header = match &args.header {
+        Some(path) if !path.exists() => return Ok(false),
+        Some(path) => Header::read(&*open_header(path, true)?),
+        None => Header::read(&*place.data.bytes()?),
+    };
+    let status = header.ok().and_then(|header| reencryption::status_of(&header).ok().flatten());
+    Ok(status.is_some_and(|status| status.mode == Mode::Encrypt))
 }
 
 /// Every step that is left, unless only a beginning was asked for.

@@ -12,7 +12,7 @@ use std::path::Path;
 use underseal_cipher::{CipherSpec, Key, SectorSize};
 use underseal_volume::info::SegmentInfo;
 use underseal_volume::luks2::{self, BeginOptions, NewKey, Passphrase};
-use underseal_volume::reencrypt::{self, Direction, Protection};
+use underseal_volume::reencrypt::{self, Direction, Mode, Protection};
 use underseal_volume::{Hash, Header, Target, VolumeKey};
 
 pub(super) use self::decrypt::{decrypt, takes_header_away};
@@ -67,21 +67,33 @@ pub(super) fn says_what(args: &ReencryptArgs) -> bool {
     *encrypt || *decrypt || key || cipher.is_some() || key_size.is_some() || sector_size.is_some()
 }
 
-/// Whether what is asked for goes with what is under way.
+/// Refuses options that do not fit the reencryption that is under way, or that none is. The same command again resumes it, as
+/// cryptsetup does: options that only a start reads are ignored, with a warning.
 ///
 /// # Errors
 /// `Usage`.
-pub(super) fn fits(args: &ReencryptArgs, under_way: bool, name: &Path) -> Result<()> {
-    if !under_way && args.resume_only {
+pub(super) fn fits(args: &ReencryptArgs, under_way: Option<Mode>, name: &Path) -> Result<()> {
+    let Some(mode) = under_way else {
+        if !args.resume_only {
+            return Ok(());
+        }
         let error = Error::usage(format!("{}: no reencryption is under way", name.display()));
         return Err(error.with_remedy("without --resume-only, to begin one"));
-    }
-    let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
-    if under_way && (args.init_only || placed || args.direction.is_some() || says_what(args)) {
+    };
+    let is_other_mode = args.encrypt && mode != Mode::Encrypt || args.decrypt && mode != Mode::Decrypt;
+    if args.init_only || is_other_mode {
         let error = Error::usage(format!("{}: a reencryption is under way already", name.display()));
         return Err(error.with_remedy("--resume-only, to bring that to its end first"));
     }
-    if under_way && args.resilience_hash.is_some() && args.resilience.is_none() {
+    let placed = args.device_size.is_some() || args.reduce_device_size.is_some();
+    if placed || args.direction.is_some() || says_what(args) {
+        log::warn!(
+            "{}: resumes the reencryption that is under way; its cipher, key, sector size, direction and \
+             sizes stay as they were begun",
+            name.display()
+        );
+    }
+    if args.resilience_hash.is_some() && args.resilience.is_none() {
         let error = Error::usage(format!("{}: its steps are protected as they were begun", name.display()));
         return Err(error.with_remedy("--resilience checksum with --resilience-hash, to change that"));
     }

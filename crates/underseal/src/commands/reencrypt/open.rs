@@ -55,7 +55,7 @@ pub(super) fn run(args: &ReencryptArgs, name: &Name, status: &Status, quiet: boo
     let on = Where::open(path, false)?.bytes()?;
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let under_way = reencryption::status_of(&header).map_err(|e| e.within(path.display()))?;
-    begin::fits(args, under_way.is_some(), path)?;
+    begin::fits(args, under_way.map(|status| status.mode), path)?;
     if under_way.is_some() && args.resilience.is_some() {
         let error = Error::usage(format!("{name}: is open, and what protects its steps stays as it is"));
         return Err(error.with_remedy("another --resilience when it is closed"));

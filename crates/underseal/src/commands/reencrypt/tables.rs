@@ -55,7 +55,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
             return over(args, path, quiet);
         }
         drop(state);
-        begin::fits(args, true, path)?;
+        begin::fits(args, Some(Mode::Reencrypt), path)?;
         says_nothing_of_steps(args, path)?;
         let marker = match is_of(&args.image, path, &about)? {
             true => Marker::open(&args.image)?,
@@ -66,7 +66,7 @@ pub(super) fn run(args: &ReencryptArgs, path: &Path, quiet: bool) -> Result<()> 
         };
         (on, marker)
     } else {
-        begin::fits(args, false, path)?;
+        begin::fits(args, None, path)?;
         marker::refuse(&args.image)?;
         Losses::default().unprotected(args, &args.image).sure(args)?;
         let plan = plan(args, &old, &new)?;

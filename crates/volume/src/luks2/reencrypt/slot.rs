@@ -285,7 +285,7 @@ fn version(requirements: &[String]) -> Result<Option<u8>> {
         Some("online-reencrypt-v3") => Ok(Some(3)),
         Some("online-reencrypt") => unsupported(
             "\"online-reencrypt\": it was begun by cryptsetup before 2.4.3, so nothing vouches for what the header says of it. If nobody \
-             else can have changed it, \"cryptsetup repair\" signs it"
+             else can have changed it, \"cryptsetup repair\" of the real cryptsetup signs it (this program's does not)"
                 .into(),
         ),
         Some(other) => unsupported(format!("{} is not known to this build", crate::printable(other))),
@@ -374,7 +374,7 @@ fn digest(metadata: &Metadata, slot: u32) -> Result<u32> {
     let Some((number, digest)) = metadata.digests.iter().find(|(_, digest)| is_its(digest)) else {
         let context = format!(
             "digests: none for keyslots.{slot}, so nothing vouches for what the header says of its reencryption. If nobody else can have \
-             changed it, \"cryptsetup repair\" signs it"
+             changed it, \"cryptsetup repair\" of the real cryptsetup signs it (this program's does not)"
         );
         return Err(Error::new(ErrorKind::Unsupported, context));
     };

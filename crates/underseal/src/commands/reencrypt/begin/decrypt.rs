@@ -75,8 +75,8 @@ pub(in super::super) fn takes_header_away(
     }
     let header = Header::read(&*data).map_err(|e| e.in_file(image))?;
     header.hold_to(&args.trust.pinned()).map_err(|e| e.in_file(image))?;
-    if reencryption::status_of(&header)?.is_some() {
-        super::fits(args, true, image)?;
+    if let Some(status) = reencryption::status_of(&header)? {
+        super::fits(args, Some(status.mode), image)?;
     }
     Losses::default().unprotected(args, image).the_rest(args, image).sure(args)?;
     let (key, _) = keys::unlock(args, &header, &*data, image)?;
