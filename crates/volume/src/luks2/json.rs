@@ -27,15 +27,24 @@ pub(crate) fn parse_area(area: &[u8]) -> Result<Map<String, Value>> {
     if text.first() != Some(&b'{') {
         return Err(bad("does not begin with an object"));
     }
-    parse(text).map_err(|e| e.within("JSON area"))
+    parse(text, Repeats::Refused).map_err(|e| e.within("JSON area"))
+}
+
+/// A name that an object has twice.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Repeats {
+    /// In headers: two readers might read two things.
+    Refused,
+    /// In a user's input, as json-c reads it (jose writes such objects): the result has each name once.
+    LastWins,
 }
 
 /// Parses text that is one object.
-pub(crate) fn parse(text: &[u8]) -> Result<Map<String, Value>> {
+pub(crate) fn parse(text: &[u8], repeats: Repeats) -> Result<Map<String, Value>> {
     let bad = |why: &str| Error::new(ErrorKind::BadHeader, why);
     let values = Cell::new(0);
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let parsed = Strict { depth: 0, values: &values }.deserialize(&mut reader);
+    let parsed = Strict { depth: 0, values: &values, repeats }.deserialize(&mut reader);
     match parsed.and_then(|value| reader.end().map(|()| value)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(bad("it is no object")),
@@ -59,6 +68,7 @@ pub(crate) fn fill_area(object: &Map<String, Value>, len: usize) -> Result<Vec<u
 struct Strict<'c> {
     depth: usize,
     values: &'c Cell<usize>,
+    repeats: Repeats,
 }
 
 impl Strict<'_> {
@@ -126,7 +136,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let inner = self.deeper()?;
         let mut out = Map::new();
         while let Some(name) = map.next_key::<String>()? {
-            if out.contains_key(&name) {
+            if self.repeats == Repeats::Refused && out.contains_key(&name) {
                 return Err(A::Error::custom(format_args!("{} appears twice", printable(&name))));
             }
             let value = map.next_value_seed(inner)?;

@@ -26,7 +26,7 @@ pub struct NewToken {
 /// # Errors
 /// `BadOption` when it is no token that a header could hold, or one that cryptsetup would not import.
 pub fn token_from_json(text: &[u8]) -> Result<Map<String, Value>> {
-    let token = json::parse(text.trim_ascii()).map_err(refused)?;
+    let token = json::parse(text.trim_ascii(), json::Repeats::LastWins).map_err(refused)?;
     check(&token)?;
     Ok(token)
 }
