@@ -36,6 +36,8 @@ use replayed::Replayed;
 use crate::core::{Core, Settings, Status, Step, Stop};
 use crate::{Disks, Error, ErrorKind, Mode, Options, Overlay, Result};
 
+/// How many bytes of zeros a worker writes before it takes the next request.
+const PIECE: u64 = 1 << 20;
 /// How often the keeper looks around by itself.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -274,15 +276,36 @@ impl Shared {
     }
 
     fn work(&self, lower: &mut Waiting) {
-        while let Some(Job { slot, io, to }) = self.jobs.next() {
-            let done = self.run(lower, slot, io);
+        while let Some(job) = self.jobs.next() {
+            let Some(Job { slot, io, to, done }) = self.shorten(lower, job) else { continue };
+            let done = self.run(lower, slot, io, done);
             self.rouse_keeper();
             to.send(done);
         }
     }
 
-    /// Does a request that may wait.
-    fn run(&self, lower: &mut Waiting, slot: u32, mut io: Io) -> Finished {
+    /// Does one piece of a long request for zeros and puts the rest at the end of the queue, so that other requests wait for a piece and
+    /// not for all of it. What is left for this worker; none where there is nothing.
+    fn shorten(&self, lower: &mut Waiting, mut job: Job) -> Option<Job> {
+        while let Io::Zero { offset, len, .. } = job.io
+            && len - job.done > PIECE
+        {
+            let place = offset + job.done;
+            if let Err(stop) = self.zero(lower, place, PIECE) {
+                let failed = as_result(Err(stop), job.io.kind(), place);
+                job.to.send(Finished::of(job.slot, job.io, failed));
+                return None;
+            }
+            job.done += PIECE;
+            self.rouse_keeper();
+            // A volume that is being closed takes no more: the rest is done here.
+            job = self.jobs.push(job)?;
+        }
+        Some(job)
+    }
+
+    /// Does a request that may wait, of zeros all but the first `zeroed` bytes.
+    fn run(&self, lower: &mut Waiting, slot: u32, mut io: Io, zeroed: u64) -> Finished {
         let durable = io.is_durable();
         let done = match &mut io {
             Io::Read { offset, buffer, range } => {
@@ -301,7 +324,7 @@ impl Shared {
             }
             Io::Flush => self.core.flush(lower),
             Io::Discard { offset, len } => self.core.discard(lower, *offset, *len),
-            Io::Zero { offset, len, .. } => self.zero(lower, *offset, *len),
+            Io::Zero { offset, len, .. } => self.zero(lower, *offset + zeroed, *len - zeroed),
             Io::Prefetch { .. } => Ok(()),
         };
         let done = done.and_then(|()| if durable { self.core.flush(lower) } else { Ok(()) });
@@ -309,17 +332,10 @@ impl Shared {
         Finished::of(slot, io, as_result(done, kind, offset))
     }
 
-    /// Zeros have tags like everything else.
+    /// Writes at most [`PIECE`] zeros, which have tags like everything else.
     fn zero(&self, lower: &mut Waiting, offset: u64, len: u64) -> Step {
-        const MOST: u64 = 1 << 20;
-        let zeros = vec![0; usize::try_from(len.min(MOST)).unwrap_or(0)];
-        let mut done = 0;
-        while done < len {
-            let n = (len - done).min(MOST);
-            self.core.write(lower, offset + done, &zeros[..usize::try_from(n).unwrap_or(0)], &[])?;
-            done += n;
-        }
-        Ok(())
+        let zeros = vec![0; usize::try_from(len).unwrap_or(0)];
+        self.core.write(lower, offset, &zeros, &[])
     }
 
     /// Requests that make no sense here: with tags where they are made, without where they are not.

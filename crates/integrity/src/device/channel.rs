@@ -192,7 +192,7 @@ impl IntegrityChannel {
     }
 
     fn hand_over(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let job = Job { slot, io, to: self.awaited.replies() };
+        let job = Job { slot, io, to: self.awaited.replies(), done: 0 };
         if let Some(Job { slot, io, .. }) = self.shared.jobs.push(job) {
             let (kind, (offset, _)) = (io.kind(), io.extent());
             let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);

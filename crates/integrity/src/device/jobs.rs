@@ -11,6 +11,8 @@ pub(super) struct Job {
     pub(super) slot: u32,
     pub(super) io: Io,
     pub(super) to: Arc<Replies<Finished>>,
+    /// How many bytes of a long request for zeros are done.
+    pub(super) done: u64,
 }
 
 /// The requests that no worker has taken. As many as the channels have slots.

@@ -494,3 +494,38 @@ fn a_device_that_cannot_carry_the_volume_is_refused_before_anything_is_written()
     assert!(IntegrityDevice::open(strict, None, &options, &Settings::default()).is_err());
     assert!(all() == before);
 }
+
+#[test]
+fn long_requests_for_zeros_keep_no_worker_from_others() {
+    const LEN: u64 = 8 << 20;
+    const ZEROS: u32 = 16;
+    let device: Arc<dyn Device> = Arc::new(RamDevice::new(u64::from(ZEROS + 2) * LEN));
+    let options = options(Mode::Direct, "crc32c");
+    make(&*device, &options, 4096, None);
+    let volume = open(device, &options);
+    wait_until("tags are made", || volume.status().recalculated.is_none());
+    let mut channel = volume.channel(ZEROS + 1).unwrap();
+    let mut ring = Ring::new(ZEROS + 8).unwrap();
+    for slot in 0..ZEROS {
+        let io = Io::Zero { offset: u64::from(slot) * LEN, len: LEN, punch: false };
+        assert!(matches!(channel.start(&mut ring, slot, io), Started::Pending));
+    }
+    // There are fewer workers than such requests.
+    assert!(matches!(channel.start(&mut ring, ZEROS, Io::Flush), Started::Pending));
+    let mut order = Vec::new();
+    while order.len() <= ZEROS as usize {
+        ring.wait_until(Some(std::time::Instant::now() + underseal_testing::PATIENCE)).unwrap();
+        let mut over = Vec::new();
+        while let Some(completion) = ring.next_completion() {
+            channel.woken(&mut ring, completion.token, completion.result, &mut over);
+        }
+        order.extend(over.into_iter().map(|done| {
+            done.result.unwrap();
+            done.slot
+        }));
+    }
+    assert_eq!(order[0], ZEROS, "the flush waits for a piece of each, and for no whole request: {order:?}");
+    let mut data = vec![1; 1 << 20];
+    Blocking::new(&volume).unwrap().read(u64::from(ZEROS) * LEN - (1 << 20), &mut data).unwrap();
+    assert!(data.iter().all(|byte| *byte == 0));
+}
