@@ -12,8 +12,8 @@
 //! ```
 //! Checksums are of bytes that a crash leaves: what others wrote there without a sync is synced with row 2.
 //! Row 1 of the next step, and the crypt of its row 4, happen beside rows 2 to 6: they read what these do not write.
-//! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption, where the ledger
-//! wants that ([`Ledger::ends_with_last_step`]).
+//! Without protection rows 5 and 6 come once, where it stops. Of the last step row 6 is the end of the reencryption in some
+//! ledgers, so its range is held until no reader does that step again.
 //!
 //! Before the first of them what the ledger says is made sure of: a record whose sync failed is read as if all were well, and the
 //! disk may have the one before it, which relies on the area as it is.
@@ -174,9 +174,10 @@ impl<'a> Engine<'a> {
     fn commit(&mut self, this: &mut Claimed<'a>) -> Result<()> {
         let Claimed { step, claim, made } = this;
         // Row 2. The step has not begun: an error leaves all as it was.
-        self.protect(step, made)?;
+        self.patiently(|this| this.protect(step, made))?;
         // Row 3. After an error it may be recorded or not. Nothing is written yet, so it is to be taken back.
         if step.protection != Protection::None
+            && !self.ledger.repeats(step)
             && let Err(e) = self.record(step.started())
         {
             if e.kind() == ErrorKind::Locked {
@@ -233,7 +234,7 @@ impl<'a> Engine<'a> {
             self.unkept = true;
         } else {
             storage::sync(self.work.data)?;
-            self.record_done(step.finished())?;
+            self.record(step.finished())?;
         }
         self.progress = step.finished();
         claim.relay(self.work.plan.volume(self.progress)?)
@@ -245,25 +246,24 @@ impl<'a> Engine<'a> {
             return Ok(());
         }
         storage::sync(self.work.data)?;
-        self.record_done(self.progress)
+        self.record(self.progress)
     }
 
-    /// Row 6, but for the last step where the ledger's end is its record.
-    pub(super) fn record_done(&mut self, progress: Progress) -> Result<()> {
-        let is_last = self.work.plan.step(progress).is_none();
-        if is_last && self.ledger.ends_with_last_step() { Ok(()) } else { self.record(progress) }
-    }
-
-    /// Records progress. A lock that another program holds costs time, and the users of the step's range wait meanwhile; once the
-    /// reencryption was told to stop, it is an error.
+    /// Records progress.
     pub(super) fn record(&mut self, progress: Progress) -> Result<()> {
+        self.patiently(|this| this.ledger.record(progress))
+    }
+
+    /// Does what begins with taking the ledger's lock. A lock that another program holds costs time, and the users of the step's range
+    /// wait meanwhile; once the reencryption was told to stop, it is an error.
+    pub(super) fn patiently<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         loop {
-            match self.ledger.record(progress) {
+            match act(self) {
                 Err(e) if e.kind() == ErrorKind::Locked && !self.foreground.is_stopped() => {
                     self.foreground.waits_for_lock();
                     thread::sleep(LOCKED);
                 }
-                recorded => return recorded,
+                done => return done,
             }
         }
     }

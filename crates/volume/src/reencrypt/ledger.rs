@@ -1,6 +1,6 @@
 //! Where plan and progress are kept.
 
-use super::{Plan, Progress};
+use super::{Plan, Progress, Step};
 use crate::{Result, Target};
 
 /// Keeps a reencryption's plan, its progress, and an area of [`Plan::area`] bytes for what protects a step: LUKS2's header,
@@ -51,20 +51,20 @@ pub trait Ledger {
 
     /// Replaces the progress, in one update that a crash leaves whole or undone, and returns when it is on stable storage.
     ///
-    /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth.
+    /// With a step under way ([`Progress::hot`]) it is the table's third row, without one its sixth. The record of the last step may be
+    /// the end of the reencryption itself: then nothing but [`Ledger::finish`] may follow.
     ///
     /// # Errors
     /// `Locked` when another program holds the lock: nothing was written, and what was recorded before holds. `Busy` when another
     /// program changed what is kept; `Io`.
     fn record(&mut self, progress: Progress) -> Result<()>;
 
-    /// Whether the last step is never recorded as done: it stays under way on the disk until [`Ledger::finish`] takes the reencryption
-    /// out, so that no reader meets a reencryption whose steps are all done.
-    fn ends_with_last_step(&self) -> bool {
+    /// Whether a step is not recorded as under way, because it can be done again from the progress before it: its source stays as it is.
+    fn repeats(&self, _step: &Step) -> bool {
         false
     }
 
-    /// Ends the reencryption of which every byte is new, and on stable storage, whatever was recorded last: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
+    /// Ends the reencryption of which every byte is new: the old keys go, and so does what [`Plan::leftovers`] names on `data`. It
     /// is called again after a crash on the way, and then goes on.
     ///
     /// # Errors

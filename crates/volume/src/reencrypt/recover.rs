@@ -16,16 +16,17 @@ impl Engine<'_> {
     /// `BadHeader` when what protects it does not fit what is there: see [`super::Options::keep_lost`]; `Io`.
     pub(super) fn recover(&mut self) -> Result<()> {
         let Some(step) = self.work.plan.step(self.progress).filter(|_| self.progress.hot.is_some()) else {
-            return self.ledger.secure();
+            return self.patiently(|this| this.ledger.secure());
         };
         let claim = self.foreground.claim(step.range.clone())?;
-        let again = self.ledger.secure().and_then(|()| self.redo(&step)).and_then(|()| {
-            // As of any step: data before the record that says it is there.
-            storage::sync(self.work.data)?;
-            self.record_done(step.finished())?;
-            self.progress = step.finished();
-            claim.relay(self.work.plan.volume(self.progress)?)
-        });
+        let again =
+            self.patiently(|this| this.ledger.secure()).and_then(|()| self.redo(&step)).and_then(|()| {
+                // As of any step: data before the record that says it is there.
+                storage::sync(self.work.data)?;
+                self.record(step.finished())?;
+                self.progress = step.finished();
+                claim.relay(self.work.plan.volume(self.progress)?)
+            });
         again.inspect_err(|_| claim.give_up()).map_err(|e| {
             let Range { start, end } = step.range;
             e.within(format_args!("recovery of bytes {start} to {end} of the volume"))

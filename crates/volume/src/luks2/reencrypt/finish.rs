@@ -26,34 +26,49 @@ use crate::reencrypt::Ledger as _;
 use crate::{Error, ErrorKind, Result, Target, storage};
 
 impl Ledger<'_> {
-    /// See [`crate::reencrypt::Ledger::finish`].
+    /// Ends a reencryption whose last step is recorded as done. See [`crate::reencrypt::Ledger::finish`].
     pub(super) fn end(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        if self.plan().step(self.progress()).is_some() {
+            return Err(Error::new(ErrorKind::BadOption, "the reencryption has not come to its end yet"));
+        }
+        self.scrub_leftovers(data)?;
+        wipe(self.on, &self.header, std::slice::from_ref(&self.of.area), Some(self.of.slot))?;
+        let areas = self.forget_all()?;
+        self.wipe(&areas)
+    }
+
+    /// Takes the reencryption out of the header, in one update. The areas that are free then: of the old keyslots, and of what
+    /// protected the last step.
+    pub(super) fn forget_all(&mut self) -> Result<Vec<Range<u64>>> {
+        let Self { header, on, of, .. } = self;
+        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
+            let mut areas = forget(document, metadata, of)?;
+            areas.push(of.area.clone());
+            Ok(areas)
+        };
+        header.update(*on, edit, |_| Ok(()))
+    }
+
+    /// Wipes what the header has forgotten.
+    pub(super) fn wipe_after(&self, data: &(dyn Target + Sync), areas: &[Range<u64>]) -> Result<()> {
+        self.scrub_leftovers(data)?;
+        self.wipe(areas)
+    }
+
+    /// Wipes old bytes that lie outside the volume.
+    fn scrub_leftovers(&self, data: &(dyn Target + Sync)) -> Result<()> {
         // A header in front has the place of old bytes up to its own end, and no further.
         let kept = if self.given.detached { 0 } else { self.header.keyslots_end() };
         let leftovers = self.plan().leftovers().into_iter().map(|range| range.start.max(kept)..range.end);
         // Who lacks the keys may have written where they lie; an old key that is gone opens none of them.
-        let leftovers: Vec<_> = leftovers.filter(|range| self.vouched && range.start < range.end).collect();
-        let scrub = || {
-            leftovers.iter().try_for_each(|range| storage::scrub(data, range.clone()))?;
-            storage::sync(data)
-        };
-        // A step under way still needs what protects it.
-        let is_recorded = self.plan().step(self.progress()).is_none();
-        let Self { header, on, of, .. } = self;
-        if is_recorded {
-            scrub()?;
-            wipe(*on, header, std::slice::from_ref(&of.area), Some(of.slot))?;
+        for range in leftovers.filter(|range| self.vouched && range.start < range.end) {
+            storage::scrub(data, range)?;
         }
-        let edit = |document: &mut Map<String, Value>, metadata: &Metadata| {
-            let mut areas = forget(document, metadata, of)?;
-            areas.extend((!is_recorded).then(|| of.area.clone()));
-            Ok(areas)
-        };
-        let areas = header.update(*on, edit, |_| Ok(()))?;
-        if !is_recorded {
-            scrub()?;
-        }
-        wipe(*on, header, &areas, None).map_err(|e| {
+        storage::sync(data)
+    }
+
+    fn wipe(&self, areas: &[Range<u64>]) -> Result<()> {
+        wipe(self.on, &self.header, areas, None).map_err(|e| {
             let areas = areas.iter().map(|area| format!("{} to {}", area.start, area.end));
             e.within(format_args!(
                 "all of the data is new, but not all of the old keyslots, at bytes {}, is wiped",

@@ -6,6 +6,8 @@
 //! | it is under way         | `record`: the hot segments, one update of the header        |
 //! | it is done              | `record`: the segments after it, one update of the header   |
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, json};
 
 use super::activate::{is_vouched_for, verified};
@@ -16,7 +18,7 @@ use super::{Stage, shape};
 use crate::lock::{LockTo, ReencryptionLock};
 use crate::luks2::metadata::Metadata;
 use crate::luks2::{Header, store};
-use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Which};
+use crate::reencrypt::{Mode, Part, Plan, Progress, Protection, Step, Which};
 use crate::{Error, ErrorKind, Result, Target, VolumeKey, storage};
 
 /// How a reencryption goes on.
@@ -44,6 +46,8 @@ pub struct Ledger<'d> {
     open: bool,
     /// What an update that failed would have recorded.
     unsure: Option<Progress>,
+    /// The header has forgotten the reencryption, and these areas of it are to be wiped.
+    ended: Option<Vec<Range<u64>>>,
     _lock: Option<ReencryptionLock>,
 }
 
@@ -96,7 +100,19 @@ impl<'d> Ledger<'d> {
             Stage::Clean | Stage::Hot => (true, verified(metadata, &of, key, given)?),
         };
         let open = shape::is_open(metadata, &of, given, plan.size);
-        Ok(Self { header, on, of, plan, progress, given, vouched, open, unsure: None, _lock: None })
+        Ok(Self {
+            header,
+            on,
+            of,
+            plan,
+            progress,
+            given,
+            vouched,
+            open,
+            unsure: None,
+            ended: None,
+            _lock: None,
+        })
     }
 
     /// The header as it stands.
@@ -299,27 +315,44 @@ impl crate::reencrypt::Ledger for Ledger<'_> {
             self.unsure = Some(progress);
             return Err(e);
         }
-        // Its backups have other numbers now.
-        self.of = parse(&self.header)?;
+        if self.ended.is_none() {
+            // Its backups have other numbers now.
+            self.of = parse(&self.header)?;
+        }
         self.progress = progress;
         Ok(())
     }
 
-    /// cryptsetup takes a reencryption of which all is new for one that has not begun, does all of it again, and destroys the data. Of an
-    /// encryption that moves its data it does not; and a journal of plaintext has to be wiped while the header says that it is there.
-    fn ends_with_last_step(&self) -> bool {
-        let leaves_plaintext = matches!(self.plan.protection, Protection::Source | Protection::Journal);
-        !(self.plan.mode == Mode::Encrypt && leaves_plaintext)
+    /// Of a volume that moves, cryptsetup recovers the last step from the wrong place; what it moves away from is there until the end.
+    fn repeats(&self, step: &Step) -> bool {
+        self.plan.mode == Mode::Reencrypt
+            && step.protection == Protection::Source
+            && self.plan.step(step.finished()).is_none()
     }
 
     fn finish(&mut self, data: &(dyn Target + Sync)) -> Result<()> {
+        if let Some(areas) = self.ended.take() {
+            return self.wipe_after(data, &areas);
+        }
         self.refresh()?;
         self.end(data)
     }
 }
 
 impl Ledger<'_> {
+    /// Whether the record of the last step is the end of the reencryption. cryptsetup takes a header that says that all is new for one
+    /// that has not begun, does all of it again, and destroys the data. Of an encryption that moves its data it does not; and a journal of
+    /// plaintext has to be wiped while the header says that it is there.
+    fn ends_with(&self, progress: Progress) -> bool {
+        let leaves_plaintext = matches!(self.plan.protection, Protection::Source | Protection::Journal);
+        self.plan.step(progress).is_none() && !(self.plan.mode == Mode::Encrypt && leaves_plaintext)
+    }
+
     fn write_record(&mut self, progress: Progress) -> Result<()> {
+        if self.ends_with(progress) {
+            self.ended = Some(self.forget_all()?);
+            return Ok(());
+        }
         let Self { header, on, of, plan, open, .. } = self;
         let parts = plan.parts(progress);
         let edit = |document: &mut Map<String, Value>, _: &Metadata| {

@@ -186,7 +186,7 @@ fn a_state_is_never_begun_over_another_nor_used_twice() {
     let (one, two) = (open(), open());
     let ledger = created(&one);
     assert_eq!(one.metadata().unwrap().len(), AREA + 64);
-    assert_eq!(State::read(&two, LockTo::Change).map(|_| ()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(State::read(&two, LockTo::Change).map(|_| ()).unwrap_err().kind(), ErrorKind::Locked);
     drop(ledger);
     let keys = (key(1), key(2));
     let keys = Keys { old: Some(&keys.0), new: Some(&keys.1) };

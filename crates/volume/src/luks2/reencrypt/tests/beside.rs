@@ -213,3 +213,61 @@ fn a_lock_that_another_program_holds_costs_time_and_nothing_else() {
     let volume = activate(&header, &both, bytes.len(), false).unwrap();
     assert!(plaintext(&volume, &bytes) == pattern(DATA));
 }
+
+/// Users who look at the header on the disk when a range is theirs again.
+struct Looking<'r> {
+    disk: &'r Recorder,
+    relayed: Cell<u64>,
+}
+
+struct Looked<'l> {
+    users: &'l Looking<'l>,
+    range: Range<u64>,
+}
+
+impl Foreground for Looking<'_> {
+    fn claim(&self, range: Range<u64>) -> Result<Box<dyn Claim + '_>> {
+        Ok(Box::new(Looked { users: self, range }))
+    }
+
+    fn claims_ahead(&self) -> bool {
+        false
+    }
+
+    fn pace(&self, _done: u64, _left: u64) -> Pace {
+        Pace::Go
+    }
+}
+
+impl Claim for Looked<'_> {
+    fn relay(&self, _volume: Volume) -> Result<()> {
+        let relayed = self.users.relayed.get() + self.range.end - self.range.start;
+        self.users.relayed.set(relayed);
+        let status = read(self.users.disk).unwrap().reencryption().unwrap();
+        let stage = status.map(|status| status.stage);
+        let expected = if relayed == DATA as u64 { None } else { Some(Stage::Clean) };
+        assert_eq!(
+            stage, expected,
+            "a step that is done again would undo what users write to {:?}",
+            self.range
+        );
+        Ok(())
+    }
+
+    fn give_up(&self) {
+        panic!("nothing fails");
+    }
+}
+
+#[test]
+fn users_get_a_range_back_only_when_no_reader_of_the_header_does_its_step_again() {
+    for protection in [CHECKSUM, Protection::Journal] {
+        let (disk, mut header, key) = disk();
+        let both = begin(&disk, &mut header, key, &change(protection));
+        let options = ResumeOptions { hot_zone: Some(DATA as u64 / 2), ..ResumeOptions::default() };
+        let mut ledger = Ledger::resume(&disk, &both, (OFFSET + DATA) as u64, &options).unwrap();
+        let users = Looking { disk: &disk, relayed: Cell::new(0) };
+        assert_eq!(run(&disk, &mut ledger, &users, &Options::default()).unwrap(), Outcome::Finished);
+        assert_eq!(users.relayed.get(), DATA as u64);
+    }
+}
