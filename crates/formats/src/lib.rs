@@ -1,0 +1,39 @@
+//! Encrypted volumes of other systems: header bytes and secrets in, segments out.
+//!
+//! ```text
+//!   image (volume::ReadAt) --Format::detect--> Format        only where the format has a mark of its own
+//!     |
+//!     +-- tcrypt/    TrueCrypt, VeraCrypt   headers look like noise: passphrase, key files and PIM are tried
+//!     +-- bitlk/     BitLocker              metadata in three copies, protectors
+//!     +-- fvault2/   FileVault 2            CoreStorage metadata, users
+//!     +-- loopaes/   loop-AES               no header: a key file
+//!     |
+//!     v
+//!   OpenedFormat     Volume (stored, zero, error segments) + guarded ranges + whether writes are safe
+//! ```
+//!
+//! | format | told apart by | cipher of the data | written |
+//! | --- | --- | --- | --- |
+//! | TrueCrypt, VeraCrypt | nothing | chains of one to three ciphers: XTS, LRW, CBC | XTS, LRW and CBC; maker |
+//! | BitLocker | `-FVE-FS-` and a GUID | AES-CBC, with Elephant, AES-XTS | finished volumes |
+//! | FileVault 2 | `CS` and a CRC-32C | AES-128-XTS | finished volumes |
+//! | loop-AES | nothing | AES-CBC, with LMK's IVs | yes |
+//!
+//! A format's module parses within [`fields`]' bounds, derives keys into locked memory, and builds a
+//! [`Volume`](underseal_volume::Volume): every export serves that volume without knowing the format.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod facts;
+pub mod fields;
+mod format;
+mod opened;
+
+pub use error::{Error, ErrorKind};
+pub use facts::Facts;
+pub use format::Format;
+pub use opened::{Guard, GuardRule, OpenedFormat};
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;
