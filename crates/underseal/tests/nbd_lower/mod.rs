@@ -8,10 +8,6 @@
 //!   refusals.rs    what is refused, and how that is said
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod backing;
 mod refusals;
 mod secrecy;

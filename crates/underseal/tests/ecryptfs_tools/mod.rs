@@ -9,13 +9,6 @@
 //!   refusals.rs   damage, hostile names, missing keys: each entry on its own, with its lower path and the exit status
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
-#[path = "../ecryptfs_kernel/tree.rs"]
-mod tree;
-
 mod archives;
 mod holes;
 mod keys;
@@ -26,8 +19,8 @@ mod trees;
 use std::path::Path;
 use std::process::Output;
 
-use support::volume::underseal;
-use support::{Scratch, output};
+use crate::support::volume::underseal;
+use crate::support::{Scratch, output};
 
 /// The trees that the kernel wrote.
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ecryptfs/tests/vectors");
@@ -63,7 +56,7 @@ fn stderr(output: &Output) -> String {
 fn imported(scratch: &Scratch, options: &str) {
     scratch.file("pass", b"the test's passphrase\n");
     std::fs::create_dir(scratch.path("plain")).unwrap();
-    tree::make(&scratch.path("plain"), 3);
+    crate::ecryptfs_kernel::tree::make(&scratch.path("plain"), 3);
     let mut args = vec!["plain", "lower"];
     if !options.is_empty() {
         args.extend(["-o", options]);
@@ -76,7 +69,7 @@ fn imported(scratch: &Scratch, options: &str) {
 fn assert_exports(scratch: &Scratch) {
     assert_done(&ecryptfs(scratch, "export", &["lower", "back"]));
     let (back, plain) = (scratch.path("back"), scratch.path("plain"));
-    tree::assert_same_tree(&back, &plain, "exported");
+    crate::ecryptfs_kernel::tree::assert_same_tree(&back, &plain, "exported");
     std::fs::remove_dir_all(back).unwrap();
 }
 

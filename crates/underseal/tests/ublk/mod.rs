@@ -13,13 +13,6 @@
 //!   upgrade.rs   servers that hand over; writer.py looks at the clock
 //! ```
 
-#[path = "../guest/guest.rs"]
-#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
-mod guest;
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod absent;
 mod bench;
 mod disk;

@@ -15,23 +15,11 @@
 //!   machine.rs     QEMU: the plug pulled, the server killed; ../guest/ boots it
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
-mod disk;
+pub(crate) mod disk;
 mod front;
-#[path = "../guest/guest.rs"]
-#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
-mod guest;
 mod hostile;
 mod machine;
 mod messages;
-#[path = "../control/mismatches.rs"]
-mod mismatches;
-#[path = "../control/operator.rs"]
-#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
-mod operator;
 mod recovery;
 mod requests;
 mod resize;

@@ -9,28 +9,21 @@
 //!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod alone;
 mod beside;
 mod both;
 mod kernels;
-#[path = "../control/operator.rs"]
-#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
-mod operator;
 mod plain;
 mod tables;
 
-use operator::Operator;
-use support::volume::{CHEAP_PBKDF2, Volume, text};
-use support::{Scratch, bytes, run, tool};
+use crate::control::operator::Operator;
+use crate::support::volume::{CHEAP_PBKDF2, Volume, text};
+use crate::support::{Scratch, bytes, run, tool};
 
 /// A volume of 32 MiB with random bytes in it.
 fn filled(scratch: &Scratch, test: &str, options: &[&str]) -> (Volume, Vec<u8>) {
     let volume = Volume::at(scratch, "image").format("48M", options);
-    let plain = bytes(support::seed(test), 32 << 20);
+    let plain = bytes(crate::support::seed(test), 32 << 20);
     volume.write(0, &plain);
     (volume, plain)
 }
@@ -44,13 +37,15 @@ fn reencrypt(volume: &Volume, options: &str) -> std::process::Command {
 
 /// What `cryptsetup luksDump` says.
 fn dump(image: &std::path::Path) -> String {
-    let output = support::output(tool("cryptsetup").arg("luksDump").arg(image));
+    let output = crate::support::output(tool("cryptsetup").arg("luksDump").arg(image));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// What the header says.
 fn info(volume: &Volume) -> serde_json::Value {
-    let output = support::output(support::volume::underseal().args(["info", "--json"]).arg(&volume.image));
+    let output = crate::support::output(
+        crate::support::volume::underseal().args(["info", "--json"]).arg(&volume.image),
+    );
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 

@@ -13,21 +13,12 @@
 //!   refusals.rs    paths and systems where nothing can be mounted
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod control;
 mod ending;
 mod files;
 mod filesystems;
 mod fio;
-#[path = "../control/mismatches.rs"]
-mod mismatches;
-mod mounted;
-#[path = "../control/operator.rs"]
-#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
-mod operator;
+pub(crate) mod mounted;
 mod refusals;
 mod resize;
 mod swapped;

@@ -10,10 +10,6 @@
 //!   typed.rs     questions on a terminal
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod headers;
 mod keyslots;
 mod pair;

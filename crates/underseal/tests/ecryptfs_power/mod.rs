@@ -17,10 +17,6 @@
 //! `UNDERSEAL_ROUNDS` says how many power cuts or kills each test makes, in place of the few that it makes by default. With
 //! `UNDERSEAL_BARE` the same programs use the lower filesystem itself: what it loses there is not eCryptfs's fault.
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod blank;
 mod check;
 mod cuts;
@@ -29,9 +25,6 @@ mod durable;
 mod expected;
 mod killed;
 mod losses;
-#[path = "../ecryptfs_mount/mounted.rs"]
-#[allow(dead_code, reason = "shared with the other tests of the mount, which use all of it together")]
-mod mounted;
 mod tools;
 mod writer;
 

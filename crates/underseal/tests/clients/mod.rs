@@ -8,10 +8,6 @@
 //!   filesystems.rs ext4 and xfs on the served volume, through nbdfuse and a loop device
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod filesystems;
 mod fio;
 mod images;

@@ -12,23 +12,21 @@
 //!   resize.rs   grown and shrunk while it is served
 //!   others.rs   another user; nonsense and slowness on the socket
 //!   metrics.rs  what Prometheus scrapes
+//!   mismatches.rs  what status and metrics say of damaged sectors, also for the exports' tests
 //!   dashboard.rs  Grafana's dashboard over those metrics, asked of Prometheus
 //!   top.rs      the live view, on a pipe and on a terminal
 //!   upgrade.rs  another process takes it over, or fails to
 //!   upgrade_mount.rs  the same of a mount
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod confined;
 mod dashboard;
 mod keys;
 mod life;
 mod metrics;
+pub(crate) mod mismatches;
 mod names;
-mod operator;
+pub(crate) mod operator;
 mod others;
 mod policy;
 mod resize;

@@ -11,19 +11,9 @@
 //!   refusals.rs    what is refused, and how that is said; most of it without any cluster
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod cluster;
-#[path = "../vhost_user/disk.rs"]
-#[allow(dead_code, reason = "shared with the tests of that door, which use all of it")]
-mod disk;
 mod doors;
 mod faults;
-#[path = "../fuse/mounted.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the tests of that door, which use all of it")]
-mod mounted;
 mod own;
 mod refusals;
 mod sharing;

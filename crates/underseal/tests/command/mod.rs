@@ -1,9 +1,5 @@
 //! The real binary, as its users and the field's own tools meet it.
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod activation;
 mod authenticated;
 mod background;

@@ -10,16 +10,9 @@
 //!   keys.py     puts a passphrase's keys into the guest's keyring
 //! ```
 
-#[path = "../guest/guest.rs"]
-#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
-mod guest;
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod both;
 mod changed;
 mod long_names;
 mod mounts;
 mod through_mounts;
-mod tree;
+pub(crate) mod tree;

@@ -12,10 +12,6 @@
 //!   load.rs      writers that remember what was acknowledged
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod broken;
 mod clients;
 mod ending;
@@ -23,8 +19,5 @@ mod foreign;
 mod full;
 mod load;
 mod neighbours;
-#[path = "../control/operator.rs"]
-#[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
-mod operator;
 mod shrinking;
 mod truncated;

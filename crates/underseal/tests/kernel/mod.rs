@@ -12,13 +12,6 @@
 //!   theirs.rs  cryptsetup format, kernel writes, mkfs.ext4 -> underseal read, write, open -> kernel reads
 //! ```
 
-#[path = "../guest/guest.rs"]
-#[allow(dead_code, reason = "shared with other tests, which use all of it together")]
-mod guest;
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod authenticated;
 mod journal;
 mod life;

@@ -7,10 +7,6 @@
 //!   kernels.rs   tables that a real kernel wrote: the same bytes through the command
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod integrity;
 mod kernels;
 mod refusals;
@@ -18,8 +14,8 @@ mod trips;
 
 use std::process::Command;
 
-use support::volume::{text, underseal};
-use support::{Scratch, run};
+use crate::support::volume::{text, underseal};
+use crate::support::{Scratch, run};
 
 /// The command, in the scratch folder: tables there may name devices there.
 fn table(scratch: &Scratch, what: &str, table: &str) -> Command {

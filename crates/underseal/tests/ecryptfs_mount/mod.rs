@@ -18,17 +18,13 @@
 //!
 //! scripts/posix-tests runs pjdfstest and fsx on such a mount.
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod alone;
 mod contents;
 mod crash;
 mod damage;
 mod growth;
 mod long_names;
-mod mounted;
+pub(crate) mod mounted;
 mod options;
 mod posix;
 mod process;

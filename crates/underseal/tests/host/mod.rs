@@ -9,10 +9,6 @@
 //!   units.rs     what systemd's own tools say of the units
 //! ```
 
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
-
 mod files;
 mod host;
 mod kubernetes;
