@@ -24,10 +24,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bitlk;
 mod error;
 mod facts;
 pub mod fields;
 mod format;
+pub mod fvault2;
+pub mod loopaes;
 mod opened;
 
 pub use error::{Error, ErrorKind};
