@@ -111,7 +111,9 @@ pub(super) fn serve(
         ublk: ublk.as_ref().map(UblkServer::holder),
         machine: vhost_user.as_ref().map(VhostUserServer::holder),
     };
-    let given = giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), ways: reached };
+    let header = lower.get(1).cloned();
+    let given =
+        giver::Serving { image, lock: lock.is_some(), layers: !layers.is_empty(), header, ways: reached };
     let giver = giver::of(args, given, origin);
     if giver.is_err() {
         // Nobody needs it.

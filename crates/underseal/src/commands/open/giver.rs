@@ -1,5 +1,8 @@
 //! What a server keeps, so that another process can take its volume over.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use underseal_device::FileDevice;
@@ -19,6 +22,8 @@ pub(super) struct Serving {
     pub(super) lock: bool,
     /// Something lies between it and its image.
     pub(super) layers: bool,
+    /// Its header, where that is a file of its own.
+    pub(super) header: Option<PathBuf>,
     pub(super) ways: Ways,
 }
 
@@ -43,7 +48,7 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, ways } = serving;
+    let Serving { image, lock, layers, header, ways } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
@@ -63,7 +68,12 @@ pub(super) fn of(
         // Nothing is put in order here: sockets, files and locks are the other process's.
         std::process::exit(0)
     };
-    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), logging::open_file, end)))
+    let header = header.and_then(|path| std::path::absolute(path).ok());
+    let apart = move || {
+        let header = header.as_ref().and_then(|path| File::open(path).ok()).map(OwnedFd::from);
+        header.into_iter().chain(logging::open_file()).collect()
+    };
+    Ok(Arc::new(Giver::new(image, origin, ways, notify::supervised(), apart, end)))
 }
 
 /// From here on it can be handed over.

@@ -5,12 +5,13 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, fstat, stat};
 use underseal_cipher::Key;
 use underseal_datapath::Policy;
 use underseal_device::{FileDevice, OpenOptions};
@@ -134,6 +135,13 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         let what = "its server is in a sandbox, and says that it was started with --no-sandbox: that is not believed";
         return Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD));
     }
+    if args.serve.tls_certificates.is_some() {
+        // Nobody offers that, and the folder would be read.
+        return Err(nonsense());
+    }
+    if let Some(header) = args.volume.header.as_ref().filter(|_| confined) {
+        is_among(header, &fds)?;
+    }
     // As it will be.
     args.serve.daemon = true;
     let its_log = its_log(&mut fds);
@@ -205,6 +213,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         image: file,
         lock: false,
         layers: false,
+        header: lower.get(1).cloned(),
         ways: Ways { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
     };
     let giver = giver::of(&args.serve, serving, Ok(origin));
@@ -372,6 +381,21 @@ fn offered(line: &Line) -> Result<(Offer, Vec<OwnedFd>, u64)> {
         other => return Err(not_given(other)),
     };
     Ok((offer, heard.fds, heard.bytes))
+}
+
+/// Refuses a sandboxed server's header that it has not opened itself: this process could read any file.
+///
+/// # Errors
+/// `Failed` when none of the descriptors is of the file at the path.
+fn is_among(header: &Path, fds: &[OwnedFd]) -> Result<()> {
+    let there = stat(header).map_err(|e| Error::io(header, "cannot be looked at", e))?;
+    let same =
+        |fd: &OwnedFd| fstat(fd).is_ok_and(|of| (of.st_dev, of.st_ino) == (there.st_dev, there.st_ino));
+    if fds.iter().any(same) {
+        return Ok(());
+    }
+    let what = format!("{}: that is not the header that the server has open", header.display());
+    Err(Error::new(Exit::Failed, what).with_remedy(INSTEAD))
 }
 
 /// Takes the descriptor of the old server's log file from those of its offer: the last one, and a regular file, which none but the image is.
