@@ -1,5 +1,6 @@
 //! A volume over its lower devices.
 
+mod guards;
 mod shape;
 mod snapshots;
 mod zones;
@@ -12,6 +13,7 @@ use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry, Lost};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
+use guards::Guards;
 use shape::Shape;
 
 use crate::control::{Control, Settings, no_key};
@@ -34,6 +36,9 @@ pub struct Mapping {
     engine: Option<Arc<dyn Accelerator>>,
     locks: RangeLock<Waiting>,
     shape: Shape,
+    guards: Guards,
+    /// The volume's format fixes its size.
+    fixed_size: bool,
 }
 
 /// What a range of the volume is made of.
@@ -83,6 +88,8 @@ impl Mapping {
             engine: None,
             locks: RangeLock::new(shape.sector),
             shape,
+            guards: Guards::default(),
+            fixed_size: false,
         })
     }
 
@@ -122,6 +129,32 @@ impl Mapping {
     pub fn with_bytes(mut self) -> Self {
         self.shape.least = 1;
         self.control.set_modifies(self.modifies() && !self.read_only());
+        self
+    }
+
+    /// Refuses every request that would change a byte of `range` (bytes of the volume), in whole sectors, before anything of it is
+    /// written. With `ends_writing` such a request ends all writing: later requests that change anything are refused too, whichever
+    /// queue they come to. The volume keeps its size.
+    #[must_use]
+    pub fn with_guard(mut self, range: Range<u64>, ends_writing: bool) -> Self {
+        self.guards.add(range, ends_writing);
+        self.fixed_size = true;
+        self
+    }
+
+    /// Refuses another size: the volume's format fixes it.
+    #[must_use]
+    pub fn with_fixed_size(mut self) -> Self {
+        self.fixed_size = true;
+        self
+    }
+
+    /// Refuses every request that would change anything, though the devices could.
+    #[must_use]
+    pub fn without_writes(mut self) -> Self {
+        self.shape.read_only = true;
+        self.shape.discards = false;
+        self.control.set_modifies(false);
         self
     }
 
@@ -277,6 +310,9 @@ impl Mapping {
     /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::Mover), or
     /// when requests do not end within `limit`: the volume keeps its size then.
     pub fn resize(&self, size: Option<u64>, limit: Duration) -> Result<u64> {
+        if self.fixed_size {
+            return Err(Error::new(ErrorKind::Layout, "the volume's format fixes its size"));
+        }
         let is_known = self.last(|last, device| size.is_some_and(|size| size <= end_on(last, device)))?;
         if let Some(false) = is_known {
             self.refresh()?;
@@ -387,6 +423,20 @@ impl Mapping {
             0 => data(block.min(len)),
             len => Some(Status { len, hole: extent.hole, zero: extent.hole && is_null }),
         }
+    }
+
+    /// Refuses a request that would change `touched`, in bytes of the volume.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    #[inline]
+    pub(crate) fn check_guards(&self, touched: Range<u64>) -> Result<()> {
+        if self.guards.are_none() {
+            return Ok(());
+        }
+        let sector = u64::from(self.shape.sector);
+        let end = touched.end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+        self.guards.check(&(touched.start / sector * sector..end))
     }
 
     pub(crate) fn control(&self) -> &Control {

@@ -78,6 +78,10 @@ impl<'a> Secret<'a> {
                 Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?)
             }
             SecretSource::Asked => self.ask(),
+            SecretSource::TooMany => {
+                let what = "a passphrase and key files together, or several key files, are for --type tcrypt";
+                Err(Error::usage(what).with_remedy("one of --passphrase-file, --passphrase-fd, --key-file"))
+            }
         }
     }
 

@@ -58,10 +58,10 @@ pub(crate) struct KeyslotAddArgs {
     #[arg(long, value_name = "N")]
     pub(crate) new_key_slot: Option<u32>,
     /// The bytes of this file are the volume's key, and no old passphrase is needed; with --unbound, the other key
-    #[arg(long, value_name = "FILE", conflicts_with = "secret")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// LUKS2: hold another key than the volume's, one that opens no data
-    #[arg(long, conflicts_with_all = ["secret", "key_slot"])]
+    #[arg(long, conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) unbound: bool,
     /// That other key is random and has so many bits
     #[arg(long, value_name = "BITS", default_value_t = 512, requires = "unbound")]
@@ -203,7 +203,7 @@ pub(crate) struct KeyslotTestArgs {
     #[arg(long)]
     pub(crate) recovery_key: bool,
     /// The bytes of this file are the volume's key: is it the right one?
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot", "recovery_key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// The volume's key is so many bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
@@ -249,7 +249,7 @@ pub(crate) struct RecoveryKeyArgs {
     #[arg(long, value_name = "N")]
     pub(crate) new_key_slot: Option<u32>,
     /// The bytes of this file are the volume's key, and no passphrase is needed
-    #[arg(long, value_name = "FILE", conflicts_with = "secret")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,

@@ -77,7 +77,7 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
     let (image, of) = (&args.image, &args.plain);
     let options = plain_options(of)?;
     let size = reencryption::size(&open_header(image, true)?)?;
-    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash, of.key_size / 8)?;
+    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash(), of.key_size / 8)?;
     let volume = plain::activate(&key, size, &options).map_err(|e| Error::from(e).within(image.display()))?;
     let device = if is_remote(image) { image.clone() } else { absolute(image)? };
     // As tables have names with spaces in them.
@@ -95,7 +95,7 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
     let line = Zeroizing::new(format!(
         "0 {} crypt {} {} {} {} {}{more}",
         volume.size() >> 9,
-        of.cipher,
+        options.cipher,
         *Zeroizing::new(digits),
         of.skip,
         device,

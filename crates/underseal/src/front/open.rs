@@ -13,7 +13,7 @@ use super::args::{Args, SERVE};
 use super::call::Call;
 use super::failure::{Failure, Result, Status};
 use super::place::Place;
-use super::{Words, keyslots};
+use super::{Words, keyslots, tcrypt};
 use crate::commands::{close_open as end, status_of_open};
 use crate::lower::open_header;
 use crate::output::{print, printable};
@@ -21,10 +21,11 @@ use crate::output::{print, printable};
 /// `open DEVICE NAME`.
 pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    if args.test_passphrase {
-        return keyslots::test(args, device);
+    match (args.test_passphrase, args.kind.as_deref()) {
+        (true, Some("tcrypt")) => tcrypt::test(args, device),
+        (true, _) => keyslots::test(args, device),
+        (false, _) => open_as(args, device, words.need(1, "name")?),
     }
-    open_as(args, device, words.need(1, "name")?)
 }
 
 /// `create NAME DEVICE`, which was the order for plain volumes.
@@ -97,6 +98,9 @@ fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
 /// The options that say which volume it is.
 fn volume(call: Call, args: &Args) -> Result<Call> {
     let kind = args.kind.as_deref().unwrap_or(if is_plain(args) { "plain" } else { "luks" });
+    if kind == "tcrypt" {
+        return tcrypt::options(call, args);
+    }
     let call = call
         .option("type", Some(kind))
         .option("header", args.header.as_ref())

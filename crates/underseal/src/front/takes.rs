@@ -142,7 +142,9 @@ fn groups(action: &str) -> &'static [&'static [&'static str]] {
             &["integrity-no-journal", "key-slot", "persistent", "tries", "type"],
         ],
         "close" => &[HEADER, &["cancel-deferred", "deferred"]],
-        "tcryptDump" => &[HEADER, SECRET, TCRYPT, &["dump-volume-key", "type"]],
+        "tcryptDump" => {
+            &[HEADER, SECRET, TCRYPT, &["cipher", "dump-volume-key", "hash", "type", "volume-key-file"]]
+        }
         "status" | "luksSuspend" => &[HEADER],
         "resize" => &[HEADER, SECRET, TOKEN, KEYRING, &["device-size", "key-slot", "size", "tries"]],
         "luksResume" => {

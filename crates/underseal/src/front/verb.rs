@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::args::Args;
 use super::failure::{Failure, Result};
-use super::{Words, benchmark, header, keyslots, look, open, reencrypt, tokens, volume};
+use super::{Words, benchmark, header, keyslots, look, open, reencrypt, tcrypt, tokens, volume};
 
 type Act = fn(&Args, &Words<'_>) -> Result<()>;
 
@@ -25,9 +25,9 @@ macro_rules! verbs {
 }
 
 verbs! {
-    "open" ["luksOpen", "plainOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
+    "open" ["luksOpen", "plainOpen", "tcryptOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
     "create" [] open::create, "NAME DEVICE: open a plain volume (old order)";
-    "close" ["luksClose", "plainClose", "remove"] open::close, "NAME: end it";
+    "close" ["luksClose", "plainClose", "tcryptClose", "remove"] open::close, "NAME: end it";
     "status" [] open::status, "NAME: how it is";
     "refresh" [] open::refresh, "DEVICE NAME: (not here: underseal policy changes how it is served)";
     "resize" [] volume::resize, "NAME: give it another size";
@@ -50,17 +50,14 @@ verbs! {
     "convert" [] header::convert, "DEVICE: to --type luks1 or luks2";
     "config" ["luksConfig"] header::config, "DEVICE: --label, --subsystem, --priority";
     "token" [] tokens::run, "add|remove|import|export|unassign DEVICE";
-    "tcryptDump" ["bitlkDump", "fvault2Dump"] look::other_format, "DEVICE: (not here)";
+    "tcryptDump" [] tcrypt::dump, "DEVICE: what a TrueCrypt or VeraCrypt header says";
     "reencrypt" ["luksReencrypt"] reencrypt::run, "DEVICE: another key, cipher or sectors; --encrypt, --decrypt";
 }
 
 /// What cryptsetup opens and underseal does not.
-const OTHER_FORMATS: [&str; 11] = [
+const OTHER_FORMATS: [&str; 8] = [
     "loopaesOpen",
     "loopaesClose",
-    "tcryptOpen",
-    "tcryptClose",
-    "tcryptDump",
     "bitlkOpen",
     "bitlkClose",
     "bitlkDump",
@@ -79,6 +76,14 @@ impl Verb {
             }
             None => Err(Failure::wrong("cryptsetup: Unknown action.")),
         }
+    }
+}
+
+/// The type of volume that an action's older name says.
+pub(super) fn kind(words: &[OsString]) -> Option<&'static str> {
+    match &*words.first()?.to_string_lossy() {
+        "tcryptOpen" | "tcryptDump" => Some("tcrypt"),
+        _ => None,
     }
 }
 
