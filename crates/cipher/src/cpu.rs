@@ -74,10 +74,6 @@ impl CpuPath {
                 Self::AesNi | Self::Vaes256 | Self::Avx512 => false,
             }
         }
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        {
-            self == Self::Portable
-        }
     }
 
     /// The path in use: what `UNDERSEAL_CPU` says, else the fastest that the processor has. Read once.

@@ -30,63 +30,40 @@
 //! pipeline for each; here the tweaks of 32 sectors are encrypted together and sectors follow each other without a
 //! bubble.
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod aegis;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/aegis_key.rs")]
 mod aegis_key;
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod beside;
 mod cast6;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod cbc;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/chacha.rs")]
 mod chacha;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/diffuser.rs")]
 mod diffuser;
 mod double;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod ecb;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod frame;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gcm;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/gcm_key.rs")]
 mod gcm_key;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod hctr2;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/hctr2_key.rs")]
 mod hctr2_key;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/key.rs")]
 mod key;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/md5.rs")]
 mod md5;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/nh.rs")]
 mod nh;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod schedule;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/serpent.rs")]
 mod serpent;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/sha256.rs")]
 mod sha256;
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "kernel/none/sliced.rs")]
 mod sliced;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod table;
 mod twofish;
 #[cfg(target_arch = "x86_64")]
 mod vaes256;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 mod whiten;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod words;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod xts;
 
 #[cfg(target_arch = "x86_64")]
@@ -118,11 +95,9 @@ pub(crate) enum Direction {
 }
 
 /// Sectors whose CBC chains a kernel advances side by side: one in each lane of the widest vectors.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const LANES: usize = 32;
 
 /// Vectors in flight: the latency of an AES round times its throughput. Sixteen were slower.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const IN_FLIGHT: usize = 8;
 
 /// Sectors of AEGIS-128, one by one.

@@ -23,6 +23,9 @@
 //!
 //! Sector numbers are dm-crypt's: 512-byte units whatever the sector size, with the IV offset added.
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the vector code is written for x86-64 and aarch64; this target has neither");
+
 mod aead;
 mod block;
 mod build;

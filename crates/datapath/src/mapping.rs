@@ -196,12 +196,6 @@ impl Mapping {
         self.control.settings().layout.is_null
     }
 
-    /// True when its devices mostly read and write without waiting, so that memory of the caller's can be used in place. If
-    /// not, memory of the queue's is better from the first: nothing is copied then.
-    pub fn answers_at_once(&self) -> bool {
-        self.devices.iter().all(|device| device.answers_at_once())
-    }
-
     /// Has the devices [let go](Device::let_go) of what others wait for, when all requests are over.
     pub fn let_go(&self) {
         self.devices.iter().for_each(|device| device.let_go());

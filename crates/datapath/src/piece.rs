@@ -12,9 +12,6 @@ use crate::{Error, ErrorKind};
 /// Encrypted zeros are made and written in pieces of this many bytes.
 pub(crate) const ZEROS: u64 = 1 << 20;
 
-/// What is read where the caller wants it is decrypted in pieces of this many bytes: the second-level cache still has what was read.
-pub(crate) const CACHED: u64 = 128 << 10;
-
 /// What is at a piece's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {

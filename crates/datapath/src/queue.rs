@@ -228,16 +228,16 @@ impl Queue {
         let mut buffer = self.arena.alloc(data.len()).ok_or(Full)?;
         let range = offset..offset + data.len() as u64;
         let straight = !durable && self.writes_straight(&range);
-        if let Some(lock) = straight.then(|| self.lock_now(&range, false)).flatten() {
+        if let Some(lock) = straight.then(|| self.lock_now(&range)).flatten() {
             let Ok(mut tags) = self.tags(data.len() as u64) else {
-                self.unlock_now(range, false, lock);
+                self.unlock_now(range, lock);
                 self.arena.free(buffer);
                 return Err(Full);
             };
             let tuples = tags.as_deref_mut().unwrap_or_default();
             let (at, result) = self.write_now(range.clone(), data, tuples);
             if at == range.end || result.is_err() {
-                self.unlock_now(range, false, lock);
+                self.unlock_now(range, lock);
                 tags.into_iter().chain([buffer]).for_each(|memory| self.arena.free(memory));
                 self.ready.push_back(Completion { tag, result, buffer: None });
                 return Ok(());
@@ -257,41 +257,6 @@ impl Queue {
         }
         self.settle();
         Ok(())
-    }
-
-    /// Reads into the caller's memory where that can be done at once: true, and a completion without memory is ready. If
-    /// not, the memory may be scrambled, and the request goes on as one that was [submitted](Queue::submit): its completion
-    /// brings the bytes. [`Mapping::answers_at_once`] says whether it is worth while to have memory of one's own.
-    ///
-    /// # Errors
-    /// `Full` as with [`submit`](Queue::submit).
-    pub fn read_in_place(
-        &mut self,
-        tag: u64,
-        offset: u64,
-        data: &mut [u8],
-    ) -> std::result::Result<bool, Full> {
-        self.refresh();
-        let (range, len) = (offset..offset.saturating_add(data.len() as u64), data.len());
-        let fits = self.check_range(offset, len as u64, false).is_ok() && len <= self.max_request;
-        if fits
-            && !self.is_full()
-            && self.reads_straight(&range)
-            && let Some(lock) = self.lock_now(&range, true)
-        {
-            let tags = self.tags(len as u64);
-            let read = tags.ok().and_then(|mut tags| {
-                let read = self.read_now(range.clone(), data, tags.as_deref_mut().unwrap_or_default());
-                tags.into_iter().for_each(|memory| self.arena.free(memory));
-                read
-            });
-            self.unlock_now(range, true, lock);
-            if let Some(result) = read {
-                self.ready.push_back(Completion { tag, result, buffer: None });
-                return Ok(true);
-            }
-        }
-        self.submit(tag, Request::Read { offset, len }).map(|()| false).map_err(|_| Full)
     }
 
     /// The next request that is over.

@@ -82,10 +82,6 @@ impl Device for ModelDevice {
         })
     }
 
-    fn answers_at_once(&self) -> bool {
-        false
-    }
-
     fn name(&self) -> &str {
         self.inner.name()
     }

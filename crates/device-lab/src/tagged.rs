@@ -59,10 +59,6 @@ impl Device for TaggedDevice {
         self.inner.name()
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.inner.answers_at_once()
-    }
-
     fn extent(&self, offset: u64, len: u64) -> Extent {
         self.inner.extent(offset, len)
     }

@@ -30,11 +30,6 @@ pub trait Device: Send + Sync {
     /// What a failing request's log line calls the device.
     fn name(&self) -> &str;
 
-    /// False when its channels hardly ever [read](Channel::read_now) or write without waiting.
-    fn answers_at_once(&self) -> bool {
-        true
-    }
-
     /// True when it compares what it reads with tags that it made of what was written, and fails what differs
     /// ([`Error::mismatch_at`]).
     fn verifies(&self) -> bool {

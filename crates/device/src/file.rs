@@ -192,10 +192,6 @@ impl Device for FileDevice {
         Ok(Box::new(Sticky::new(FileChannel::new(shared, file, depth), losses)))
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.shared.way != Way::Direct
-    }
-
     fn name(&self) -> &str {
         &self.shared.name
     }

@@ -220,10 +220,6 @@ impl Device for NbdDevice {
         Ok(Box::new(Sticky::new(channel, self.shared.losses.clone())))
     }
 
-    fn answers_at_once(&self) -> bool {
-        false
-    }
-
     fn name(&self) -> &str {
         &self.shared.name
     }

@@ -358,10 +358,6 @@ impl Device for RbdDevice {
         &self.shared.name
     }
 
-    fn answers_at_once(&self) -> bool {
-        false
-    }
-
     fn let_go(&self) {
         // Closing takes its time, and who asks for the size meanwhile need not wait.
         let image = self.shared.image.write().unwrap_or_else(PoisonError::into_inner).take();

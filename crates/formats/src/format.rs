@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use underseal_volume::ReadAt;
 
+use crate::bitlk::Bitlk;
+use crate::fvault2::Fvault2;
 use crate::{Error, ErrorKind, Result};
 
 /// A format of another system, by cryptsetup's name of it.
@@ -48,9 +50,11 @@ impl Format {
     ///
     /// # Errors
     /// `Io`; an image that is too small for a mark has none.
-    pub fn detect(_image: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
-        // Each format with a mark adds its check here.
-        Ok(None)
+    pub fn detect(image: &(impl ReadAt + ?Sized)) -> Result<Option<Self>> {
+        if Bitlk::is_marked(image)? {
+            return Ok(Some(Self::Bitlk));
+        }
+        Ok(Fvault2::is_marked(image)?.then_some(Self::Fvault2))
     }
 }
 

@@ -26,10 +26,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bitlk;
 mod error;
 mod facts;
 pub mod fields;
 mod format;
+pub mod fvault2;
+pub mod loopaes;
 mod opened;
 mod partitions;
 pub mod tcrypt;

@@ -231,10 +231,6 @@ impl Device for IntegrityDevice {
         self.shared.data.name()
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.shared.data.answers_at_once()
-    }
-
     fn verifies(&self) -> bool {
         self.shared.core.handed_tags() == 0 && self.mode() != Mode::Recovery
     }

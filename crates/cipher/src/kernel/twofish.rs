@@ -8,7 +8,7 @@
 //! vectors, groups of 32 blocks go through [`permute`] instead, which looks nothing up and is a quarter faster; what is left over of a
 //! run comes here.
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "none/permute.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "twofish/no_permute.rs")]
 mod permute;
 mod schedule;
 

@@ -28,20 +28,20 @@ impl Queue {
         self.begin(index);
     }
 
-    /// Takes the lock for whole sectors that are read or written at once, if that needs nobody's turn.
-    pub(super) fn lock_now(&mut self, range: &Range<u64>, shared: bool) -> Option<Lock> {
+    /// Takes the lock of whole sectors for a write on the fast path; `None`: another request has one of them.
+    pub(super) fn lock_now(&mut self, range: &Range<u64>) -> Option<Lock> {
         if !self.epochs.locks() {
             return Some(Lock::None);
         }
-        let taken = self.mapping.locks().take(range.clone(), shared);
+        let taken = self.mapping.locks().take(range.clone(), false);
         self.renew();
         taken.then_some(Lock::Taken)
     }
 
-    /// Such a request is over.
-    pub(super) fn unlock_now(&self, range: Range<u64>, shared: bool, lock: Lock) {
+    /// Gives back what [`lock_now`](Self::lock_now) took.
+    pub(super) fn unlock_now(&self, range: Range<u64>, lock: Lock) {
         if lock == Lock::Taken {
-            self.mapping.locks().give_back(range, shared);
+            self.mapping.locks().give_back(range, false);
         }
     }
 

@@ -123,7 +123,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
             queue.write_in_place(4, (8 << 20) - SECTOR, &mut [4; 8192], false).unwrap();
             submit_read(&mut queue, 5, 8 << 20);
             submit_write(&mut queue, 6, 12 << 20, 4096, 5);
-            assert_eq!(queue.read_in_place(7, 2 * SECTOR, &mut [0; 4096]), Ok(false), "{text}");
+            submit_read(&mut queue, 7, 2 * SECTOR);
             turns(&mut queue, &mut over);
             let ended = tags(&mut over);
             assert!(

@@ -98,12 +98,6 @@ fn scribble(queue: &mut Queue, device: &Arc<TaggedDevice>) {
         succeed(queue);
     }
     assert!(read(queue, 0, model.len()) == model, "as it was written");
-    let mut there = vec![1; 5 << 9];
-    if !queue.read_in_place(0, 4096, &mut there).unwrap() {
-        there.copy_from_slice(&read(queue, 4096, 5 << 9));
-    }
-    succeed(queue);
-    assert!(there == model[4096..4096 + (5 << 9)]);
     // Whoever opens it next finds the same.
     let again = mapping(device.clone());
     assert!(read(&mut open(&again), 0, model.len()) == model, "as it is stored");
@@ -156,17 +150,13 @@ fn a_sector_whose_tag_is_wrong_fails_its_request_and_is_counted() {
         submit_write(&mut queue, 0, bad * SECTOR + 512, 512, 1);
         let failed = finish(&mut queue).remove(0).result.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Integrity, "{text}");
-        let mut there = [0; 8192];
-        queue.read_in_place(1, bad * SECTOR, &mut there).unwrap();
-        let failed = finish(&mut queue).remove(0).result.unwrap_err();
-        assert_eq!(failed.kind(), ErrorKind::Integrity, "{text}");
         let stats = mapping.stats();
-        assert_eq!((stats.mismatches, stats.mismatched), (3, vec![bad * SECTOR]), "{text}");
+        assert_eq!((stats.mismatches, stats.mismatched), (2, vec![bad * SECTOR]), "{text}");
         // Written whole it is as good as any.
         submit_write(&mut queue, 2, bad * SECTOR, 4096, 7);
         succeed(&mut queue);
         assert_eq!(read(&mut queue, bad * SECTOR, 4096), [7; 4096]);
-        assert_eq!(mapping.stats().mismatches, 3);
+        assert_eq!(mapping.stats().mismatches, 2);
         all_memory_is_back(&mut queue);
     }
 }

@@ -36,10 +36,6 @@ impl Device for Replayed {
         self.below.name()
     }
 
-    fn answers_at_once(&self) -> bool {
-        self.below.answers_at_once()
-    }
-
     fn let_go(&self) {
         self.below.let_go();
     }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{Place, Ran, eventually, server_signal};
+use crate::command::common::{Place, Ran, eventually, server_signal};
 
 #[test]
 fn a_socket_of_systemds_is_served() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 
-use crate::common::{CHEAP, Place, Server};
+use crate::command::common::{CHEAP, Place, Server};
 
 /// Ciphers with what they keep, and its size in bytes beside each sector.
 const KINDS: [(&str, &str); 6] = [

@@ -7,7 +7,9 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::common::{PATIENCE, Place, Server, eventually, exists, is_root, is_running, server_signal};
+use crate::command::common::{
+    PATIENCE, Place, Server, eventually, exists, is_root, is_running, server_signal,
+};
 use crate::support::mounts::{cannot_fuse, skip};
 
 fn pid(place: &Place) -> u32 {

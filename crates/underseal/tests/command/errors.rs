@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::common::{CHEAP, Place, Server, eventually};
+use crate::command::common::{CHEAP, Place, Server, eventually};
 
 #[test]
 fn failures_have_stable_statuses_and_say_what_to_do() {
@@ -162,7 +162,7 @@ fn a_closed_pipe_is_an_error_not_a_signal() {
             fds[0].revents().contains(PollFlags::ERR)
         });
         let output = place.command(args).stdout(Stdio::from(write)).output().unwrap();
-        crate::common::Ran::from(output).fails(1, "Broken pipe");
+        crate::command::common::Ran::from(output).fails(1, "Broken pipe");
     }
 }
 

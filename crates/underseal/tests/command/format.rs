@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use serde_json::Value;
 
-use crate::common::{CHEAP, PASSPHRASE, Place};
+use crate::command::common::{CHEAP, PASSPHRASE, Place};
 
 #[test]
 fn a_new_image_is_sparse_and_for_its_owner_only() {
@@ -255,7 +255,8 @@ fn info_says_which_cpu_path_runs_the_ciphers() {
     let place = Place::with_volume();
     let info = |args: &[&str]| {
         let mut command = place.command(&[&["info", "disk"], args].concat());
-        crate::common::Ran::from(command.env("UNDERSEAL_CPU", "portable").output().unwrap()).succeeds()
+        crate::command::common::Ran::from(command.env("UNDERSEAL_CPU", "portable").output().unwrap())
+            .succeeds()
     };
     assert!(info(&[]).ends_with("\nCPU path:       portable\n"));
     let json: Value = serde_json::from_str(&info(&["--json"])).unwrap();

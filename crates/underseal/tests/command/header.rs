@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use serde_json::Value;
 
-use crate::common::{PASSPHRASE, Place, Ran, Server};
+use crate::command::common::{PASSPHRASE, Place, Ran, Server};
 use crate::support::terminal::Terminal;
 
 fn damage(place: &Place, image: &str, at: u64, bytes: &[u8]) {

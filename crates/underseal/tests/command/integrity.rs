@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 
-use crate::common::{Place, Server};
+use crate::command::common::{Place, Server};
 
 /// A place with keys and a volume `disk` of 8 MiB, made with these options.
 fn with_volume(options: &[&str]) -> Place {

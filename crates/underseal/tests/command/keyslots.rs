@@ -1,6 +1,6 @@
 //! `underseal keyslot`, by cryptsetup's judgement.
 
-use crate::common::{CHEAP, PASSPHRASE, Place, Ran};
+use crate::command::common::{CHEAP, PASSPHRASE, Place, Ran};
 use crate::support::terminal::Terminal;
 
 /// A LUKS1 volume and a LUKS2 volume, and files with other passphrases.
@@ -31,7 +31,7 @@ fn theirs_open(place: &Place, image: &str, file: &str, slot: u32) -> bool {
     let args = ["open", "--test-passphrase", "--key-file", "-", "--key-slot", &slot.to_string(), image];
     let mut command = std::process::Command::new("cryptsetup");
     command.args(args).current_dir(place.path(""));
-    crate::common::feed(command, text.trim_end_matches('\n').as_bytes()).code == Some(0)
+    crate::command::common::feed(command, text.trim_end_matches('\n').as_bytes()).code == Some(0)
 }
 
 fn in_use(place: &Place, image: &str) -> Vec<u64> {
@@ -108,7 +108,7 @@ fn the_volume_key_takes_the_place_of_a_passphrase() {
             ["-q", "luksDump", "--dump-volume-key", "--volume-key-file", "key", "--key-file", "-", image];
         let mut command = std::process::Command::new("cryptsetup");
         command.args(dump).current_dir(place.path(""));
-        crate::common::feed(command, PASSPHRASE.as_bytes()).succeeds();
+        crate::command::common::feed(command, PASSPHRASE.as_bytes()).succeeds();
         let add = with(&["--volume-key-file", "key", "--new-passphrase-file", "second"]);
         bare(&place, "add", image, &add).succeeds();
         assert!(theirs_open(&place, image, "second", 1), "{image}");
@@ -287,7 +287,7 @@ fn a_luks1_keyslot_that_is_named_keeps_its_number() {
 #[test]
 fn keyslots_change_while_the_volume_is_open() {
     let place = volumes();
-    let server = crate::common::Server::start(&place, &[]);
+    let server = crate::command::common::Server::start(&place, &[]);
     keyslot(&place, "add", "disk", &with(&["--new-passphrase-file", "second"])).succeeds();
     server.stop();
     assert!(theirs_open(&place, "disk", "second", 1));

@@ -1,6 +1,6 @@
 //! Help, manual pages, completions.
 
-use crate::common::Place;
+use crate::command::common::Place;
 
 #[test]
 fn every_command_has_a_manual_page_that_groff_takes() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{CHEAP, Place};
+use crate::command::common::{CHEAP, Place};
 
 /// What `format` says of it, as JSON.
 fn told(place: &Place, args: &[&str]) -> Value {

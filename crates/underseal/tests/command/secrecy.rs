@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
-use crate::common::{CHEAP, PASSPHRASE, Place, Ran, Server, eventually, is_root, server_signal};
+use crate::command::common::{CHEAP, PASSPHRASE, Place, Ran, Server, eventually, is_root, server_signal};
 
 #[test]
 fn a_serving_process_shows_no_secret() {

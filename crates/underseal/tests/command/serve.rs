@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use serde_json::Value;
 
-use crate::common::{Place, Ran, Server, eventually, exists};
+use crate::command::common::{Place, Ran, Server, eventually, exists};
 use crate::support::mounts::skip;
 
 fn export_of(place: &Place, uri: &str) -> Value {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Place, Server, eventually, exists, is_running};
+use crate::command::common::{Place, Server, eventually, exists, is_running};
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 
 #[test]

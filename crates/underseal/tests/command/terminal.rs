@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::common::{CHEAP, PASSPHRASE, Place, Server, eventually, is_running, server_signal};
+use crate::command::common::{CHEAP, PASSPHRASE, Place, Server, eventually, is_running, server_signal};
 use crate::support::terminal::Terminal;
 
 #[test]

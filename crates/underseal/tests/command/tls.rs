@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::common::{Place, Server};
+use crate::command::common::{Place, Server};
 
 /// What qemu and nbdkit would find in such a directory.
 fn certificates(place: &Place) {
@@ -93,7 +93,7 @@ fn certificates_are_read_again_on_sighup() {
     };
     let hang_up = |says: &str, times: usize| {
         server.signal(rustix::process::Signal::HUP);
-        crate::common::eventually(says, || server.log().matches(says).count() == times);
+        crate::command::common::eventually(says, || server.log().matches(says).count() == times);
     };
     list("1");
     assert!(connects(), "it is not read yet");

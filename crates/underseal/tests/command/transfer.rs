@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::common::{PASSPHRASE, Place, Ran};
+use crate::command::common::{PASSPHRASE, Place, Ran};
 
 #[test]
 fn any_range_comes_back_as_it_was_written() {

@@ -13,12 +13,12 @@ use std::time::Instant;
 use underseal_export::control::{Asking, Given, Line, Offer, Reply};
 use underseal_export::net::Socket;
 
-use crate::operator::{Operator, Ran};
+use crate::control::operator::{Operator, Ran};
+use crate::control::upgrade::alone;
 use crate::support::nbd::Client;
 use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{text, underseal};
-use crate::upgrade::alone;
 
 /// A program with the mark: servers set that limit in their sandbox, and every process can.
 fn marked(program: &str) -> Command {

@@ -10,8 +10,8 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 use underseal_testing::skip;
 
-use crate::metrics::address;
-use crate::operator::Operator;
+use crate::control::metrics::address;
+use crate::control::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::{Volume, text};

@@ -1,6 +1,6 @@
 use std::io::Read;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::nbd::{Client, EIO};
 
 const FIRST: &str = "5d3c91f07a62e8b4c1479f0326ad58ee90b7f41c3ad8652e7bf60914c28da3e7";

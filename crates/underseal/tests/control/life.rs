@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::keys::pages_with;
-use crate::operator::{Operator, Ran};
+use crate::control::keys::pages_with;
+use crate::control::operator::{Operator, Ran};
 use crate::support::nbd::Client;
 use crate::support::volume::{PASSPHRASE, Volume, text, underseal};
 use crate::support::{Server, run, tool};

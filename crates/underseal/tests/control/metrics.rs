@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::operator::{Operator, Ran};
+use crate::control::operator::{Operator, Ran};
 use crate::support::Server;
 use crate::support::metrics::{self, get};
 use crate::support::nbd::Client;

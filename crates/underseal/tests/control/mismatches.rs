@@ -1,6 +1,6 @@
 //! Sectors that are not as they were written, whatever door they are met through.
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::metrics;
 
 /// Sees to it that status, metrics and `check` tell of the one sector, 4096 bytes from `bad` on, that is not as it was written in a

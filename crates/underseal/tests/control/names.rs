@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::Server;
 use crate::support::volume::Volume;
 
@@ -81,7 +81,7 @@ fn a_name_that_was_asked_for_must_be_free() {
     command
         .args(["--read-only", "--name", "work", "--nbd"])
         .arg(format!("unix:{}/t", operator.scratch.folder().display()));
-    let ran = crate::operator::Ran::from(command.output().unwrap());
+    let ran = crate::control::operator::Ran::from(command.output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("work.sock") && ran.err.contains("another server"), "{ran:?}");
     operator.is_refused("status a/b", 2, "no name for a volume");
@@ -103,7 +103,7 @@ fn a_directory_of_somebody_else_is_not_used() {
     let mut command = volume.command("open");
     command.env("UNDERSEAL_RUNTIME_DIR", operator.directory());
     command.args(["--name", "work", "--nbd"]).arg(format!("unix:{}/t", operator.scratch.folder().display()));
-    let ran = crate::operator::Ran::from(command.output().unwrap());
+    let ran = crate::control::operator::Ran::from(command.output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("cannot be used") && ran.err.contains("UNDERSEAL_RUNTIME_DIR"), "{ran:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::Uid;
 use rustix::thread::set_thread_uid;
 
-use crate::operator::{Operator, Ran};
+use crate::control::operator::{Operator, Ran};
 use crate::support::mounts::skip;
 use crate::support::nbd::Client;
 use crate::support::tool;

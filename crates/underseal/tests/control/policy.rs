@@ -1,6 +1,6 @@
 use std::process::Stdio;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::tool;
 
 #[test]
@@ -60,7 +60,7 @@ fn what_is_no_policy_is_refused_and_changes_nothing() {
         assert_eq!(operator.does("policy image"), before);
         let mut open = volume.command("open");
         open.args(["--nbd", "unix:/nowhere/s", "--read-only", "--policy", policy]);
-        let ran = crate::operator::Ran::from(open.output().unwrap());
+        let ran = crate::control::operator::Ran::from(open.output().unwrap());
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.err.contains(why), "{ran:?}");
     }
@@ -68,7 +68,7 @@ fn what_is_no_policy_is_refused_and_changes_nothing() {
     server.stop();
     let mut open = volume.command("open");
     open.args(["--nbd", "unix:/nowhere/s", "--policy", "engine"]);
-    let ran = crate::operator::Ran::from(open.output().unwrap());
+    let ran = crate::control::operator::Ran::from(open.output().unwrap());
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("no accelerator"), "{ran:?}");
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::mounts::{Loop, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};

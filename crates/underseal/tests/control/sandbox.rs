@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};

@@ -1,4 +1,4 @@
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::nbd::Client;
 
 #[test]

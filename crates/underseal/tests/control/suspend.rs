@@ -1,7 +1,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::PATIENCE;

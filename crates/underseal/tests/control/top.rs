@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::terminal::Terminal;
 use crate::support::tool;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use underseal_export::control::{self as wire, Asking, Given, Line, PROTOCOL, Reply, Request};
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::Server;
 use crate::support::nbd::{Client, Command};
 use crate::support::scratch::assert_same;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use underseal_export::control::{Asking, Given};
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
+use crate::control::upgrade::{PAUSE, alone, at_rest};
 use crate::support::mounts::{cannot_fuse, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;
 use crate::support::{bytes, output, run, seed, tool};
-use crate::upgrade::{PAUSE, alone, at_rest};
 
 /// Bytes of a write.
 const BLOCK: usize = 32 << 10;

@@ -2,9 +2,11 @@
 
 use std::fs;
 
-use crate::mounts::{CIPHERS, Keys, PASSPHRASE, compare, export, guest, import, pack, unpack};
+use crate::ecryptfs_kernel::mounts::{
+    CIPHERS, Keys, PASSPHRASE, compare, export, guest, import, pack, unpack,
+};
+use crate::ecryptfs_kernel::tree::{assert_same_tree, make};
 use crate::support::{Scratch, seed};
-use crate::tree::{assert_same_tree, make};
 
 /// Those that are tried with headers in xattrs too; the first in every way always, all others with names plain or encrypted by
 /// chance.

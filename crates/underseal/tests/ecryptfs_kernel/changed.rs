@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::mounts::{Keys, PASSPHRASE, compare, export, guest, import, pack};
+use crate::ecryptfs_kernel::mounts::{Keys, PASSPHRASE, compare, export, guest, import, pack};
+use crate::ecryptfs_kernel::tree::{assert_same_tree, make};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, run};
-use crate::tree::{assert_same_tree, make};
 
 fn tool(verb: &str, lower: &Path, keys: &Keys, more: &[&str]) {
     let mut command = underseal();

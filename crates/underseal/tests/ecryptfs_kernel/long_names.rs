@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::mounts::{Keys, PASSPHRASE, guest, import, pack, unpack};
+use crate::ecryptfs_kernel::mounts::{Keys, PASSPHRASE, guest, import, pack, unpack};
 use crate::support::Scratch;
 use crate::support::volume::underseal;
 use crate::support::{run, tool};

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use crate::both::CHANGES;
-use crate::mounts::{Keys, PASSPHRASE, compare, guest, pack, unpack};
+use crate::ecryptfs_kernel::both::CHANGES;
+use crate::ecryptfs_kernel::mounts::{Keys, PASSPHRASE, compare, guest, pack, unpack};
+use crate::ecryptfs_kernel::tree::{assert_same_tree, make};
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::tools::tool;
 use crate::support::volume::underseal;
 use crate::support::{Scratch, run};
-use crate::tree::{assert_same_tree, make};
 
 /// Ciphers of blocks of 16 and 8 bytes, names plain or encrypted, headers in files and xattrs.
 const CASES: [(&str, (&str, usize), bool, bool); 4] = [

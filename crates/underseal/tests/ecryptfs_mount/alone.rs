@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, XattrFlags, flock, getxattr, setxattr};
 use rustix::io::Errno;
 use underseal_ecryptfs::{AuthToken, Header, Keyring, XATTR};
 
-use crate::mounted::{Folder, PASSPHRASE, unable, underseal};
+use crate::ecryptfs_mount::mounted::{Folder, PASSPHRASE, unable, underseal};
 use crate::support::output;
 use crate::support::tools::{PATIENCE, wait_until};
 

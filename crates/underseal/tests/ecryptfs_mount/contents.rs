@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::mounted::{Folder, client, unable};
+use crate::ecryptfs_mount::mounted::{Folder, client, unable};
 use crate::support::scratch::assert_same;
 use crate::support::trees::make_tree;
 use crate::support::{bytes, run, seed};

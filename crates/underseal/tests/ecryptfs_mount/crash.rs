@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::scratch::assert_same;
 use crate::support::{bytes, seed};
 

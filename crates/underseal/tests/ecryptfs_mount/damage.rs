@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::mounted::{Folder, client, unable};
+use crate::ecryptfs_mount::mounted::{Folder, client, unable};
 use crate::support::bytes;
 use crate::support::mounts::{cannot_mount, skip};
 use crate::support::run;

@@ -8,7 +8,7 @@ use rustix::fs::{StatVfs, statvfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{run, tool};

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mknodat, openat, renameat_with, statvfs};
 use rustix::io::Errno;
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 
 const OPTIONS: &str = "ecryptfs_enable_filename_crypto,long_names";
 const LONG: &str = "UNDERSEAL_LONG_NAME.";

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr, statvfs};
 use rustix::io::Errno;
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::bytes;
 
 /// Whether the header of the lower file says so.

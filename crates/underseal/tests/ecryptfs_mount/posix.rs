@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::mounted::{Folder, client, unable};
+use crate::ecryptfs_mount::mounted::{Folder, client, unable};
 use crate::support::{output, run};
 
 #[test]

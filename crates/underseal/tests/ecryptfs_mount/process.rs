@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::mounted::{Folder, unable, underseal};
+use crate::ecryptfs_mount::mounted::{Folder, unable, underseal};
 use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::output;
 use crate::support::tools::{PATIENCE, wait_until, within};

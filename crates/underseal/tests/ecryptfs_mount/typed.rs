@@ -6,7 +6,7 @@ use std::process::Output;
 
 use underseal_ecryptfs::{AuthToken, Signature};
 
-use crate::mounted::{Folder, PASSPHRASE, unable, underseal, unmount_stale};
+use crate::ecryptfs_mount::mounted::{Folder, PASSPHRASE, unable, underseal, unmount_stale};
 use crate::support::output;
 use crate::support::terminal::Terminal;
 

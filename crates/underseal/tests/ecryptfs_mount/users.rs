@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::mounted::{Folder, PASSPHRASE, client, unable, underseal, unmount_stale};
+use crate::ecryptfs_mount::mounted::{Folder, PASSPHRASE, client, unable, underseal, unmount_stale};
 use crate::support::Scratch;
 use crate::support::mounts::{skip, with_fuse_mode};
 use crate::support::tools::{PATIENCE, wait_until};

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::{run, tool};
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ecryptfs/tests/vectors");

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::expected::{Entry, Expected, PAGE};
-use crate::writer::Writer;
+use crate::ecryptfs_power::expected::{Entry, Expected, PAGE};
+use crate::ecryptfs_power::writer::Writer;
 
 /// What was found.
 #[derive(Debug, Default)]

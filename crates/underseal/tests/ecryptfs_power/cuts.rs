@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::check::Found;
-use crate::disk::Disk;
-use crate::mounted::{Folder, client, unable};
-use crate::rounds;
+use crate::ecryptfs_mount::mounted::{Folder, client, unable};
+use crate::ecryptfs_power::check::Found;
+use crate::ecryptfs_power::disk::Disk;
+use crate::ecryptfs_power::rounds;
+use crate::ecryptfs_power::writer::{Safe, Writer};
 use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::tools::within;
 use crate::support::{run, seed};
-use crate::writer::{Safe, Writer};
 
 /// A kind of lower filesystem.
 struct Kind {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use underseal_ecryptfs::tools::Lower;
 
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::{run, tool};
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::check::Found;
-use crate::mounted::{Folder, unable};
-use crate::rounds;
+use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::ecryptfs_power::check::Found;
+use crate::ecryptfs_power::rounds;
+use crate::ecryptfs_power::writer::{Safe, Writer};
 use crate::support::seed;
-use crate::writer::{Safe, Writer};
 
 const WRITERS: u64 = 3;
 

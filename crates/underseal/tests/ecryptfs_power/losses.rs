@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::disk::Disk;
-use crate::mounted::{Folder, unable};
+use crate::ecryptfs_mount::mounted::{Folder, unable};
+use crate::ecryptfs_power::disk::Disk;
 use crate::support::mounts::{Mount, cannot_mount, skip};
 use crate::support::{run, tool};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use crate::disk::Disk;
-use crate::mounted::underseal;
+use crate::ecryptfs_mount::mounted::underseal;
+use crate::ecryptfs_power::disk::Disk;
 use crate::support::mounts::{Mount, cannot_fuse, cannot_mount, skip};
 use crate::support::{Scratch, output, run, seed, tool};
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
 
-use crate::expected::{Entry, Expected};
+use crate::ecryptfs_power::expected::{Entry, Expected};
 
 /// Files that a writer has at a time, and their size.
 const FILES: usize = 10;

@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::ecryptfs_kernel::tree::{self, assert_same_tree};
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, run, tool};
-use crate::tree::{self, assert_same_tree};
-use crate::{assert_done, assert_refused, ecryptfs};
 
 #[test]
 fn archives_of_every_kind_come_in_and_out_again() {
@@ -212,7 +212,7 @@ fn sizes_that_lie_and_archives_that_are_cut_are_refused() {
     for (name, word, tar) in lies {
         File::create(scratch.path("lies.tar")).unwrap().write_all(&tar).unwrap();
         let imported = ecryptfs(&scratch, "import", &["lies.tar", "lower"]);
-        let said = crate::stderr(&imported);
+        let said = crate::ecryptfs_tools::stderr(&imported);
         assert!(!imported.status.success() && said.contains(word), "{name}: {said}");
         if tar.starts_with(&sound) {
             assert_eq!(imported.status.code(), Some(7), "{name}: {said}");

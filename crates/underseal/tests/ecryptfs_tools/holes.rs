@@ -6,8 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs, imported, lower_file};
 use crate::support::{Scratch, output, tool};
-use crate::{assert_done, assert_refused, ecryptfs, imported, lower_file};
 
 /// Takes the second extent out of a lower file of five.
 fn punch(lower: &Path) {

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use crate::ecryptfs_tools::{
+    assert_done, assert_exports, assert_refused, ecryptfs, imported, lower_file, stderr,
+};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, output, run};
-use crate::{assert_done, assert_exports, assert_refused, ecryptfs, imported, lower_file, stderr};
 
 /// Of "the test's passphrase".
 const OLD: &str = "ada73b7137ee903a";

@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use crate::ecryptfs_kernel::tree;
+use crate::ecryptfs_tools::{assert_done, assert_exports, assert_refused, ecryptfs};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, output};
-use crate::{assert_done, assert_exports, assert_refused, ecryptfs, tree};
 
 const OPTIONS: &str = "ecryptfs_enable_filename_crypto,long_names";
 

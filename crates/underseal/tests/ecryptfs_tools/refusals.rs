@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use crate::ecryptfs_tools::{assert_done, assert_refused, ecryptfs, imported, lower_file};
 use crate::support::volume::underseal;
 use crate::support::{Scratch, output};
-use crate::{assert_done, assert_refused, ecryptfs, imported, lower_file};
 
 #[test]
 fn a_damaged_file_is_skipped_and_the_others_come_out() {

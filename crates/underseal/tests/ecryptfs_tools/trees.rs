@@ -6,9 +6,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::ecryptfs_kernel::tree::assert_same_tree;
+use crate::ecryptfs_tools::{VECTORS, assert_done, assert_exports, assert_refused, ecryptfs, imported};
 use crate::support::{Scratch, run, tool};
-use crate::tree::assert_same_tree;
-use crate::{VECTORS, assert_done, assert_exports, assert_refused, ecryptfs, imported};
 
 fn unpack(scratch: &Scratch, tree: &str) {
     let lower = scratch.path(tree);

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::process::Signal;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;

@@ -6,7 +6,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::load::{Writer, volume_size};
+use crate::faults::load::{Writer, volume_size};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::Volume;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::tools::{fails, output};

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 
-use crate::foreign::{LOST, MIB, Thin};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
+use crate::faults::foreign::{LOST, MIB, Thin};
 use crate::support::mounts::{cannot_mount, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;

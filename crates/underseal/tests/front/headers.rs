@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::pair::{CHEAP, Pair, all, with_stdin};
+use crate::front::pair::{CHEAP, Pair, all, with_stdin};
 
 fn formatted(kind: &str) -> Pair {
     let pair = Pair::new();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::pair::{CHEAP, Pair, all, with_stdin};
+use crate::front::pair::{CHEAP, Pair, all, with_stdin};
 
 /// An image of each program, with the passphrase "secret".
 fn formatted(kind: &str) -> Pair {

@@ -1,6 +1,6 @@
 //! `reencrypt`, in both programs.
 
-use crate::pair::{CHEAP, Pair, all, text, with_stdin};
+use crate::front::pair::{CHEAP, Pair, all, text, with_stdin};
 use crate::support::{bytes, run, seed, tool};
 
 fn formatted() -> Pair {

@@ -1,6 +1,6 @@
 //! Questions on a terminal.
 
-use crate::pair::{CHEAP, Pair};
+use crate::front::pair::{CHEAP, Pair};
 use crate::support::terminal::Terminal;
 
 fn typed(pair: &Pair, whose: &str, words: &[&str]) -> Terminal {

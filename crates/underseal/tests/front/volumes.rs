@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::pair::{CHEAP, Pair, all, text, with_stdin};
+use crate::front::pair::{CHEAP, Pair, all, text, with_stdin};
 use crate::support::mounts::{cannot_fuse, cannot_mount, client, skip};
 use crate::support::{output, run, tool};
 

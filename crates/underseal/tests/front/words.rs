@@ -1,6 +1,6 @@
 //! Statuses, refusals, and what is printed.
 
-use crate::pair::{CHEAP, Pair, all};
+use crate::front::pair::{CHEAP, Pair, all};
 
 fn formatted(kind: &str) -> Pair {
     let pair = Pair::new();
@@ -106,7 +106,7 @@ fn what_is_not_done_here_is_said_to_be() {
         &["luksFormat", "-q", "--integrity", "hmac-sha256", "--integrity-legacy-padding", "disk"],
         &["close", "--deferred", "name"],
     ] {
-        let output = crate::pair::with_stdin(pair.ours().args(words), "secret\n");
+        let output = crate::front::pair::with_stdin(pair.ours().args(words), "secret\n");
         assert_eq!(output.status.code(), Some(1), "{words:?}: {}", all(&output));
         assert!(all(&output).contains("supported"), "{words:?}: {}", all(&output));
     }
@@ -119,7 +119,7 @@ fn an_argument_that_is_missing_is_named() {
     let pair = Pair::new();
     pair.image("disk", 24 << 20);
     let words = ["reencrypt", "-q", "--encrypt", "--offset", "16384", "disk"];
-    let output = crate::pair::with_stdin(pair.ours().args(words), "secret\n");
+    let output = crate::front::pair::with_stdin(pair.ours().args(words), "secret\n");
     assert!(!output.status.success());
     assert!(all(&output).contains("--reduce-device-size"), "{}", all(&output));
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::mismatches;
-use crate::mounted::{Mounted, is_mounted};
-use crate::operator::Operator;
+use crate::control::mismatches;
+use crate::control::operator::Operator;
+use crate::fuse::mounted::{Mounted, is_mounted};
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::mounted::{Mounted, client, is_mounted, unmount_stale};
+use crate::fuse::mounted::{Mounted, client, is_mounted, unmount_stale};
 use crate::support::mounts::{apart_with, cannot_fuse, cannot_mount, holders, skip};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::Volume;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use crate::mounted::{Mounted, client};
+use crate::fuse::mounted::{Mounted, client};
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::scratch::{assert_same, bytes, seed};
 use crate::support::volume::{Volume, text, underseal};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::mounted::{Mounted, client};
+use crate::fuse::mounted::{Mounted, client};
 use crate::support::mounts::{Loop, Mount, cannot_mount, skip};
 use crate::support::trees::make_tree;
 use crate::support::volume::Volume;

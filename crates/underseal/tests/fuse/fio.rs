@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::mounted::{Mounted, client};
+use crate::fuse::mounted::{Mounted, client};
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, output, run, seed};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::mounted::{Mounted, client, is_mounted};
+use crate::fuse::mounted::{Mounted, client, is_mounted};
 use crate::support::mounts::{apart, cannot_fuse, skip, with_fuse_mode};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, output};

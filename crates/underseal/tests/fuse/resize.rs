@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::mounted::{Mounted, client};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
+use crate::fuse::mounted::{Mounted, client};
 use crate::support::mounts::{Loop, Mount, cannot_fuse, cannot_mount, skip};
 use crate::support::tools::PATIENCE;
 use crate::support::trees::make_tree;

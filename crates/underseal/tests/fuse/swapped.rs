@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::mounted::{Mounted, is_mounted, unmount_stale};
+use crate::fuse::mounted::{Mounted, is_mounted, unmount_stale};
 use crate::support::mounts::{cannot_fuse, cannot_mount, skip};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, output, run, tool};

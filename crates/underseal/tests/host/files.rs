@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::host::Host;
+use crate::host::host::Host;
 use crate::support::nbd::Client;
 use crate::support::volume::text;
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use underseal_testing::skip;
 
-use crate::host::Host;
+use crate::host::host::Host;
 use crate::support::nbd::Client;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;

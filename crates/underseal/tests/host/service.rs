@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::Host;
+use crate::host::host::Host;
 use crate::support::nbd::Client;
 use crate::support::tool;
 use crate::support::tools::{PATIENCE, wait_until};

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host::Host;
+use crate::host::host::Host;
 use crate::support::nbd::Client;
 use crate::support::terminal::Terminal;
 use crate::support::tools::{PATIENCE, wait_until};

@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use fastrand::Rng;
 
 use crate::guest::Guest;
-use crate::patches::Patches;
+use crate::kernel::patches::Patches;
+use crate::kernel::tables;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, underseal};
 use crate::support::{Scratch, Server, bytes, output, run, seed};
-use crate::tables;
 
 /// Cipher, key bits without the MAC's, `--integrity`, and more options that both take.
 const LUKS2: [(&str, &str, &str, &str); 7] = [

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use fastrand::Rng;
 
-use crate::authenticated::{IMAGE, guest, sectors, turns, with_files, write_and_kill};
-use crate::patches::Patches;
+use crate::kernel::authenticated::{IMAGE, guest, sectors, turns, with_files, write_and_kill};
+use crate::kernel::patches::Patches;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;

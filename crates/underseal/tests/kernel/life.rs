@@ -1,8 +1,8 @@
 //! What becomes of a volume in its life, the kernel opens: keyslots that came and went, headers that were converted and restored.
 
+use crate::kernel::tables::guest;
 use crate::support::volume::{PASSPHRASE, Volume, underseal};
 use crate::support::{Scratch, bytes, run, seed, tool};
-use crate::tables::guest;
 
 /// Where LUKS2's data begin, and how much there is of it before a volume grows.
 const LUKS2_DATA: u64 = 16 << 20;

@@ -4,11 +4,11 @@ use std::fs;
 
 use fastrand::Rng;
 
-use crate::patches::Patches;
+use crate::kernel::patches::Patches;
+use crate::kernel::tables::{Kind, Table, guest, tables};
 use crate::support::scratch::assert_same;
 use crate::support::volume::{PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, bytes, run, seed};
-use crate::tables::{Kind, Table, guest, tables};
 
 /// The images' sizes: LUKS2's header takes 16 MiB. Volumes are filled to their ends.
 const LUKS2_IMAGE: u64 = 18 << 20;

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use crate::patches::Patches;
+use crate::kernel::patches::Patches;
+use crate::kernel::tables::{Table, guest, tables};
 use crate::support::mounts::{NbdFuse, cannot_fuse, skip};
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text};
 use crate::support::{Scratch, Server, bytes, run, seed, tool};
-use crate::tables::{Table, guest, tables};
 
 /// The images' size: LUKS2's header takes 16 MiB of it.
 const IMAGE: u64 = 18 << 20;

@@ -1,6 +1,6 @@
 //! What is refused, and how that is said.
 
-use crate::backing::Backing;
+use crate::nbd_lower::backing::Backing;
 use crate::support::volume::{CHEAP_PBKDF2, underseal};
 use crate::support::{Scratch, run};
 

@@ -9,7 +9,7 @@ use std::thread;
 
 use memchr::memmem::find;
 
-use crate::backing::Backing;
+use crate::nbd_lower::backing::Backing;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};
 use crate::support::{Scratch, Server, bytes, run, tool};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::backing::Backing;
+use crate::nbd_lower::backing::Backing;
 use crate::support::fio::verifying;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};

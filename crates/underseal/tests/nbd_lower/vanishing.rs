@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::backing::Backing;
+use crate::nbd_lower::backing::Backing;
 use crate::support::fio::verifying;
 use crate::support::nbd::{Client, EIO};
 use crate::support::tools::{PATIENCE, wait_until, within};

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::cluster::Image;
-use crate::disk::{Ask, Disk};
-use crate::mounted::{Mounted, client};
+use crate::fuse::mounted::{Mounted, client};
+use crate::rbd::cluster::Image;
 use crate::support::mounts::{cannot_fuse, skip};
 use crate::support::scratch::assert_same;
 use crate::support::volume::text;
 use crate::support::{Server, bytes, run, seed};
+use crate::vhost_user::disk::{Ask, Disk};
 
 #[test]
 fn a_mounted_image_keeps_what_is_written_to_it() {

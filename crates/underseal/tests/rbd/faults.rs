@@ -5,14 +5,14 @@ use std::{panic, thread};
 
 use underseal_testing::skip;
 
-use crate::cluster::Image;
-use crate::own::{Cluster, DISKS, Network};
+use crate::rbd::cluster::Image;
+use crate::rbd::own::{Cluster, DISKS, Network};
+use crate::rbd::writer::Writer;
 use crate::support::nbd::{Client, EIO};
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, underseal};
 use crate::support::{Scratch, Server, bytes, fails, run, seed};
-use crate::writer::Writer;
 
 /// One cluster for all, since it takes a while to start.
 #[test]

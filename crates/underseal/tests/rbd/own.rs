@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::cluster::{Image, given};
+use crate::rbd::cluster::{Image, given};
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::{output, run, tool};
 

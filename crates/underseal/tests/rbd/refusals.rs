@@ -1,6 +1,6 @@
 //! What is refused, and how that is said.
 
-use crate::cluster::{Image, Pool, given};
+use crate::rbd::cluster::{Image, Pool, given};
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, underseal};
 use crate::support::{Scratch, fails, run};
 

@@ -1,6 +1,6 @@
 //! Everything that is done with a volume.
 
-use crate::cluster::Image;
+use crate::rbd::cluster::Image;
 use crate::support::fio::verifying;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{CHEAP_PBKDF2, PASSPHRASE, Volume, text, underseal};

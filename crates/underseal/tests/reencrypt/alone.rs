@@ -3,7 +3,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use crate::operator::Ran;
+use crate::control::operator::Ran;
 use crate::support::scratch::assert_same;
 use crate::support::terminal::Terminal;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -50,12 +50,12 @@ fn ctrl_c_stops_between_two_steps_and_says_how_to_go_on() {
     assert!(ran.err.contains("stopped at") && ran.err.contains("--resume-only"), "{ran:?}");
     // Half of it is new, and it opens as before.
     assert_same(&volume.read(0, plain.len()), &plain, "in the middle");
-    let again = Ran::from(support::output(&mut reencrypt(&volume, "--init-only")));
+    let again = Ran::from(crate::support::output(&mut reencrypt(&volume, "--init-only")));
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(again.err.contains("under way already"), "{again:?}");
     run(&mut reencrypt(&volume, "--resume-only --resilience journal"));
     assert_same(&volume.read(0, plain.len()), &plain, "at the end");
-    let over = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+    let over = Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only")));
     assert_eq!(over.code, Some(2), "{over:?}");
     assert!(over.err.contains("no reencryption is under way"), "{over:?}");
 }
@@ -75,7 +75,7 @@ fn a_kill_anywhere_is_made_good() {
             break;
         }
     }
-    let last = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+    let last = Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only")));
     assert!(last.code == Some(0) || last.err.contains("no reencryption is under way"), "{last:?}");
     assert_same(&volume.read(0, plain.len()), &plain, "after all kills");
 }
@@ -88,7 +88,7 @@ fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
     let second = scratch.file("second", b"another one");
     let third = scratch.file("third", b"a third one");
     for file in [&second, &third] {
-        let mut add = support::volume::underseal();
+        let mut add = crate::support::volume::underseal();
         add.args(["keyslot", "add", "-q"])
             .arg(&volume.image)
             .arg("--passphrase-file")
@@ -97,7 +97,7 @@ fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
     }
     let header = std::fs::read(&volume.image).unwrap();
     let keep_second = format!("--other-passphrase-file {}", text(&second));
-    let refused = Ran::from(support::output(&mut reencrypt(&volume, &keep_second)));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(&volume, &keep_second)));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(
         refused.err.contains("keyslots 2 were not given") && refused.err.contains("--force"),
@@ -110,7 +110,7 @@ fn passphrases_that_are_not_given_are_lost_only_if_that_is_meant() {
     for (file, opens) in [(&second, true), (&third, false)] {
         let mut test = tool("cryptsetup");
         test.args(["open", "--test-passphrase", "-q"]).arg(&volume.image).arg("-d").arg(file);
-        assert_eq!(support::output(&mut test).status.success(), opens, "{}", file.display());
+        assert_eq!(crate::support::output(&mut test).status.success(), opens, "{}", file.display());
     }
 }
 
@@ -122,7 +122,7 @@ fn the_end_of_a_device_is_given_up_only_if_that_is_meant() {
     for (options, lost) in
         [("--reduce-device-size 8M", "its last 8 MiB"), ("--device-size 8M", "behind its first 8 MiB")]
     {
-        let refused = Ran::from(support::output(&mut reencrypt(&volume, options)));
+        let refused = Ran::from(crate::support::output(&mut reencrypt(&volume, options)));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.err.contains(lost) && refused.err.contains("--force"), "{refused:?}");
         assert!(before == std::fs::read(&volume.image).unwrap(), "nothing was changed");
@@ -154,12 +154,12 @@ fn somebody_at_a_terminal_is_asked_for_each_passphrase_and_says_yes_to_losing_on
     let scratch = Scratch::new();
     let (volume, _) = filled(&scratch, "somebody_at_a_terminal_is_asked", &[]);
     let second = scratch.file("second", b"another one");
-    let mut add = support::volume::underseal();
+    let mut add = crate::support::volume::underseal();
     add.args(["keyslot", "add", "-q"]).arg(&volume.image).arg("--passphrase-file").arg(&volume.passphrase);
     run(add.arg("--new-passphrase-file").arg(&second).args(CHEAP_PBKDF2));
     let typed = |answer: &str, sure: Option<&str>| {
         let mut terminal = Terminal::run(scratch.folder(), &["reencrypt", "image", "--init-only"]);
-        terminal.sees("Passphrase for image: ").types(&format!("{}\n", support::volume::PASSPHRASE));
+        terminal.sees("Passphrase for image: ").types(&format!("{}\n", crate::support::volume::PASSPHRASE));
         terminal.sees("Passphrase of keyslot 1, to keep it").types(&format!("{answer}\n"));
         if let Some(sure) = sure {
             terminal.sees("keyslots 1 were not given").types(&format!("{sure}\n"));
@@ -181,11 +181,11 @@ fn a_volume_that_somebody_uses_is_left_alone() {
     let (volume, _) = filled(&scratch, "a_volume_that_somebody_uses_is_left_alone", &[]);
     // Under another operator's name, so that it is not found.
     let server = Operator::new().serve(&volume, &[]);
-    let refused = Ran::from(support::output(&mut reencrypt(&volume, "")));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(&volume, "")));
     assert_eq!(refused.code, Some(4), "{refused:?}");
     server.stop();
     let plain = Volume::at(&scratch, "plain").format("8M", &["--type", "luks1"]);
-    let refused = Ran::from(support::output(&mut reencrypt(&plain, "")));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(&plain, "")));
     assert_eq!(refused.code, Some(6), "{refused:?}");
     assert!(refused.err.contains("header convert"), "{refused:?}");
 }
@@ -200,7 +200,7 @@ fn all_that_will_be_lost_is_said_at_once() {
     run(added.arg(&volume.passphrase).arg(&volume.image).arg(&more));
     let before = std::fs::read(&volume.image).unwrap();
     let options = "--resilience none --device-size 16M --init-only";
-    let ran = Ran::from(support::output(reencrypt(&volume, options).stdin(Stdio::null())));
+    let ran = Ran::from(crate::support::output(reencrypt(&volume, options).stdin(Stdio::null())));
     assert_eq!(ran.code, Some(2), "{ran:?}");
     for words in
         ["3 things are lost", "1. ", "keyslots 1", "2. ", "a power cut", "3. ", "behind its first 16 MiB"]
@@ -208,8 +208,9 @@ fn all_that_will_be_lost_is_said_at_once() {
         assert!(ran.err.contains(words), "{words}: {ran:?}");
     }
     assert!(before == std::fs::read(&volume.image).unwrap());
-    let ran = Ran::from(support::output(&mut reencrypt(&volume, &format!("{options} --force"))));
+    let ran = Ran::from(crate::support::output(&mut reencrypt(&volume, &format!("{options} --force"))));
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let again = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only --resilience-hash sha1")));
+    let again =
+        Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only --resilience-hash sha1")));
     assert_eq!(again.code, Some(2), "{again:?}");
 }

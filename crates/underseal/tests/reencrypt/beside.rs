@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use super::*;
-use crate::operator::Ran;
+use crate::control::operator::Ran;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
@@ -192,7 +192,7 @@ fn a_volume_in_the_middle_is_served_as_it_stands_and_goes_on_when_asked() {
     assert_same(&volume.read(4096, 16 << 20), &plain[4096..4096 + (16 << 20)], "at the end");
     let mut again = volume.command("open");
     again.arg("--reencrypt").env("UNDERSEAL_RUNTIME_DIR", operator.directory());
-    let refused = Ran::from(support::output(&mut again));
+    let refused = Ran::from(crate::support::output(&mut again));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("no reencryption"), "{refused:?}");
 }
@@ -261,7 +261,7 @@ fn nobody_goes_on_with_a_volume_that_somebody_reads() {
     // Others may read it, too.
     assert_same(&volume.read(0, 1 << 20), &plain[..1 << 20], "as it stands");
     let theirs = || cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt");
-    let refused = Ran::from(support::output(theirs().stdin(std::process::Stdio::null())));
+    let refused = Ran::from(crate::support::output(theirs().stdin(std::process::Stdio::null())));
     assert_ne!(refused.code, Some(0), "{refused:?}");
     assert!(dump(&volume.image).contains("online-reencrypt"));
     assert_same(

@@ -50,7 +50,7 @@ fn what_was_killed_with_cryptsetup_goes_on_here_alone_or_beside_users() {
         assert!(is_under_way(&volume), "it ended too soon to be a test");
         if beside {
             let server = operator.serve(&volume, &["--reencrypt=full"]);
-            crate::beside::wait_for(&operator, "image", "done");
+            crate::reencrypt::beside::wait_for(&operator, "image", "done");
             server.stop();
         } else {
             run(&mut reencrypt(&volume, "--resume-only"));
@@ -70,7 +70,7 @@ fn traced(volume: &Volume, options: &str, kill: Option<u32>) -> std::process::Ou
         command.arg(format!("inject=fsync,fdatasync:signal=KILL:when={number}"));
     }
     let reencrypt = reencrypt(volume, options);
-    support::output(command.arg(reencrypt.get_program()).args(reencrypt.get_args()))
+    crate::support::output(command.arg(reencrypt.get_program()).args(reencrypt.get_args()))
 }
 
 #[test]
@@ -98,12 +98,15 @@ fn what_is_cut_off_at_the_very_end_goes_on_in_each_program_and_in_open() {
             let state = std::fs::read(&volume.image).unwrap();
             let at = |who: &str| format!("{options}: cut at sync {number}, {who}");
             // cryptsetup wants a step that was cut to be repaired first. It refuses where all is over.
-            support::output(&mut cryptsetup(&volume, "repair"));
-            support::output(&mut cryptsetup(&volume, "reencrypt --resume-only --force-offline-reencrypt"));
+            crate::support::output(&mut cryptsetup(&volume, "repair"));
+            crate::support::output(&mut cryptsetup(
+                &volume,
+                "reencrypt --resume-only --force-offline-reencrypt",
+            ));
             assert_same(&volume.read(0, plain.len()), &plain, &at("cryptsetup"));
             assert!(!dump(&volume.image).contains("online-reencrypt"), "{}", at("cryptsetup"));
             std::fs::write(&volume.image, &state).unwrap();
-            support::output(&mut reencrypt(&volume, "--resume-only"));
+            crate::support::output(&mut reencrypt(&volume, "--resume-only"));
             assert_same(&volume.read(0, plain.len()), &plain, &at("underseal"));
             assert!(!dump(&volume.image).contains("online-reencrypt"), "{}", at("underseal"));
         }

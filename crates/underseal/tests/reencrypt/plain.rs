@@ -2,14 +2,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::operator::Ran;
+use crate::control::operator::Ran;
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;
 
 #[test]
 fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
     let scratch = Scratch::new();
-    let plain = bytes(support::seed("an_image_is_encrypted_where_it_lies"), 24 << 20);
+    let plain = bytes(crate::support::seed("an_image_is_encrypted_where_it_lies"), 24 << 20);
     let image = scratch.file("image", &plain);
     let header = scratch.path("header");
     let volume = Volume::at(&scratch, "image").with(["--header", text(&header)]);
@@ -23,7 +23,7 @@ fn an_image_is_encrypted_where_it_lies_and_decrypted_again() {
         run(test.arg("-d").arg(&volume.passphrase));
         run(&mut reencrypt(&volume, &format!("--decrypt {options}")));
         assert_same(&std::fs::read(&image).unwrap(), &plain, "decrypted");
-        let again = Ran::from(support::output(&mut reencrypt(&volume, "--keep-key")));
+        let again = Ran::from(crate::support::output(&mut reencrypt(&volume, "--keep-key")));
         assert!(again.err.contains("use the device without this header"), "{again:?}");
         std::fs::remove_file(&header).unwrap();
     }
@@ -34,13 +34,13 @@ fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
     let scratch = Scratch::new();
     const UUID: &str = "4f0c6c1e-7b1e-4a8e-9d53-27f5d7a3b1c9";
     let (data, room) = (24 << 20, 32 << 20);
-    let plain = bytes(support::seed("a_header_comes_in_front_of_data_that_move"), data);
+    let plain = bytes(crate::support::seed("a_header_comes_in_front_of_data_that_move"), data);
     let image = scratch.file("image", &plain);
     std::fs::File::options().write(true).open(&image).unwrap().set_len((data + room) as u64).unwrap();
     let volume = Volume::at(&scratch, "image");
     let cheap = CHEAP_PBKDF2.join(" ");
     let begin = format!("--encrypt --reduce-device-size 32M --data-offset 8M --uuid {UUID} {cheap}");
-    let refused = Ran::from(support::output(&mut reencrypt(&volume, &begin)));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(&volume, &begin)));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("last 32 MiB"), "{refused:?}");
     run(&mut reencrypt(&volume, &format!("{begin} --force")));
@@ -50,7 +50,7 @@ fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
     assert!(dump.contains(UUID) && dump.contains("offset: 8388608"), "{dump}");
 
     let header = scratch.path("header");
-    let refused = Ran::from(support::output(&mut reencrypt(&volume, "--decrypt")));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(&volume, "--decrypt")));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("--header FILE"), "{refused:?}");
     run(&mut reencrypt(&volume, &format!("--decrypt --header {}", text(&header))));
@@ -60,7 +60,7 @@ fn a_header_comes_in_front_of_data_that_move_and_goes_again() {
 #[test]
 fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
     let data = 20 << 20;
-    let plain = bytes(support::seed("an_encryption_that_is_killed_as_it_begins"), data);
+    let plain = bytes(crate::support::seed("an_encryption_that_is_killed_as_it_begins"), data);
     for turn in 0..8 {
         let scratch = Scratch::new();
         let image = scratch.file("image", &plain);
@@ -78,7 +78,7 @@ fn an_encryption_that_is_killed_as_it_begins_can_always_be_gone_on_with() {
         child.kill().unwrap();
         child.wait().unwrap();
         let files = std::fs::read_dir(scratch.path("")).unwrap().count();
-        let on = Ran::from(support::output(&mut reencrypt(&volume, "--resume-only")));
+        let on = Ran::from(crate::support::output(&mut reencrypt(&volume, "--resume-only")));
         if on.code != Some(0) {
             // Nothing was begun, or all is over.
             let untouched = std::fs::read(&image).unwrap()[..data] == plain;
@@ -105,12 +105,12 @@ fn cut_start(image: &Path, plain: &[u8], sync: u32, passphrase: &Path) {
     traced.arg(format!("inject=fsync,fdatasync:signal=KILL:when={sync}"));
     traced.arg(env!("CARGO_BIN_EXE_underseal")).arg("reencrypt").arg(image);
     traced.args(["--encrypt", "--reduce-device-size", "8M", "--force", "--init-only", "--passphrase-file"]);
-    support::output(traced.arg(passphrase).args(CHEAP_PBKDF2));
+    crate::support::output(traced.arg(passphrase).args(CHEAP_PBKDF2));
 }
 
 #[test]
 fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() {
-    let plain = bytes(support::seed("a_start_that_was_cut_off_is_found"), 24 << 20);
+    let plain = bytes(crate::support::seed("a_start_that_was_cut_off_is_found"), 24 << 20);
     let scratch = Scratch::new();
     let image = scratch.path("image");
     // A name that earlier versions took for their own.
@@ -123,13 +123,14 @@ fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() 
         for again in ["--resume-only", "--encrypt --reduce-device-size 8M --force --init-only"] {
             cut_start(&image, &plain, sync, &passphrase);
             let begun = std::fs::read(&image).unwrap()[..512] != plain[..512];
-            let open = support::output(underseal().arg("info").arg(&link));
+            let open = crate::support::output(underseal().arg("info").arg(&link));
             let marked = String::from_utf8_lossy(&open.stderr).contains("cut off as it began");
             cut += u32::from(marked);
             assert!(begun || !marked, "{sync}");
             let mut command = underseal();
             command.current_dir("/").arg("reencrypt").arg(&link).args(again.split_whitespace());
-            let again = support::output(command.arg("--passphrase-file").arg(&passphrase).args(CHEAP_PBKDF2));
+            let again =
+                crate::support::output(command.arg("--passphrase-file").arg(&passphrase).args(CHEAP_PBKDF2));
             if marked || !begun {
                 let is_plain = std::fs::read(&image).unwrap()[..plain.len()] == plain;
                 assert!(is_plain || again.status.success(), "{sync}: {again:?}");
@@ -139,7 +140,7 @@ fn a_start_that_was_cut_off_is_found_by_any_name_of_the_image_from_any_folder() 
             }
             let mut read = underseal();
             read.arg("read").arg(&image).arg("--passphrase-file").arg(&passphrase);
-            let read = support::output(&mut read);
+            let read = crate::support::output(&mut read);
             assert!(read.status.success(), "{sync}: {read:?}");
             assert!(read.stdout[..plain.len()] == plain, "{sync}");
         }
@@ -163,7 +164,8 @@ fn sectors_are_never_larger_than_the_blocks_of_the_file_system() {
     let plain = std::fs::read(&image).unwrap();
     let volume = Volume::at(&scratch, "ext4");
     let begin = format!("--encrypt --reduce-device-size 16M --force {cheap}");
-    let refused = Ran::from(support::output(&mut reencrypt(&volume, &format!("{begin} --sector-size 4096"))));
+    let refused =
+        Ran::from(crate::support::output(&mut reencrypt(&volume, &format!("{begin} --sector-size 4096"))));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(
         refused.err.contains("blocks of 1024 bytes") && refused.err.contains("--sector-size 1024"),
@@ -176,8 +178,10 @@ fn sectors_are_never_larger_than_the_blocks_of_the_file_system() {
     let read = scratch.file("read", &volume.read_all());
     run(tool("e2fsck").args(["-f", "-n"]).arg(read));
     // And so for a new size of the sectors that are there.
-    let refused =
-        Ran::from(support::output(&mut reencrypt(&volume, "--sector-size 4096 --force-offline-reencrypt")));
+    let refused = Ran::from(crate::support::output(&mut reencrypt(
+        &volume,
+        "--sector-size 4096 --force-offline-reencrypt",
+    )));
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("blocks of 1024 bytes"), "{refused:?}");
     run(&mut reencrypt(&volume, "--sector-size 1024"));
@@ -189,7 +193,7 @@ fn sectors_become_larger_under_what_can_take_them_or_on_demand() {
     let scratch = Scratch::new();
     let (volume, _) =
         filled(&scratch, "sectors_become_larger_under_what_can_take_them", &["--sector-size", "512"]);
-    let unknown = Ran::from(support::output(&mut reencrypt(&volume, "--sector-size 4096")));
+    let unknown = Ran::from(crate::support::output(&mut reencrypt(&volume, "--sector-size 4096")));
     assert_eq!(unknown.code, Some(2), "{unknown:?}");
     assert!(unknown.err.contains("--force-offline-reencrypt"), "{unknown:?}");
     assert!(dump(&volume.image).contains("sector: 512"));

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::operator::Ran;
+use crate::control::operator::Ran;
 use crate::support::Server;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
@@ -25,7 +25,7 @@ struct Case {
 
 impl Case {
     fn new(test: &str) -> Self {
-        let plain = bytes(support::seed(test), DATA);
+        let plain = bytes(crate::support::seed(test), DATA);
         let case = Self { operator: Operator::new(), plain, state: "state" };
         case.operator.scratch.sparse("image", 16 << 20);
         case.table("linear", "linear");
@@ -78,7 +78,7 @@ impl Case {
     #[track_caller]
     fn is_refused(&self, mut command: Command, why: &str) {
         let before = std::fs::read(self.path("image")).unwrap();
-        let ran = Ran::from(support::output(command.stdin(Stdio::null())));
+        let ran = Ran::from(crate::support::output(command.stdin(Stdio::null())));
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.err.contains(why), "{why}: {ran:?}");
         assert!(before == std::fs::read(self.path("image")).unwrap(), "something was written");
@@ -92,7 +92,7 @@ impl Case {
 
     #[track_caller]
     fn holds(&self, table: &str) {
-        assert_same(&support::output(&mut self.decrypt(table)).stdout, &self.plain, table);
+        assert_same(&crate::support::output(&mut self.decrypt(table)).stdout, &self.plain, table);
     }
 
     fn reencrypt(&self, from: &str, to: &str, options: &str) -> Command {
@@ -124,7 +124,7 @@ fn a_table_becomes_another_one_with_any_sectors() {
     ] {
         let case = Case::new("a_table_becomes_another_one_with_any_sectors");
         case.fill(from);
-        let ran = Ran::from(support::output(&mut case.reencrypt(from, to, options)));
+        let ran = Ran::from(crate::support::output(&mut case.reencrypt(from, to, options)));
         assert_eq!(ran.code, Some(0), "{from} to {to}: {ran:?}");
         assert!(ran.out.contains("the new table opens it now"), "{ran:?}");
         case.holds(to);
@@ -158,13 +158,13 @@ fn other_keys_and_other_tables_are_refused() {
     case.fill("small");
     run(case.reencrypt("small", "large", "--init-only").stdout(Stdio::null()));
     let image = std::fs::read(case.path("image")).unwrap();
-    let wrong = Ran::from(support::output(&mut case.reencrypt("huge", "large", "--resume-only")));
+    let wrong = Ran::from(crate::support::output(&mut case.reencrypt("huge", "large", "--resume-only")));
     assert_eq!(wrong.code, Some(3), "{wrong:?}");
-    let again = Ran::from(support::output(&mut case.reencrypt("small", "large", "--init-only")));
+    let again = Ran::from(crate::support::output(&mut case.reencrypt("small", "large", "--init-only")));
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(image == std::fs::read(case.path("image")).unwrap(), "nothing was changed");
     let server = case.open("small", "large", &["--reencrypt=full", "--name", "table"]);
-    crate::beside::wait_for(&case.operator, "table", "done");
+    crate::reencrypt::beside::wait_for(&case.operator, "table", "done");
     server.stop();
     case.holds("large");
 }
@@ -262,12 +262,12 @@ fn a_plain_volume_is_reencrypted_by_the_tables_of_its_passphrases() {
     let source = case.operator.scratch.file("plain", &case.plain);
     run(plain("write --type plain -q", &old, "512").arg("-i").arg(source));
     for (name, passphrase, sectors) in [("small", &old, "512"), ("large", &new, "4096")] {
-        let table = support::output(&mut plain("table plain", passphrase, sectors)).stdout;
+        let table = crate::support::output(&mut plain("table plain", passphrase, sectors)).stdout;
         case.operator.scratch.file(name, &table);
     }
     case.holds("small");
     case.state = "image.underseal-state";
     run(case.reencrypt("small", "large", "").stdout(Stdio::null()));
     let mut read = plain("read --type plain", &new, "4096");
-    assert_same(&support::output(&mut read).stdout, &case.plain, "by its new passphrase");
+    assert_same(&crate::support::output(&mut read).stdout, &case.plain, "by its new passphrase");
 }

@@ -7,7 +7,7 @@ use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;
 use crate::support::{Scratch, Server, bytes, output, run, seed};
-use crate::{decrypt, encrypt, key, table};
+use crate::table::{decrypt, encrypt, key, table};
 
 /// A dm-integrity volume `disk` made with these options, and how many sectors it offers.
 fn make(scratch: &Scratch, options: &[&str]) -> u64 {

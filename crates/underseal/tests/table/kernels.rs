@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::Scratch;
 use crate::support::scratch::assert_same;
-use crate::{decrypt, encrypt};
+use crate::table::{decrypt, encrypt};
 
 /// No kept library has these.
 const OBSOLETE: [&str; 5] = ["anubis", "khazad", "seed", "tea", "xeta"];

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::volume::underseal;
 use crate::support::{Scratch, output};
-use crate::{key, table};
+use crate::table::{key, table};
 
 /// Lines, and the words of the refusal. KEY is a key of 32 bytes.
 const REFUSED: [(&str, &str); 26] = [
@@ -144,7 +144,7 @@ fn check_prints_the_status_and_the_key_only_when_asked() {
     let given = format!("0  8 crypt aes-xts-plain64 {key} 8 disk 0 2 sector_size:4096 allow_discards\n");
     let printed =
         |key: &str| format!("0 8 crypt aes-xts-plain64 {key} 8 disk 0 2 allow_discards sector_size:4096\n");
-    let check = |options: &[&str]| crate::run(table(&scratch, "check", &given).args(options));
+    let check = |options: &[&str]| crate::table::run(table(&scratch, "check", &given).args(options));
     assert_eq!(check(&[]), printed(&hidden));
     assert_eq!(check(&["--show-keys"]), printed(&key));
 }

@@ -6,7 +6,7 @@ use std::fs;
 use crate::support::scratch::assert_same;
 use crate::support::volume::underseal;
 use crate::support::{Scratch, Server, bytes, output, run, seed};
-use crate::{decrypt, encrypt, key, table};
+use crate::table::{decrypt, encrypt, key, table};
 
 #[test]
 fn what_is_encrypted_decrypts_again_with_sectors_of_every_size() {

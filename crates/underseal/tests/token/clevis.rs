@@ -3,8 +3,8 @@
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 
-use crate::disk::Disk;
 use crate::support::{output, run, tool};
+use crate::token::disk::Disk;
 use underseal_testing::{PATIENCE, wait_until};
 
 /// A tang server of this test's own.

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::disk::{Disk, PASSPHRASE};
 use crate::support::output;
+use crate::token::disk::{Disk, PASSPHRASE};
 
 fn script(disk: &Disk, name: &str, text: &str) -> PathBuf {
     let path = disk.scratch.file(name, format!("#!/bin/sh\n{text}\n").as_bytes());

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::disk::Disk;
 use crate::support::{output, run, tool};
+use crate::token::disk::Disk;
 
 #[test]
 fn tokens_are_listed_imported_exported_assigned_and_removed_as_cryptsetup_does() {

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdout, Stdio};
 
-use crate::disk::{Disk, PASSPHRASE, PIN};
 use crate::support::{output, run, tool};
+use crate::token::disk::{Disk, PASSPHRASE, PIN};
 
 /// A device that is gone when this is dropped.
 struct Device {

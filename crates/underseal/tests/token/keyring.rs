@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::disk::{Disk, PASSPHRASE};
 use crate::support::{run, tool};
+use crate::token::disk::{Disk, PASSPHRASE};
 
 /// A command in a session keyring of its own, where `name` holds `payload`.
 fn with_key(name: &str, payload: &str, script: &str) -> std::process::Command {

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use underseal_testing::skip;
 
-use crate::disk::{Disk, PIN};
 use crate::support::{output, run, tool};
+use crate::token::disk::{Disk, PIN};
 
 /// A command that sees the card.
 fn with_card(disk: &Disk, command: &Command) -> Command {
@@ -93,7 +93,7 @@ fn a_card_that_systemd_enrolled_opens_with_its_pin() {
     ]);
     let mut enroll = tool("systemd-cryptenroll");
     enroll.arg("--pkcs11-token-uri=auto").arg(&disk.image);
-    card(enroll.env("PASSWORD", crate::disk::PASSPHRASE).env("PIN", PIN));
+    card(enroll.env("PASSWORD", crate::token::disk::PASSPHRASE).env("PIN", PIN));
     assert_eq!(disk.list()[0]["type"], "systemd-pkcs11");
 
     let read = |pin: &str| {

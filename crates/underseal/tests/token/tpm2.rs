@@ -7,10 +7,10 @@ use rustix::process::geteuid;
 use serde_json::json;
 use underseal_testing::skip;
 
-use crate::disk::{Disk, PASSPHRASE, PIN};
 use crate::support::terminal::Terminal;
 use crate::support::{output, run, tool};
-use crate::tpm::Tpm;
+use crate::token::disk::{Disk, PASSPHRASE, PIN};
+use crate::token::tpm::Tpm;
 
 /// Opens by one token.
 fn read(disk: &Disk, tpm: &Tpm, token: &str, pin: Option<&str>) -> Result<(), (i32, String)> {

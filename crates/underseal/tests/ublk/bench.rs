@@ -1,5 +1,5 @@
 //! `underseal-lab bench ublk`, where there are ublk and dm-crypt. Not a test: `scripts/bench-ublk`. And authenticated volumes beside
-//! the kernel's own: `cargo test --release -p underseal --test ublk bench_integrity -- --ignored --nocapture`.
+//! the kernel's own: `cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture`.
 
 use std::fs;
 use std::io::Write;
@@ -30,7 +30,7 @@ fn bench_ublk() {
 
 /// Each volume on a RAM disk of its own: dm-crypt over dm-integrity, and ours, with a journal and without.
 #[test]
-#[ignore = "measures: cargo test --release -p underseal --test ublk bench_integrity -- --ignored --nocapture"]
+#[ignore = "measures: cargo test --release -p underseal --test main bench_integrity -- --ignored --nocapture"]
 fn bench_integrity() {
     let scratch = Scratch::new();
     scratch.file("pass", PASSPHRASE.as_bytes());

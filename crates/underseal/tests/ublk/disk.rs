@@ -6,7 +6,7 @@ use crate::guest::TWO_PROCESSORS;
 use crate::support::scratch::assert_same;
 use crate::support::volume::Volume;
 use crate::support::{Scratch, bytes};
-use crate::tasks::{guest, script};
+use crate::ublk::tasks::{guest, script};
 
 #[test]
 fn a_volume_is_a_disk_to_the_kernel() {

@@ -3,7 +3,7 @@
 use crate::guest::TWO_PROCESSORS;
 use crate::support::Scratch;
 use crate::support::volume::Volume;
-use crate::tasks::{guest, script};
+use crate::ublk::tasks::{guest, script};
 
 #[test]
 fn a_device_goes_on_with_the_next_server_and_its_users_see_no_error() {

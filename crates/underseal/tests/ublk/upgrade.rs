@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::guest::TWO_PROCESSORS;
 use crate::support::Scratch;
 use crate::support::volume::Volume;
-use crate::tasks::{guest, script};
+use crate::ublk::tasks::{guest, script};
 
 #[test]
 fn a_device_stays_while_new_processes_take_over() {

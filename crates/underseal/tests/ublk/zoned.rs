@@ -2,7 +2,7 @@
 
 use crate::support::Scratch;
 use crate::support::volume::{Volume, text};
-use crate::tasks::guest;
+use crate::ublk::tasks::guest;
 
 /// In memory: 2 zones that may be written anywhere, and 254 that may not, of 4 MiB.
 const DISK: &str = "null_blk nr_devices=1 zoned=1 zone_size=4 zone_nr_conv=2 memory_backed=1 gb=1";

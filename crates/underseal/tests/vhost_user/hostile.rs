@@ -8,14 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use vhost::VhostBackend;
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::disk::{Disk, serve};
-use crate::front::{
-    AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, USED, WRITE, data,
-    descriptor, guest, request,
-};
 use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::Volume;
 use crate::support::{Scratch, Server};
+use crate::vhost_user::disk::{Disk, serve};
+use crate::vhost_user::front::{
+    AVAILABLE, FLUSH, Front, GET_ID, GUEST, IN, INDIRECT, MEMORY, NEXT, OUT, RING, SPARE, USED, WRITE, data,
+    descriptor, guest, request,
+};
 
 const OK: u8 = 0;
 const IO_ERROR: u8 = 1;

@@ -4,12 +4,12 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use crate::disk::serve;
+use crate::control::operator::Operator;
 use crate::guest::{Guest, MEMORY, TWO_PROCESSORS};
-use crate::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text, underseal};
 use crate::support::{Scratch, run};
+use crate::vhost_user::disk::serve;
 
 /// A machine with the device of this socket, which it comes back to when the server does.
 fn machine<'s>(scratch: &'s Scratch, socket: &std::path::Path) -> Guest<'s> {

@@ -7,12 +7,12 @@ use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vm_memory::MmapRegion;
 
-use crate::disk::serve;
-use crate::front::{Front, GUEST, OUT, data};
-use crate::hostile::still_serves;
 use crate::support::Scratch;
 use crate::support::tools::{PATIENCE, wait_until, within};
 use crate::support::volume::Volume;
+use crate::vhost_user::disk::serve;
+use crate::vhost_user::front::{Front, GUEST, OUT, data};
+use crate::vhost_user::hostile::still_serves;
 
 #[test]
 fn messages_that_make_no_sense() {

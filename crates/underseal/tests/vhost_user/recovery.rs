@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::disk::serve;
-use crate::front::{FLUSH, Front, OUT, SLOTS, data};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, seed};
-use crate::writes::Writes;
+use crate::vhost_user::disk::serve;
+use crate::vhost_user::front::{FLUSH, Front, OUT, SLOTS, data};
+use crate::vhost_user::writes::Writes;
 
 const OK: u8 = 0;
 

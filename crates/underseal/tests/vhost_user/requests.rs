@@ -2,13 +2,13 @@
 
 use virtio_driver::{VirtioBlkFeatureFlags as Feature, VirtioFeatureFlags};
 
-use crate::disk::{Ask, Disk, EIO, ENOTSUP, RING, serve};
-use crate::mismatches;
-use crate::operator::Operator;
+use crate::control::mismatches;
+use crate::control::operator::Operator;
 use crate::support::nbd::Client;
 use crate::support::scratch::assert_same;
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, bytes, seed};
+use crate::vhost_user::disk::{Ask, Disk, EIO, ENOTSUP, RING, serve};
 
 #[test]
 fn what_is_written_is_read_there_and_elsewhere() {

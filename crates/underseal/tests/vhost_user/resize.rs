@@ -8,10 +8,10 @@ use std::time::Duration;
 use vhost::vhost_user::message::VhostUserConfigFlags;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 
-use crate::front::{Front, IN, OUT};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::tools::PATIENCE;
 use crate::support::volume::text;
+use crate::vhost_user::front::{Front, IN, OUT};
 
 const MIB: u64 = 1 << 20;
 const OK: u8 = 0;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use vhost::VhostBackend;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 
-use crate::disk::{Ask, Disk, serve};
-use crate::front::{FLUSH, Front, GET_ID, IN, OUT, SLOTS, data};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{Scratch, Server, bytes, output};
+use crate::vhost_user::disk::{Ask, Disk, serve};
+use crate::vhost_user::front::{FLUSH, Front, GET_ID, IN, OUT, SLOTS, data};
 
 const OK: u8 = 0;
 

@@ -12,14 +12,14 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use virtio_driver::VirtioFeatureFlags;
 
-use crate::disk::{Ask, Disk};
-use crate::front::{FLUSH, Front, IN, OUT, RING, SLOTS, USED, data};
-use crate::operator::Operator;
-use crate::resize::{capacity, is_told};
+use crate::control::operator::Operator;
 use crate::support::scratch::assert_same;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::{Volume, text};
 use crate::support::{bytes, seed};
+use crate::vhost_user::disk::{Ask, Disk};
+use crate::vhost_user::front::{FLUSH, Front, IN, OUT, RING, SLOTS, USED, data};
+use crate::vhost_user::resize::{capacity, is_told};
 
 const OK: u8 = 0;
 

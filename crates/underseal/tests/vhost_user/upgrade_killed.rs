@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::front::{FLUSH, Front, IN, OUT, SLOTS, data};
-use crate::operator::Operator;
+use crate::control::operator::Operator;
 use crate::support::seed;
 use crate::support::tools::{PATIENCE, wait_until};
 use crate::support::volume::text;
-use crate::writes::Writes;
+use crate::vhost_user::front::{FLUSH, Front, IN, OUT, SLOTS, data};
+use crate::vhost_user::writes::Writes;
 
 const OK: u8 = 0;
 

@@ -1,8 +1,8 @@
 //! Writes by all slots, each to a place of its own, and what is to be there in the end.
 
-use crate::front::{Front, IN, OUT, SLOTS, data};
 use crate::support::bytes;
 use crate::support::scratch::assert_same;
+use crate::vhost_user::front::{Front, IN, OUT, SLOTS, data};
 
 const OK: u8 = 0;
 

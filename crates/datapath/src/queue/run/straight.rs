@@ -1,4 +1,4 @@
-//! Requests in the caller's memory, here and now: writes that are encrypted there, reads that are decrypted there.
+//! The fast path of a small write: encrypted in the caller's memory and written from there, on the caller's thread.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -8,86 +8,29 @@ use underseal_volume::Volume;
 
 use super::super::Queue;
 use super::{beyond, no_key};
-use crate::piece::{CACHED, Piece, Place};
+use crate::piece::{Piece, Place};
 use crate::slot::{Class, Lock, Op, Slot, Stage};
 use crate::stats::{Did, nanos};
 use crate::{Dispatch, Result};
 
 impl Queue {
-    /// True when a write need not wait for anything but its sectors' lock.
+    /// True when a write needs nothing but its sectors' lock: whole sectors, one part, an inline policy, and
+    /// no request that overlaps.
     pub(in super::super) fn writes_straight(&self, range: &Range<u64>) -> bool {
         let policy = self.settings.policy;
-        self.is_straight(policy.write, policy.max_write_size, range)
-            && !self.mapping.is_zoned()
-            && self.order.is_empty()
-            && self.writes.is_free(range)
-    }
-
-    /// The same of a read.
-    pub(in super::super) fn reads_straight(&self, range: &Range<u64>) -> bool {
-        let policy = self.settings.policy;
-        self.is_straight(policy.read, policy.max_read_size, range) && !self.adaptive.reads_block()
-    }
-
-    /// True when this thread does a request in one go: whole sectors, as one part.
-    fn is_straight(&self, dispatch: Dispatch, most: Option<u32>, range: &Range<u64>) -> bool {
-        let inline = match dispatch {
+        let inline = match policy.write {
             Dispatch::Inline => true,
             Dispatch::Adaptive => self.adaptive.is_empty(),
             Dispatch::Workers { .. } | Dispatch::Engine => false,
         };
-        let whole = most.is_none_or(|most| range.end - range.start <= u64::from(most));
-        inline && whole && !self.settings.suspended && self.widen(range.clone()).1 == 0
-    }
-
-    /// Reads and decrypts, if that goes at once. None: the lower device would block.
-    pub(in super::super) fn read_now(
-        &mut self,
-        range: Range<u64>,
-        data: &mut [u8],
-        tags: &mut [u8],
-    ) -> Option<Result<()>> {
-        let mut at = range.start;
-        let arrived = self.now;
-        while at < range.end {
-            let Some(volume) = self.epochs.current() else { return Some(Err(no_key())) };
-            // Tuples are read with their sectors, and as many at once as can be.
-            let cached = if tags.is_empty() {
-                range.start..range.end.min(at.saturating_add(CACHED))
-            } else {
-                range.clone()
-            };
-            let Some(piece) = find(volume, at, &cached, !tags.is_empty()) else {
-                return Some(Err(beyond()));
-            };
-            at = piece.end();
-            match piece.place {
-                Place::Stored => {}
-                Place::Zero => {
-                    data[piece.range()].fill(0);
-                    continue;
-                }
-                Place::Error => return Some(Err(piece.error())),
-            }
-            let began = self.now;
-            let now = piece.read_now(&mut *self.channels[piece.device], data, tags);
-            self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
-            match now {
-                Now::Done => {}
-                Now::Blocked(_) => return None,
-                Now::Failed(e) => return Some(Err(self.unread(&piece, e))),
-            }
-            let came = Instant::now();
-            self.post.stats.lower.record(nanos(came.saturating_duration_since(began)), 1);
-            if let Err(refused) = piece.decrypt(volume, data, tags) {
-                return Some(Err(self.broken(true, refused)));
-            }
-            let latency = self.tick().saturating_duration_since(came);
-            self.post.stats.crypto.record(nanos(latency), 1);
-            self.post.stats.did(Did::Inline);
-        }
-        self.over_at_once(Class::Read, arrived, data.len());
-        Some(Ok(()))
+        let whole = policy.max_write_size.is_none_or(|most| range.end - range.start <= u64::from(most));
+        inline
+            && whole
+            && !self.settings.suspended
+            && self.widen(range.clone()).1 == 0
+            && !self.mapping.is_zoned()
+            && self.order.is_empty()
+            && self.writes.is_free(range)
     }
 
     /// Writes scratch memory as far as that goes at once. What was reached, and how it ended; the piece at which it
@@ -129,14 +72,10 @@ impl Queue {
             let latency = self.tick().saturating_duration_since(encrypted);
             self.post.stats.lower.record(nanos(latency), 1);
         }
-        self.over_at_once(Class::Write, arrived, data.len());
-        (at, Ok(()))
-    }
-
-    fn over_at_once(&self, class: Class, arrived: Instant, bytes: usize) {
         self.post.stats.queued.record(0, 1);
         self.post.stats.total.record(nanos(self.now.saturating_duration_since(arrived)), 1);
-        self.count(class, bytes as u64, true);
+        self.count(Class::Write, data.len() as u64, true);
+        (at, Ok(()))
     }
 
     /// Goes on with a write that did not go down at once: the piece at `at` is encrypted already.

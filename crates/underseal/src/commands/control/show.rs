@@ -62,9 +62,8 @@ pub(super) fn status(of: &Status) -> String {
         (
             "crypto by",
             format!(
-                "the request's own thread {}, worker threads {} (reclaimed from them {}), accelerator {} (redone in \
-                 software {})",
-                by.inline, by.workers, by.taken_back, by.engine, by.engine_retries
+                "the request's own thread {}, worker threads {} (reclaimed from them {})",
+                by.inline, by.workers, by.taken_back
             ),
         ),
     ] {

@@ -1,0 +1,26 @@
+//! Volumes of BitLocker, FileVault 2 and loop-AES that an independent maker made, whole: what each
+//! holds, what must be refused, and what the image is after writes.
+//!
+//!   support     the manifest, the images, a volume's plaintext
+//!   bitlk, ..   a format each
+
+mod bitlk;
+mod fvault2;
+mod loopaes;
+mod support;
+
+/// A mark is BitLocker's or CoreStorage's; what has none may be anything.
+#[test]
+fn formats_with_a_mark_are_told_by_it() {
+    use underseal_formats::Format;
+    for (format, found) in
+        [("bitlk", Some(Format::Bitlk)), ("fvault2", Some(Format::Fvault2)), ("loopaes", None)]
+    {
+        for entry in support::entries(format) {
+            let name = entry["image"].as_str().unwrap();
+            let expected = found.filter(|_| name != "bl-plain-ntfs.img");
+            assert_eq!(Format::detect(support::file(name).as_slice()).unwrap(), expected, "{name}");
+        }
+    }
+    assert_eq!(Format::detect([0; 100].as_slice()).unwrap(), None);
+}

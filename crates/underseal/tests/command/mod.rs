@@ -1,0 +1,19 @@
+//! The real binary, as its users and the field's own tools meet it.
+
+mod activation;
+mod authenticated;
+mod background;
+mod common;
+mod errors;
+mod format;
+mod header;
+mod integrity;
+mod keyslots;
+mod pages;
+mod plain_size;
+mod secrecy;
+mod serve;
+mod stop;
+mod terminal;
+mod tls;
+mod transfer;

@@ -1,0 +1,38 @@
+//! An open volume under its operator's hands, as whole programs: the real server, the real commands, real clients.
+//!
+//! ```text
+//!   names.rs    list, names, sockets of killed servers, directories that are no good
+//!   confined.rs what others give to a sandboxed server, and believe of it
+//!   sandbox.rs  what a server may still do
+//!   status.rs   what was done is counted; JSON; close
+//!   policy.rs   another policy while fio verifies
+//!   suspend.rs  requests wait, and go on
+//!   keys.rs     key wipe, key set, and what dm-crypt says of misuse
+//!   life.rs     wiped, and resumed with a passphrase; headers that others change meanwhile
+//!   resize.rs   grown and shrunk while it is served
+//!   others.rs   another user; nonsense and slowness on the socket
+//!   metrics.rs  what Prometheus scrapes
+//!   mismatches.rs  what status and metrics say of damaged sectors, also for the exports' tests
+//!   dashboard.rs  Grafana's dashboard over those metrics, asked of Prometheus
+//!   top.rs      the live view, on a pipe and on a terminal
+//!   upgrade.rs  another process takes it over, or fails to
+//!   upgrade_mount.rs  the same of a mount
+//! ```
+
+mod confined;
+mod dashboard;
+mod keys;
+mod life;
+mod metrics;
+pub(crate) mod mismatches;
+mod names;
+pub(crate) mod operator;
+mod others;
+mod policy;
+mod resize;
+mod sandbox;
+mod status;
+mod suspend;
+mod top;
+mod upgrade;
+mod upgrade_mount;

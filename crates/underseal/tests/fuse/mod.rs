@@ -1,0 +1,25 @@
+//! `underseal open --fuse`: the plain volume as a file, used by real programs.
+//!
+//! ```text
+//!   mounted.rs     the server of a mount, waited for, stopped, killed; and clients that cannot hang a test
+//!   files.rs       what the file is and does: sizes, writes of all kinds, holes, folders, NBD beside it
+//!   fio.rs         random requests by several threads, written, read and verified
+//!   filesystems.rs loop devices with ext4, xfs and btrfs
+//!   ending.rs      unmounted, stopped, stopped while in use, killed
+//!   control.rs     under an operator's hands: status, suspended, closed
+//!   resize.rs      grown and shrunk while it is mounted
+//!   swapped.rs     the mount point is replaced, before and while it is mounted
+//!   user.rs        all of it by another user than root, through fusermount3
+//!   refusals.rs    paths and systems where nothing can be mounted
+//! ```
+
+mod control;
+mod ending;
+mod files;
+mod filesystems;
+mod fio;
+pub(crate) mod mounted;
+mod refusals;
+mod resize;
+mod swapped;
+mod user;

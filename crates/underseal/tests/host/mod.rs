@@ -1,0 +1,17 @@
+//! A host with many volumes, as whole programs: `up`, `down`, `ps`, and what systemd is given.
+//!
+//! ```text
+//!   host.rs      a folder with a list of volumes, and what becomes of it
+//!   volumes.rs   opened, closed, told; twice, side by side, one failing, a server killed, lists that are no good
+//!   files.rs     volumes that have a file each
+//!   kubernetes.rs  the commands of docs/kubernetes.md
+//!   service.rs   a supervisor that wants to know; credentials
+//!   units.rs     what systemd's own tools say of the units
+//! ```
+
+mod files;
+mod host;
+mod kubernetes;
+mod service;
+mod units;
+mod volumes;

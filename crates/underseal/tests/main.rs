@@ -1,0 +1,38 @@
+//! The program as a whole, beside real clients, kernels and disks: one program of tests, a module for each subject.
+//!
+//! ```text
+//!   command  front  table  token    the command line, cryptsetup's, dm-crypt's tables, tokens
+//!   control  host  reencrypt        an open volume's operator; a host with many volumes; reencryption
+//!   clients  fuse  vhost_user  ublk exports with real clients; ublk in a guest
+//!   nbd_lower  rbd  faults          NBD servers and Ceph below; what goes wrong around a server
+//!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: without a mount, mounted, with power cuts, beside the kernel's
+//!   kernel                          dm-crypt and dm-integrity of a real kernel, in a guest
+//!
+//!   support   what all share: programs, scratch folders, volumes, servers, mounts
+//!   guest     a machine with a kernel of its own, in software
+//! ```
+//!
+//! A test's name begins with its subject: `cargo test -p underseal --test main control::` runs one of them.
+
+mod guest;
+mod support;
+
+mod clients;
+mod command;
+mod control;
+mod ecryptfs_kernel;
+mod ecryptfs_mount;
+mod ecryptfs_power;
+mod ecryptfs_tools;
+mod faults;
+mod front;
+mod fuse;
+mod host;
+mod kernel;
+mod nbd_lower;
+mod rbd;
+mod reencrypt;
+mod table;
+mod token;
+mod ublk;
+mod vhost_user;

@@ -1,0 +1,69 @@
+//! `underseal reencrypt` as whole programs, beside cryptsetup.
+//!
+//! ```text
+//!   alone.rs    a closed volume: new key, cipher, sectors; stopped and gone on with; what is lost and what is asked
+//!   both.rs     what is stopped here goes on in cryptsetup, and the other way round
+//!   plain.rs    encrypted and decrypted where it lies
+//!   tables.rs   volumes without a header
+//!   kernels.rs  a block device below, a file system above
+//!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
+//! ```
+
+mod alone;
+mod beside;
+mod both;
+mod kernels;
+mod plain;
+mod tables;
+
+use crate::control::operator::Operator;
+use crate::support::volume::{CHEAP_PBKDF2, Volume, text};
+use crate::support::{Scratch, bytes, run, tool};
+
+/// A volume of 32 MiB with random bytes in it.
+fn filled(scratch: &Scratch, test: &str, options: &[&str]) -> (Volume, Vec<u8>) {
+    let volume = Volume::at(scratch, "image").format("48M", options);
+    let plain = bytes(crate::support::seed(test), 32 << 20);
+    volume.write(0, &plain);
+    (volume, plain)
+}
+
+/// `reencrypt` with the volume's passphrase.
+fn reencrypt(volume: &Volume, options: &str) -> std::process::Command {
+    let mut command = volume.command("reencrypt");
+    command.args(options.split_whitespace());
+    command
+}
+
+/// What `cryptsetup luksDump` says.
+fn dump(image: &std::path::Path) -> String {
+    let output = crate::support::output(tool("cryptsetup").arg("luksDump").arg(image));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the header says.
+fn info(volume: &Volume) -> serde_json::Value {
+    let output = crate::support::output(
+        crate::support::volume::underseal().args(["info", "--json"]).arg(&volume.image),
+    );
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+/// The salts and digests, which are others under another key.
+fn digests(volume: &Volume) -> String {
+    info(volume)["digests"].to_string()
+}
+
+/// How many parts the data are in: more than one in the middle of it.
+fn parts(volume: &Volume) -> usize {
+    let info = info(volume);
+    let is_part = |segment: &&serde_json::Value| segment["flags"].as_array().is_some_and(Vec::is_empty);
+    info["segments"].as_array().map_or(0, |segments| segments.iter().filter(is_part).count())
+}
+
+/// cryptsetup, with the volume's passphrase as a key file.
+fn cryptsetup(volume: &Volume, words: &str) -> std::process::Command {
+    let mut command = tool("cryptsetup");
+    command.args(words.split_whitespace()).arg("-q").arg(&volume.image).arg("-d").arg(&volume.passphrase);
+    command
+}
