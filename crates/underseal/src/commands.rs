@@ -15,6 +15,7 @@ mod open;
 mod read;
 mod reencrypt;
 mod table;
+mod tcrypt;
 mod token;
 mod write;
 

@@ -1,18 +1,24 @@
 //! Volumes of other systems: from options and secrets to an unlocked volume.
 
+mod tcrypt;
+
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use underseal_cipher::Key;
 use underseal_export::control::status;
-use underseal_formats::tcrypt::{KeyFiles, Password, Place, Unlocked, unlock};
-use underseal_formats::{Format, GuardRule, OpenedFormat, moved, partitions};
+use underseal_formats::bitlk::{self, Bitlk};
+use underseal_formats::fvault2::{self, Fvault2};
+use underseal_formats::loopaes::{self, KeyFile};
+use underseal_formats::{ErrorKind, Facts, Format, GuardRule, OpenedFormat, moved};
+
+pub(crate) use tcrypt::{new_password, new_password_of, unlock_header, with_password};
 
 use crate::cli::{PlainArgs, SecretArgs, SecretSource, TcryptArgs, TrustArgs, VolumeArgs, VolumeType};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::part;
-use crate::passphrase::{Secret, terminal_is_there};
+use crate::passphrase::{Secret, secret_file, volume_key_file};
 use crate::reencryption::Bytes;
 
 /// What a command says of a volume of another system.
@@ -23,12 +29,33 @@ pub(crate) struct Request<'a> {
     pub(crate) tcrypt: &'a TcryptArgs,
     pub(crate) plain: &'a PlainArgs,
     pub(crate) trust: &'a TrustArgs,
+    volume_key: (Option<&'a Path>, Option<usize>),
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn of(args: &'a VolumeArgs) -> Self {
         let VolumeArgs { image, secret, tcrypt, plain, trust, .. } = args;
-        Self { image, secret, tcrypt, plain, trust }
+        let volume_key = (args.volume_key_file.as_deref(), args.volume_key_size);
+        Self { image, secret, tcrypt, plain, trust, volume_key }
+    }
+
+    /// The key of a volume, where a file with it is named; of a device, which never ends, so many bytes.
+    fn volume_key(&self, len: usize) -> Result<Option<Key>> {
+        self.volume_key.0.map(|file| volume_key_file(file, self.volume_key.1, len)).transpose()
+    }
+
+    /// The bytes of the only key file.
+    fn key_file(&self) -> Result<Option<Key>> {
+        match self.secret.key_files() {
+            [] => Ok(None),
+            [file] => secret_file(file, 0, None).map(Some),
+            _ => Err(Error::usage("several key files are for TrueCrypt and VeraCrypt volumes")),
+        }
+    }
+
+    /// Calls `open` with the passphrase.
+    fn with_passphrase<T>(&self, open: impl Fn(&Key) -> Result<T>) -> Result<T> {
+        Secret::new(self.secret.passphrase(), self.image).try_with(open)
     }
 }
 
@@ -71,11 +98,12 @@ pub(crate) fn open(
         );
         return Err(Error::usage(what));
     }
+    let on = part::window(image, part.as_ref());
     let opened = match format {
-        Format::Tcrypt => tcrypt(of, image, part.clone()),
-        other => {
-            Err(Error::new(Exit::Unsupported, format!("{} is not opened by this version", other.title())))
-        }
+        Format::Tcrypt => tcrypt::open(of, image, part.clone()),
+        Format::Bitlk => bitlk(of, &on),
+        Format::Fvault2 => fvault2(of, &on),
+        Format::Loopaes => loopaes(of, &on),
     };
     let mut opened = opened.map_err(|e| e.within(of.image.display()))?;
     // A system's partition counts from the disk's beginning anyway.
@@ -86,101 +114,89 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-fn tcrypt(of: Request<'_>, image: &Bytes, part: Option<Range<u64>>) -> Result<OpenedFormat> {
-    let unlocked = unlock_tcrypt(of, image, part.as_ref())?;
-    let size = |of: &Bytes| of.size().map_err(|e| Error::new(Exit::Failed, "the image's size").because(&e));
-    if of.tcrypt.system {
-        let partition = match part {
-            Some(partition) => Some(partition),
-            None => only_partition(&unlocked, image)?,
-        };
-        return Ok(unlocked.open(size(image)?, partition.as_ref())?);
-    }
-    let host = part::window(image, part.as_ref());
-    if !of.tcrypt.protect_hidden {
-        return Ok(unlocked.open(size(&host)?, None)?);
-    }
-    let source = match &of.tcrypt.hidden_passphrase_file {
-        Some(file) => SecretSource::File(file),
-        None => SecretSource::Asked,
-    };
-    let options = of.tcrypt.hidden_options(of.trust);
-    let name = PathBuf::from(format!("the hidden volume in {}", of.image.display()));
-    let hidden = with_password(source, &of.tcrypt.hidden_key_file, &name, |password| {
-        Ok(unlock(&*host, password, &options)?)
-    });
-    let hidden = hidden.map_err(|e| e.within("--protect-hidden"))?;
-    Ok(unlocked.open_around(&hidden, size(&host)?)?)
-}
-
-/// Unlocks a header of TrueCrypt or VeraCrypt with the passphrase and the key files of the options.
+/// What a header says without any secret; none where a secret opens it first.
 ///
 /// # Errors
-/// As [`open`].
-pub(crate) fn unlock_tcrypt(of: Request<'_>, image: &Bytes, part: Option<&Range<u64>>) -> Result<Unlocked> {
-    let options = of.tcrypt.options(of.plain, of.trust)?;
-    // The header of a system is the disk's, not its partition's.
-    let host = part::window(image, part.filter(|_| options.place != Place::System));
-    with_password(of.secret.passphrase(), of.secret.key_files(), of.image, |password| {
-        Ok(unlock(&*host, password, &options)?)
-    })
+/// Those of the format.
+pub(crate) fn described(format: Format, on: &Bytes) -> Result<Option<Facts>> {
+    match format {
+        Format::Bitlk => Ok(Some(Bitlk::read(&**on)?.facts())),
+        Format::Fvault2 => Ok(Some(Fvault2::read(&[&**on], None)?.facts())),
+        Format::Tcrypt | Format::Loopaes => Ok(None),
+    }
 }
 
-/// The partition of the disk that lies in the area of an encrypted system, where there is exactly one.
-fn only_partition(unlocked: &Unlocked, image: &Bytes) -> Result<Option<Range<u64>>> {
-    let header = &unlocked.header;
-    let area = header.start..header.start.saturating_add(header.size);
-    let all = partitions(&**image)?;
-    let inside: Vec<_> = all.into_iter().filter(|of| area.contains(&of.range.start)).collect();
-    match &inside[..] {
-        [] => {
-            log::warn!("no partition begins in the encrypted area: all of the area is opened");
-            Ok(None)
+/// By the volume key, the clear key, a startup key or a passphrase, whichever there is.
+fn bitlk(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
+    use bitlk::Secret as With;
+    let volume = Bitlk::read(&**on)?;
+    let limits = of.trust.limits();
+    let unlock = |secret: &With<'_>| volume.unlock(secret, &limits);
+    let unlocked = if let Some(key) = of.volume_key(64)? {
+        unlock(&With::VolumeKey(&key))?
+    } else if let Some(bytes) = of.key_file()? {
+        // A file that is no startup key holds the password, as for cryptsetup.
+        match unlock(&With::StartupKey(&bytes)) {
+            Err(e) if e.kind() == ErrorKind::BadOption => unlock(&With::Passphrase(&bytes))?,
+            told => told?,
         }
-        [only] => Ok(Some(only.range.clone())),
-        several => {
-            let numbers: Vec<String> = several.iter().map(|of| of.number.to_string()).collect();
-            let numbers = numbers.join(", ");
-            let what = format!("partitions {numbers} lie in the encrypted area, and one is opened at a time");
-            Err(Error::usage(what).with_remedy("--partition N"))
-        }
-    }
-}
-
-/// Calls `open` with the password that a passphrase and key files make. With key files the passphrase may be empty: where none is
-/// given and there is no terminal, it is. Whoever typed a wrong one may try again.
-///
-/// # Errors
-/// Those of getting it, and of `open`.
-pub(crate) fn with_password<T>(
-    source: SecretSource<'_>,
-    files: &[PathBuf],
-    image: &Path,
-    open: impl Fn(&Password) -> Result<T>,
-) -> Result<T> {
-    let mut pool = KeyFiles::new()?;
-    files.iter().try_for_each(|file| pool.add(file))?;
-    let with = |passphrase: &Key| open(&Password::new(passphrase, &pool)?);
-    if matches!(source, SecretSource::Asked) && pool.count() > 0 && !terminal_is_there() {
-        return with(&Key::zeroed(0)?);
-    }
-    Secret::new(source, image).try_with(with)
-}
-
-/// A new password of a passphrase and key files, and the passphrase's length in bytes. A passphrase is typed twice.
-///
-/// # Errors
-/// `Usage` for a passphrase that VeraCrypt does not take; those of getting it.
-pub(crate) fn new_password(secret: &SecretArgs, image: &Path) -> Result<(Password, usize)> {
-    let mut pool = KeyFiles::new()?;
-    secret.key_files().iter().try_for_each(|file| pool.add(file))?;
-    let source = secret.passphrase();
-    let passphrase = match source {
-        SecretSource::Asked if pool.count() > 0 && !terminal_is_there() => Key::zeroed(0)?,
-        _ => Secret::new(source, image).get_new()?,
+    } else if volume.has_clear_key() || !volume.takes_passphrase() {
+        // Without protectors that take a passphrase nobody is asked for one: the error says which there are.
+        unlock(&With::Clear)?
+    } else {
+        of.with_passphrase(|passphrase| Ok(unlock(&With::Passphrase(passphrase))?))?
     };
-    let password = Password::new(&passphrase, &pool).map_err(|e| Error::from(e).into_usage())?;
-    Ok((password, if pool.count() > 0 { usize::MAX } else { passphrase.len() }))
+    Ok(volume.activate(unlocked.key)?)
+}
+
+/// The longest key file that is a passphrase; `EncryptedRoot.plist.wipekey` is longer.
+const PASSPHRASE: usize = 512;
+
+/// By the volume key or a passphrase; a key file holds the passphrase, or is `EncryptedRoot.plist.wipekey`.
+fn fvault2(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
+    use fvault2::Secret as With;
+    let file = of.key_file()?;
+    let wipekey = file.as_ref().filter(|file| file.len() > PASSPHRASE);
+    let volume = Fvault2::read(&[&**on], wipekey)?;
+    let limits = of.trust.limits();
+    let key = match (of.volume_key(32)?, &file) {
+        (Some(key), _) => volume.unlock(&With::VolumeKey(&key), &limits)?,
+        (None, Some(file)) if wipekey.is_none() => volume.unlock(&With::Passphrase(file), &limits)?,
+        _ => of.with_passphrase(|key| Ok(volume.unlock(&With::Passphrase(key), &limits)?))?,
+    };
+    Ok(volume.activate(key)?)
+}
+
+/// By a key file; nothing can tell whether it is the right one.
+fn loopaes(of: Request<'_>, on: &Bytes) -> Result<OpenedFormat> {
+    let Some(bytes) = of.key_file()? else {
+        return Err(Error::usage("loop-AES volumes open with a key file").with_remedy("--key-file FILE"));
+    };
+    if !matches!(of.secret.passphrase(), SecretSource::Asked) {
+        return Err(Error::usage("a key file of loop-AES has no passphrase here")
+            .with_remedy("gpg --decrypt FILE | underseal open IMAGE --type loopaes --key-file -"));
+    }
+    let plain = of.plain;
+    if !plain.data_offset.is_multiple_of(512) {
+        return Err(Error::usage(format!("--data-offset {} is no multiple of 512", plain.data_offset)));
+    }
+    let hash = match plain.named_hash() {
+        Some(named) if named.len.is_none() && named.hash.is_some() => named.hash,
+        None => None,
+        Some(_) => return Err(Error::usage("--hash: loop-AES hashes each line as a whole")),
+    };
+    let options = loopaes::Options {
+        cipher: plain.cipher.as_ref().map_or_else(|| "aes".to_owned(), |cipher| cipher.0.clone()),
+        key_bits: u32::try_from(plain.key_size).unwrap_or(u32::MAX),
+        hash,
+        offset: plain.data_offset >> 9,
+        skip: plain.skip,
+    };
+    Ok(loopaes::open(&KeyFile::parse(&bytes)?, size(on)?, &options)?)
+}
+
+fn size(of: &Bytes) -> Result<u64> {
+    of.size().map_err(|e| Error::new(Exit::Failed, "the image's size").because(&e))
 }
 
 /// Puts what the format says about writes into a mapping of the volume.

@@ -7,7 +7,7 @@
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
 //!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, key, benchmark                  what only shows something; tcrypt: TrueCrypt's and VeraCrypt's options, dump
+//!   look, dump, key, benchmark                  what only shows something; tcrypt, foreign: other systems' formats
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
@@ -20,6 +20,7 @@ mod call;
 mod dump;
 mod failure;
 mod fit;
+mod foreign;
 mod header;
 mod key;
 mod keyslots;

@@ -52,7 +52,12 @@ impl<'a> Secret<'a> {
 
     /// The secret that a volume gets which has one already: to be read after that one.
     pub(crate) fn another(args: &'a NewSecretArgs, image: &'a Path) -> Self {
-        Self { source: args.source(), image, second: true }
+        Self::another_from(args.source(), image)
+    }
+
+    /// The same, from this source.
+    pub(crate) fn another_from(source: SecretSource<'a>, image: &'a Path) -> Self {
+        Self { source, image, second: true }
     }
 
     /// Whether somebody at a terminal is asked, and can try again.

@@ -346,7 +346,7 @@ pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
         sector_size: SectorSize::new(of.sector_size)?,
         iv_large_sectors: of.iv_large_sectors,
         offset: of.data_offset,
-        iv_offset: of.skip,
+        iv_offset: of.skip.unwrap_or(0),
         size: of.data_size,
         ..PlainOptions::default()
     })

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
+use underseal_formats::tcrypt::{Pim, Prf};
 use underseal_volume as volume;
 
-use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
+use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TcryptHeaderArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
@@ -156,6 +157,14 @@ pub(crate) struct KeyslotChangeArgs {
     /// Where there is no room for both, overwrite the old one: a power cut then loses it
     #[arg(long)]
     pub(crate) in_place: bool,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+    /// The PIM that VeraCrypt's headers get; none unless given
+    #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
+    pub(crate) new_pim: Option<Pim>,
+    /// The function under their key derivation; the old one unless given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) new_prf: Option<Prf>,
     #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]

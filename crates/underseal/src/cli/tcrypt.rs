@@ -1,8 +1,9 @@
 //! What tells TrueCrypt and VeraCrypt volumes apart, and where in an image a volume lies.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use underseal_formats::tcrypt::{ChainFilter, Pim, Place, Prf, UnlockOptions};
 
 use super::TrustArgs;
@@ -61,7 +62,37 @@ pub(crate) struct TcryptArgs {
     pub(crate) hidden_pim: Option<Pim>,
     /// A key file of the hidden volume, or a folder of them; may be repeated
     #[arg(long, value_name = "FILE", requires = "protect_hidden")]
-    pub(crate) hidden_key_file: Vec<PathBuf>,
+    pub(crate) hidden_key_file: Vec<OsString>,
+}
+
+/// Which header of a TrueCrypt or VeraCrypt volume is changed, for commands that otherwise work on LUKS headers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TrueCrypt and VeraCrypt headers (--type tcrypt)")]
+pub(crate) struct TcryptHeaderArgs {
+    /// What is on the image
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = HeaderKind::Luks)]
+    pub(crate) kind: HeaderKind,
+    /// The hidden volume's headers
+    #[arg(long)]
+    pub(crate) hidden: bool,
+    /// Open the backup header; both are written
+    #[arg(long)]
+    pub(crate) backup_header: bool,
+    /// VeraCrypt's Personal Iterations Multiplier
+    #[arg(long, value_name = "N", value_parser = pim)]
+    pub(crate) pim: Option<Pim>,
+    /// The function under the key derivation, where it is known; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prf: Vec<Prf>,
+}
+
+/// Whose headers a command changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeaderKind {
+    /// LUKS1 or LUKS2
+    Luks,
+    /// TrueCrypt or VeraCrypt
+    Tcrypt,
 }
 
 pub(super) fn pim(text: &str) -> std::result::Result<Pim, String> {

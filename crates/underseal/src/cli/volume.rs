@@ -30,10 +30,10 @@ pub(crate) struct VolumeArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// LUKS: the bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin)
+    /// The bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin): of LUKS, BitLocker, FileVault 2
     #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// LUKS: the volume's key is so many bits of that file; all of it by default
+    /// The volume's key is so many bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
     pub(crate) volume_key_size: Option<usize>,
     #[command(flatten)]
@@ -135,6 +135,12 @@ pub(crate) enum VolumeType {
     Plain,
     /// TrueCrypt or VeraCrypt: nothing on the image tells of it
     Tcrypt,
+    /// BitLocker; recognised without this
+    Bitlk,
+    /// FileVault 2 on CoreStorage; recognised without this
+    Fvault2,
+    /// loop-AES: a key file and no header
+    Loopaes,
 }
 
 impl VolumeType {
@@ -143,6 +149,9 @@ impl VolumeType {
         match self {
             Self::Luks | Self::Luks1 | Self::Luks2 | Self::Plain => None,
             Self::Tcrypt => Some(Format::Tcrypt),
+            Self::Bitlk => Some(Format::Bitlk),
+            Self::Fvault2 => Some(Format::Fvault2),
+            Self::Loopaes => Some(Format::Loopaes),
         }
     }
 }
@@ -174,9 +183,10 @@ pub(crate) struct PlainArgs {
     /// The data's length; all of the image by default
     #[arg(long, value_name = "BYTES", value_parser = size::parse, visible_alias = "size")]
     pub(crate) data_size: Option<u64>,
-    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup
-    #[arg(long, value_name = "SECTORS", default_value_t = 0)]
-    pub(crate) skip: u64,
+    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup; 0 unless given. loop-AES: the number of the first
+    /// sector, by default where the data begins
+    #[arg(long, value_name = "SECTORS")]
+    pub(crate) skip: Option<u64>,
 }
 
 impl PlainArgs {
@@ -187,6 +197,11 @@ impl PlainArgs {
     pub(crate) fn cipher(&self) -> Result<CipherSpec> {
         let text = self.cipher.as_ref().map_or("aes-xts-plain64", |cipher| &cipher.0);
         text.parse().map_err(|e| Error::usage(format!("--cipher {text}")).because(&e))
+    }
+
+    /// The hash that was named.
+    pub(crate) fn named_hash(&self) -> Option<PassphraseHash> {
+        self.hash
     }
 
     /// How a plain volume's passphrase becomes its key.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use underseal_cipher::CpuPath;
-use underseal_formats::OpenedFormat;
+use underseal_formats::Facts;
 use underseal_volume::Header;
 
 use crate::cli::InfoArgs;
@@ -18,7 +18,11 @@ pub(super) fn run(args: &InfoArgs) -> Result<()> {
     let part = part::range(volume.part, &*image)?;
     let on = part::window(&image, part.as_ref());
     if let Some(format) = foreign::format(volume.kind, &on)? {
-        return of_another_system(args, foreign::open(foreign::Request::of(volume), format, &image, part)?);
+        let facts = match foreign::described(format, &on).map_err(|e| e.within(path.display()))? {
+            Some(facts) => facts,
+            None => foreign::open(foreign::Request::of(volume), format, &image, part)?.facts,
+        };
+        return of_another_system(args, facts);
     }
     let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let mut info = header.info();
@@ -38,16 +42,17 @@ pub(super) fn run(args: &InfoArgs) -> Result<()> {
     })
 }
 
-fn of_another_system(args: &InfoArgs, opened: OpenedFormat) -> Result<()> {
+fn of_another_system(args: &InfoArgs, facts: Facts) -> Result<()> {
     if args.raw_metadata {
-        let what = format!("{}: {} has no JSON metadata", args.volume.image.display(), opened.format.title());
+        let what =
+            format!("{}: {} has no JSON metadata", args.volume.image.display(), facts.format().title());
         return Err(Error::usage(what).with_remedy("without --raw-metadata"));
     }
     let cpu_path = CpuPath::chosen()?.name();
     if args.json {
-        return print_json(&Report { info: opened.facts, cpu_path });
+        return print_json(&Report { info: facts, cpu_path });
     }
-    print(&format!("{}\nCPU path:       {cpu_path}\n", opened.facts))
+    print(&format!("{facts}\nCPU path:       {cpu_path}\n"))
 }
 
 /// What the header says, and what this machine makes of it.

@@ -97,7 +97,7 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
         volume.size() >> 9,
         options.cipher,
         *Zeroizing::new(digits),
-        of.skip,
+        options.iv_offset,
         device,
         of.data_offset >> 9
     ));

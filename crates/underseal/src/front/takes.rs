@@ -142,6 +142,9 @@ fn groups(action: &str) -> &'static [&'static [&'static str]] {
             &["integrity-no-journal", "key-slot", "persistent", "tries", "type"],
         ],
         "close" => &[HEADER, &["cancel-deferred", "deferred"]],
+        "bitlkDump" | "fvault2Dump" => {
+            &[HEADER, SECRET, &["dump-volume-key", "key-size", "type", "volume-key-file"]]
+        }
         "tcryptDump" => {
             &[HEADER, SECRET, TCRYPT, &["cipher", "dump-volume-key", "hash", "type", "volume-key-file"]]
         }

@@ -138,5 +138,5 @@ fn unlocked(args: &Args, device: &Path) -> Result<Unlocked> {
     };
     let image = open_header(device, true)?;
     let range = part::range(info.volume.part, &*image)?;
-    Ok(foreign::unlock_tcrypt(Request::of(&info.volume), &image, range.as_ref())?)
+    Ok(foreign::unlock_header(Request::of(&info.volume), &image, range.as_ref())?)
 }
