@@ -32,6 +32,11 @@ pub(crate) fn volume_key_file(path: &Path, bits: Option<usize>, len: usize) -> R
     secret_file(path, 0, len.map(|len| len as u64))
 }
 
+fn too_many() -> Error {
+    let what = "a passphrase and key files together, or several key files, are for --type tcrypt";
+    Error::usage(what).with_remedy("one of --passphrase-file, --passphrase-fd, --key-file")
+}
+
 /// How long a program may take to find a passphrase: somebody may have to answer it.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
@@ -83,11 +88,16 @@ impl<'a> Secret<'a> {
                 Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?)
             }
             SecretSource::Asked => self.ask(),
-            SecretSource::TooMany => {
-                let what = "a passphrase and key files together, or several key files, are for --type tcrypt";
-                Err(Error::usage(what).with_remedy("one of --passphrase-file, --passphrase-fd, --key-file"))
-            }
+            SecretSource::TooMany => Err(too_many()),
         }
+    }
+
+    /// Refuses several secrets where there is one, before anything is opened.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub(crate) fn check(&self) -> Result<()> {
+        if matches!(self.source, SecretSource::TooMany) { Err(too_many()) } else { Ok(()) }
     }
 
     fn ask(&self) -> Result<Key> {

@@ -72,6 +72,9 @@ struct Unlocked {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
+    if args.kind != VolumeType::Tcrypt {
+        Secret::new(args.secret.source(), &args.image).check()?;
+    }
     let options = args.lower.options(access.read_only);
     let lower = Lower::open(&args.image, options)?;
     let image = lower.again().bytes()?;

@@ -207,7 +207,7 @@ fn options_that_do_not_go_together_are_refused_before_anything_is_tried() {
         (&["read", "sys-gpt-partition.img", "--partition", "9", "--type", "tcrypt"], "no partition 9"),
         (&["read", "vc-aes.img", "--type", "tcrypt", "--key-file", "none"], "cannot read the key file"),
         (&["read", "loop-v1-128.img", "--type", "loopaes"], "key file"),
-        (&["read", "vc-aes.img", "--key-file", "key-a", "--key-file", "key-b"], "no LUKS"),
+        (&["read", "vc-aes.img", "--key-file", "key-a", "--key-file", "key-b"], "--type tcrypt"),
     ] {
         let output = run(&[words, &["-o", "-"]].concat(), b"secret\n");
         let said = String::from_utf8_lossy(&output.stderr);
