@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Mapping, Result};
 
 /// What becomes of requests that would change a guarded range.
 #[derive(Debug, Default)]
@@ -53,5 +53,47 @@ impl Guards {
                 refused("the write would damage the protected hidden volume")
             }
         }
+    }
+}
+
+impl Mapping {
+    /// Refuses every request that would change a byte of `range` (bytes of the volume), in whole sectors, before anything of it is
+    /// written. With `ends_writing` such a request ends all writing: later requests that change anything are refused too, whichever
+    /// queue they come to. The volume keeps its size.
+    #[must_use]
+    pub fn with_guard(mut self, range: Range<u64>, ends_writing: bool) -> Self {
+        self.guards.add(range, ends_writing);
+        self.fixed_size = true;
+        self
+    }
+
+    /// Refuses another size: the volume's format fixes it.
+    #[must_use]
+    pub fn with_fixed_size(mut self) -> Self {
+        self.fixed_size = true;
+        self
+    }
+
+    /// Refuses every request that would change anything, though the devices could.
+    #[must_use]
+    pub fn without_writes(mut self) -> Self {
+        self.shape.read_only = true;
+        self.shape.discards = false;
+        self.control.set_modifies(false);
+        self
+    }
+
+    /// Refuses a request that would change `touched`, in bytes of the volume.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    #[inline]
+    pub(crate) fn check_guards(&self, touched: Range<u64>) -> Result<()> {
+        if self.guards.are_none() {
+            return Ok(());
+        }
+        let sector = u64::from(self.shape.sector);
+        let end = touched.end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+        self.guards.check(&(touched.start / sector * sector..end))
     }
 }

@@ -110,6 +110,17 @@ impl Header {
         }))
     }
 
+    /// Parses the decrypted bytes 64 to 511 of a header, none where they are no sound header, and refuses what is not opened: for
+    /// tests that have no password.
+    ///
+    /// # Errors
+    /// `Unsupported`, `BadHeader`, `Memory`.
+    pub fn checked(plain: &[u8]) -> Result<Option<Self>> {
+        let Parsed::Header(header) = Self::parse(plain)? else { return Ok(None) };
+        header.check()?;
+        Ok(Some(header))
+    }
+
     /// Refuses what a sound header may say and this crate does not open.
     ///
     /// # Errors
