@@ -7,12 +7,11 @@ use camellia::{Camellia128, Camellia192, Camellia256};
 use cast5::Cast5;
 use cast6::Cast6;
 use des::{Des, TdesEde3};
-use kuznyechik::Kuznyechik;
 use serpent::Serpent;
 use xtea::Xtea;
 
-use crate::block::{AnyCipher, library};
-use crate::kernel::{AesKey, Aria, Camellia, Cast6Key, SerpentKey, Sliced, Sm4, TwofishKey};
+use crate::block::{AnyCipher, WideFirst, library};
+use crate::kernel::{AesKey, Aria, Camellia, Cast6Key, Kuznyechik, SerpentKey, Sliced, Sm4, TwofishKey};
 use crate::{CpuPath, Result};
 
 /// A block cipher by name.
@@ -70,7 +69,13 @@ static KINDS: [BlockCipherKind; 14] = [
         CpuPath::Portable => library::<Cast6, 16>(key),
         _ => Ok(Box::new(Cast6Key::new(key)?)),
     }),
-    of16("kuznyechik", (&[32], &[64], &[48]), |key, _| library::<Kuznyechik, 16>(key)),
+    of16("kuznyechik", (&[32], &[64], &[48]), |key, path| {
+        let narrow = library::<kuznyechik::Kuznyechik, 16>(key)?;
+        Ok(match Sliced::<Kuznyechik>::widest(path, key)? {
+            Some(wide) => Box::new(WideFirst { wide, narrow }),
+            None => narrow,
+        })
+    }),
     of8("cast5", &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], library::<Cast5, 8>),
     of8("blowfish", BLOWFISH, library::<Blowfish, 8>),
     // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel has no such cipher.
