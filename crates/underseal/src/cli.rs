@@ -53,6 +53,7 @@ pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, Way};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{
     Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
+    TableVolumeArgs,
 };
 pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs};
 pub(crate) use token::{

@@ -216,3 +216,33 @@ fn options_that_do_not_go_together_are_refused_before_anything_is_tried() {
         assert!(said.contains(why), "{words:?}: {said}");
     }
 }
+
+#[test]
+fn a_table_reads_the_same_bytes_and_a_chain_has_none() {
+    for (image, secret, words) in [
+        ("vc-aes.img", "57Ax63HcjDx-_2G2x9H8apj.s.ibvB.9yq", &["--type", "tcrypt", "--pim", "1"][..]),
+        ("bl-8000-512.img", "", &[]),
+        ("bl-8003-4096.img", "", &[]),
+        ("loop-v3-128.img", "", &["--type", "loopaes", "--key-file", "loop-v3.key", "--key-size", "128"]),
+    ] {
+        let entry = entries().into_iter().find(|entry| entry["image"] == image).unwrap();
+        let (options, stdin) = options(&entry);
+        let plain_words: Vec<&str> = match secret {
+            "" if words.is_empty() => options.iter().map(String::as_str).collect(),
+            "" => words.to_vec(),
+            _ => [words, &["--passphrase-fd", "0"]].concat(),
+        };
+        let stdin = if secret.is_empty() { stdin } else { format!("{secret}\n").into_bytes() };
+        let table = run(&[&["table", "volume", image][..], &plain_words].concat(), &stdin);
+        assert!(table.status.success(), "{image}: {}", String::from_utf8_lossy(&table.stderr));
+        let read = run(&["table", "decrypt", "--table", "-", "-o", "-"], &table.stdout);
+        assert!(read.status.success(), "{image}: {}", String::from_utf8_lossy(&read.stderr));
+        let digest: String = Sha256::digest(&read.stdout).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(Some(&*digest), text(&entry, "plaintext_sha256"), "{image}");
+    }
+    let chain =
+        ["table", "volume", "vc-twofish-aes.img", "--type", "tcrypt", "--pim", "1", "--passphrase-fd", "0"];
+    let refused = run(&chain, b"dabDH2jxssnnHsbC7Du_\n");
+    assert_eq!(refused.status.code(), Some(6), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a chain"));
+}
