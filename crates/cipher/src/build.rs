@@ -10,6 +10,7 @@
 
 mod assemble;
 mod authenticated;
+mod chain;
 mod ciphers;
 mod extents;
 mod hashes;
@@ -19,6 +20,7 @@ mod plan;
 
 use std::sync::Arc;
 
+pub use chain::{build_outer_cbc, chain};
 pub use extents::{Blocks, build_extents};
 use keys::Keys;
 use plan::Plan;

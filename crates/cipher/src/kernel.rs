@@ -83,7 +83,7 @@ pub(crate) use md5::Md5Lanes;
 pub(crate) use nh::NhLanes;
 pub(crate) use serpent::SerpentKey;
 pub(crate) use sha256::Sha256Lanes;
-pub(crate) use sliced::{Aria, Camellia, Cipher, Sliced, Sm4};
+pub(crate) use sliced::{Aria, Camellia, Cipher, Kuznyechik, Sliced, Sm4};
 pub(crate) use twofish::TwofishKey;
 pub(crate) use whiten::Whiten;
 

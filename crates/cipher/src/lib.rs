@@ -15,6 +15,7 @@
 //!        +-- iv/      plain64, essiv, ..  the IVs of all those sectors, made together
 //!        +-- kernel/  aes, serpent, ..    vector code, on the path that `cpu` picked
 //!        +-- build/   camellia, ..        names and what they mean; block ciphers, from libraries
+//!        +-- chain    several ciphers one after the other over each sector: VeraCrypt's cascades
 //! ```
 //!
 //! What is kept beside sectors (tags, random IVs) travels with the data through [`SectorCipher::seal`] and
@@ -28,6 +29,7 @@ compile_error!("the vector code is written for x86-64 and aarch64; this target h
 mod aead;
 mod block;
 mod build;
+mod chain;
 mod cpu;
 mod error;
 mod integrity;
@@ -42,7 +44,8 @@ mod spec;
 mod wipe;
 
 pub use build::{
-    Blocks, BuildOptions, authentication, build, build_extents, build_with, key_sizes, weak_key,
+    Blocks, BuildOptions, authentication, build, build_extents, build_outer_cbc, build_with, chain,
+    key_sizes, weak_key,
 };
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;

@@ -50,6 +50,7 @@ const SPECS: [(&str, usize, bool); 52] = [
     ("twofish-pcbc-plain64", 16, false),
     ("capi:cts(cbc(twofish))-plain64", 24, false),
     ("camellia-xts-essiv:sha256", 64, false),
+    ("kuznyechik-xts-plain64", 64, false),
     ("aria-xts-plain64", 64, false),
     ("sm4-xts-plain64", 32, false),
     ("sm4-cbc-essiv:md5", 16, false),

@@ -1,5 +1,6 @@
 //! A volume over its lower devices.
 
+mod guards;
 mod shape;
 mod snapshots;
 mod zones;
@@ -12,6 +13,7 @@ use underseal_cipher::SectorSize;
 use underseal_device::{Blocking, Device, Extent, Geometry, Lost};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
+use guards::Guards;
 use shape::Shape;
 
 use crate::control::{Control, Settings, no_key};
@@ -34,6 +36,9 @@ pub struct Mapping {
     engine: Option<Arc<dyn Accelerator>>,
     locks: RangeLock<Waiting>,
     shape: Shape,
+    guards: Guards,
+    /// The volume's format fixes its size.
+    fixed_size: bool,
 }
 
 /// What a range of the volume is made of.
@@ -83,6 +88,8 @@ impl Mapping {
             engine: None,
             locks: RangeLock::new(shape.sector),
             shape,
+            guards: Guards::default(),
+            fixed_size: false,
         })
     }
 
@@ -271,6 +278,9 @@ impl Mapping {
     /// `Lower` when the device cannot be asked; `NoKey` while the key is wiped; `Busy` while there is a [mover](crate::Mover), or
     /// when requests do not end within `limit`: the volume keeps its size then.
     pub fn resize(&self, size: Option<u64>, limit: Duration) -> Result<u64> {
+        if self.fixed_size {
+            return Err(Error::new(ErrorKind::Layout, "the volume's format fixes its size"));
+        }
         let is_known = self.last(|last, device| size.is_some_and(|size| size <= end_on(last, device)))?;
         if let Some(false) = is_known {
             self.refresh()?;

@@ -19,6 +19,8 @@
 //! | FileVault 2 | `CS` and a CRC-32C | AES-128-XTS | finished volumes |
 //! | loop-AES | nothing | AES-CBC, with LMK's IVs | yes |
 //!
+//! [`partition`] finds a volume in the image of a whole disk, and [`Window`] and [`moved`] make it one of its own.
+//!
 //! A format's module parses within [`fields`]' bounds, derives keys into locked memory, and builds a
 //! [`Volume`](underseal_volume::Volume): every export serves that volume without knowing the format.
 
@@ -32,11 +34,16 @@ mod format;
 pub mod fvault2;
 pub mod loopaes;
 mod opened;
+mod partitions;
+pub mod tcrypt;
+mod window;
 
 pub use error::{Error, ErrorKind};
 pub use facts::Facts;
 pub use format::Format;
 pub use opened::{Guard, GuardRule, OpenedFormat};
+pub use partitions::{Partition, partition, partitions};
+pub use window::{Window, moved};
 
 /// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -12,6 +12,7 @@ mod pbkdf;
 mod reencrypt;
 mod secret;
 mod table;
+mod tcrypt;
 mod token;
 mod transfer;
 mod trust;
@@ -52,7 +53,9 @@ pub(crate) use reencrypt::{RateArg, ReencryptArgs, Resilience, Way};
 pub(crate) use secret::{NewSecretArgs, SecretArgs, SecretSource};
 pub(crate) use table::{
     Table, TableArgs, TableCheckArgs, TableDecryptArgs, TableEncryptArgs, TableFileArgs, TablePlainArgs,
+    TableVolumeArgs,
 };
+pub(crate) use tcrypt::{HeaderKind, PartArgs, TcryptArgs, TcryptHeaderArgs};
 pub(crate) use token::{
     EnrollArgs, EnrollInto, HardwareArgs, Token, TokenArgs, TokenAssignArgs, TokenCommandArgs,
     TokenExportArgs, TokenImportArgs, TokenListArgs, TokenPinArgs,
@@ -84,7 +87,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Format(FormatArgs),
     Open(Box<OpenArgs>),
-    Info(InfoArgs),
+    Info(Box<InfoArgs>),
     Header(HeaderArgs),
     Keyslot(KeyslotArgs),
     Reencrypt(Box<ReencryptArgs>),
@@ -138,16 +141,12 @@ impl Verbosity {
     }
 }
 
-/// Shows what a LUKS header says, without any key.
+/// Shows what a header says: of LUKS without any key, of TrueCrypt and VeraCrypt with the passphrase.
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArgs {
-    /// The image, block device or detached header, an NBD server's export (nbd://..., nbd+unix://...), or an image on Ceph
-    /// (rbd:POOL/IMAGE)
-    pub(crate) image: PathBuf,
-    /// The header is in this file; IMAGE is not looked at
-    #[arg(long, value_name = "FILE")]
-    pub(crate) header: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
     /// For programs: everything as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -186,7 +185,8 @@ const INFO_EXAMPLES: &str = "\
 Examples:
   underseal info disk.img
   underseal info disk.img --json | jq .keyslots
-  underseal info disk.img --raw-metadata          as cryptsetup luksDump --dump-json-metadata";
+  underseal info disk.img --raw-metadata          as cryptsetup luksDump --dump-json-metadata
+  underseal info stick.hc --type tcrypt --pim 485 asks for the passphrase, which alone opens the header";
 
 fn after_long_help() -> String {
     let statuses: String = exit::STATUSES.iter().map(|(code, text)| format!("  {code}  {text}\n")).collect();

@@ -15,6 +15,7 @@ mod open;
 mod read;
 mod reencrypt;
 mod table;
+mod tcrypt;
 mod token;
 mod write;
 
@@ -36,7 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Format(args) => format::run(&args, quiet),
         Command::Open(args) => open::run(&args, quiet),
-        Command::Info(args) => info::run(args),
+        Command::Info(args) => info::run(&args),
         Command::Header(args) => header::run(&args, quiet),
         Command::Keyslot(args) => keyslot::run(&args.what, quiet),
         Command::Reencrypt(args) => reencrypt::run(&args, quiet),

@@ -12,6 +12,7 @@ use underseal_device as device;
 use underseal_ecryptfs as ecryptfs;
 use underseal_error::with_causes;
 use underseal_export as export;
+use underseal_formats as formats;
 use underseal_integrity as integrity;
 use underseal_tokens as tokens;
 use underseal_volume as volume;
@@ -29,11 +30,12 @@ pub(crate) struct Error {
     what: String,
     remedy: Option<String>,
     volume: Option<volume::ErrorKind>,
+    format: Option<formats::ErrorKind>,
 }
 
 impl Error {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), remedy: None, volume: None }
+        Self { exit, what: what.into(), remedy: None, volume: None, format: None }
     }
 
     /// Input that is refused before anything was done.
@@ -86,6 +88,11 @@ impl Error {
         self.volume
     }
 
+    /// What was wrong with a volume of another system, if it was one of these.
+    pub(crate) fn of_format(&self) -> Option<formats::ErrorKind> {
+        self.format
+    }
+
     /// What to do about it.
     pub(crate) fn remedy(&self) -> Option<&str> {
         self.remedy.as_deref()
@@ -122,7 +129,7 @@ impl From<volume::Error> for Error {
         let (exit, remedy) = match error.kind() {
             Kind::NoHeader => (
                 Exit::BadHeader,
-                "name the header's file with --header, or say --type plain if there is none",
+                "name the header's file with --header, or say --type plain if there is none, tcrypt for TrueCrypt and VeraCrypt",
             ),
             Kind::BadHeader => (
                 Exit::BadHeader,
@@ -163,6 +170,37 @@ impl From<volume::Error> for Error {
             _ => (Exit::Failed, ""),
         };
         Self { volume: Some(error.kind()), ..Self::of(exit, &error, remedy) }
+    }
+}
+
+impl From<formats::Error> for Error {
+    fn from(error: formats::Error) -> Self {
+        use formats::ErrorKind as Kind;
+        let (exit, remedy) = match error.kind() {
+            Kind::NoHeader => (Exit::BadHeader, "another --type"),
+            Kind::BadHeader => (
+                Exit::BadHeader,
+                "--backup-header on a volume of VeraCrypt, or a copy of the image from before it was damaged",
+            ),
+            Kind::WrongPassphrase => (
+                Exit::NoKey,
+                "the keyboard's layout and Caps Lock; VeraCrypt: --pim N, --key-file FILE, --hidden, --backup-header, \
+                 --system, whichever the volume has",
+            ),
+            Kind::NoProtector => (Exit::NoKey, "a recovery password or a startup key, where there is one"),
+            Kind::Unsupported => (Exit::Unsupported, ""),
+            Kind::TooSmall => {
+                (Exit::BadHeader, "compare the image's size with the original's: was it cut short?")
+            }
+            Kind::TooCostly => {
+                (Exit::Unsupported, "--max-kdf-memory SIZE, or a machine that has more memory")
+            }
+            Kind::BadOption => (Exit::Usage, ""),
+            Kind::Busy => (Exit::InUse, "again, when the other program has ended"),
+            Kind::Memory => (Exit::Failed, "again with more memory free"),
+            _ => (Exit::Failed, ""),
+        };
+        Self { format: Some(error.kind()), ..Self::of(exit, &error, remedy) }
     }
 }
 

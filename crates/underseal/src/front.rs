@@ -7,7 +7,7 @@
 //!   verb     which action, under all of its names; takes: which options it takes; fit: which go together
 //!        |
 //!   open, volume, keyslots, header, tokens, reencrypt      each action as commands of underseal     --> call --> commands::run
-//!   look, dump, key, benchmark                  what only shows something
+//!   look, dump, key, benchmark                  what only shows something; tcrypt, foreign: other systems' formats
 //!        |
 //!   failure  cryptsetup's exit statuses
 //!
@@ -20,6 +20,7 @@ mod call;
 mod dump;
 mod failure;
 mod fit;
+mod foreign;
 mod header;
 mod key;
 mod keyslots;
@@ -29,6 +30,7 @@ mod open;
 mod place;
 mod reencrypt;
 mod takes;
+mod tcrypt;
 mod tokens;
 mod verb;
 mod volume;
@@ -57,7 +59,7 @@ pub(crate) fn known_as(device: &Path) -> PathBuf {
 
 /// Does what cryptsetup would.
 pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
-    let (args, given) = match Args::of_process() {
+    let (mut args, given) = match Args::of_process() {
         Ok(parsed) => parsed,
         Err(e) => {
             // Its first line says what is wrong; the others speak of options that nobody asked for.
@@ -67,11 +69,14 @@ pub(crate) fn run(protected: std::io::Result<()>) -> ExitCode {
         }
     };
     crate::start(protected, if args.debug { log::LevelFilter::Debug } else { log::LevelFilter::Warn });
+    args.kind = verb::kind(&args.words).map(str::to_owned).or(args.kind);
     let verbose = args.verbose || args.debug;
     // As there, no time at all means any time.
     let patience = args.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let wrong = if args.kind.as_deref() == Some("tcrypt") { tcrypt::WRONG } else { Manner::NO_KEY };
     manner::speak(Manner::cryptsetup(
         verb::questions(&args.words),
+        wrong,
         args.tries.unwrap_or(3).max(1),
         patience,
         verbose,

@@ -9,6 +9,7 @@
 //!     |          integrity    what lies between an authenticated volume and its image
 //!     |          tokens       what hardware, servers and the kernel keep: asked before anybody is
 //!     |          volume       image and key -> a mapping that is ready for requests
+//!     |          foreign      the same for TrueCrypt, VeraCrypt and other systems' formats; part: a partition of a disk
 //!     |          volumes/     /etc/underseal/volumes, for host/: up  down  ps
 //!     |          daemon, pid_file, logging, notify      what runs in the background, or as a service
 //!     |          transfer/, progress          the plain bytes, many requests in flight
@@ -23,6 +24,7 @@ mod commands;
 mod daemon;
 mod error;
 mod exit;
+mod foreign;
 mod front;
 mod generator;
 mod integrity;
@@ -32,6 +34,7 @@ mod manner;
 mod memory;
 mod notify;
 mod output;
+mod part;
 mod passphrase;
 mod pid_file;
 mod policy;

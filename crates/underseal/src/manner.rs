@@ -52,16 +52,20 @@ impl Manner {
         new_question: "New passphrase for {}: ",
     };
 
+    /// What cryptsetup says of a passphrase that opens no keyslot.
+    pub(crate) const NO_KEY: &str = "No key available with this passphrase.";
+
     /// cryptsetup's, which says more when it is asked to.
     pub(crate) fn cryptsetup(
         (question, new_question): (&'static str, &'static str),
+        wrong: &'static str,
         tries: u32,
         patience: Option<Duration>,
         tells: bool,
     ) -> Self {
         Self {
             again: "Verify passphrase: ",
-            wrong: "No key available with this passphrase.",
+            wrong,
             tries,
             patience,
             tells,

@@ -32,6 +32,11 @@ pub(crate) fn volume_key_file(path: &Path, bits: Option<usize>, len: usize) -> R
     secret_file(path, 0, len.map(|len| len as u64))
 }
 
+fn too_many() -> Error {
+    let what = "a passphrase and key files together, or several key files, are for --type tcrypt";
+    Error::usage(what).with_remedy("one of --passphrase-file, --passphrase-fd, --key-file")
+}
+
 /// How long a program may take to find a passphrase: somebody may have to answer it.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
@@ -52,7 +57,12 @@ impl<'a> Secret<'a> {
 
     /// The secret that a volume gets which has one already: to be read after that one.
     pub(crate) fn another(args: &'a NewSecretArgs, image: &'a Path) -> Self {
-        Self { source: args.source(), image, second: true }
+        Self::another_from(args.source(), image)
+    }
+
+    /// The same, from this source.
+    pub(crate) fn another_from(source: SecretSource<'a>, image: &'a Path) -> Self {
+        Self { source, image, second: true }
     }
 
     /// Whether somebody at a terminal is asked, and can try again.
@@ -78,7 +88,16 @@ impl<'a> Secret<'a> {
                 Ok(underseal_tokens::passphrase_of_command(command, COMMAND_LIMIT)?)
             }
             SecretSource::Asked => self.ask(),
+            SecretSource::TooMany => Err(too_many()),
         }
+    }
+
+    /// Refuses several secrets where there is one, before anything is opened.
+    ///
+    /// # Errors
+    /// `Usage`.
+    pub(crate) fn check(&self) -> Result<()> {
+        if matches!(self.source, SecretSource::TooMany) { Err(too_many()) } else { Ok(()) }
     }
 
     fn ask(&self) -> Result<Key> {

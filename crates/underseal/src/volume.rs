@@ -1,5 +1,6 @@
 //! From an image and a secret to a mapping that takes requests.
 
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -21,8 +22,8 @@ use crate::integrity;
 use crate::lower::{Lower, is_remote};
 use crate::manner::{Keyslot, manner};
 use crate::passphrase::{Secret, volume_key_file};
-use crate::reencryption::{self, Kept, Keys, Place, Stood, Where, marker};
-use crate::tokens;
+use crate::reencryption::{self, Bytes, Kept, Keys, Place, Stood, Where, marker};
+use crate::{foreign, part, tokens};
 
 /// What may be done with the volume.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +72,19 @@ struct Unlocked {
 /// # Errors
 /// Everything that can go wrong on the way, with the exit status of its kind.
 pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
+    if args.kind != VolumeType::Tcrypt {
+        Secret::new(args.secret.source(), &args.image).check()?;
+    }
     let options = args.lower.options(access.read_only);
     let lower = Lower::open(&args.image, options)?;
+    let image = lower.again().bytes()?;
+    let part = part::range(args.part, &*image)?;
+    if let Some(format) = foreign::format(args.kind, &part::window(&image, part.as_ref()))? {
+        return open_foreign(args, access, lower, (format, image, part));
+    }
+    if let Some(part) = part {
+        return open_part(args, access, lower, (image, part));
+    }
     let secret = Secret::new(args.secret.source(), &args.image);
     let size = lower.geometry().size;
     let apart = args.header.as_ref().map(|path| Where::open(path, access.read_only)).transpose()?;
@@ -108,11 +120,63 @@ pub(crate) fn open(args: &VolumeArgs, access: Access) -> Result<Opened> {
         format,
         header: args.header.as_ref().filter(|_| format != Format::Plain).map(absolute),
         key_size: key_size(&volume),
-        hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash.to_string()),
+        hash: (format == Format::Plain && !secret.is_raw_key()).then(|| args.plain.hash().to_string()),
     };
     let over = layer.clone().map_or(device, |layer| layer as Arc<dyn Device>);
     let mapping = Mapping::new(volume, over)?.with_sectors(sectors);
     Ok(Opened { mapping, lower, opened, known, inside, lock, layers: layer.into_iter().collect(), image })
+}
+
+/// Opens a volume of another system.
+fn open_foreign(
+    args: &VolumeArgs,
+    access: Access,
+    lower: Lower,
+    (format, image, part): (underseal_formats::Format, Bytes, Option<Range<u64>>),
+) -> Result<Opened> {
+    if access.allow_discards && args.tcrypt.protect_hidden {
+        let what =
+            "discards show which parts of the outer volume are in use, and so that there is a hidden one";
+        return Err(Error::usage(what).with_remedy("without --allow-discards"));
+    }
+    let unlocked = foreign::open(foreign::Request::of(args), format, &image, part)?;
+    let volume = unlocked.volume.clone().with_discards(access.allow_discards);
+    let key_size = Some(unlocked.volume_key.len());
+    let opened = status::Opened { format: foreign::called(format), header: None, key_size, hash: None };
+    let mapping = Mapping::new(volume, lower.into_device())?;
+    let mapping = foreign::guarded(mapping, &unlocked, &args.image, access.read_only);
+    Ok(Opened::alone(mapping, args, opened))
+}
+
+/// Opens a LUKS or plain volume in a partition of the image.
+fn open_part(
+    args: &VolumeArgs,
+    access: Access,
+    lower: Lower,
+    (image, part): (Bytes, Range<u64>),
+) -> Result<Opened> {
+    let secret = Secret::new(args.secret.source(), &args.image);
+    let on = part::window(&image, Some(&part));
+    let (volume, format) = if args.kind == VolumeType::Plain {
+        let size = part.end - part.start;
+        (plain_volume(args, access, size, &secret)?.0, Format::Plain)
+    } else {
+        let (volume, header) = part::luks(args, access, &on, &secret)?;
+        (volume, if let Header::Luks1(_) = header { Format::Luks1 } else { Format::Luks2 })
+    };
+    let opened = status::Opened { format, header: None, key_size: key_size(&volume), hash: None };
+    let volume = underseal_formats::moved(&volume, part.start)?;
+    let mapping = Mapping::new(volume, lower.into_device())?.with_fixed_size();
+    Ok(Opened::alone(mapping, args, opened))
+}
+
+impl Opened {
+    /// A volume that nothing can be changed of while it is open, and that no other process takes over.
+    fn alone(mapping: Mapping, args: &VolumeArgs, opened: status::Opened) -> Self {
+        let lower = [Some(&args.image), args.header.as_ref()].into_iter().flatten().cloned().collect();
+        let known = Known::default();
+        Self { mapping, lower, opened, known, inside: None, lock: None, layers: Vec::new(), image: None }
+    }
 }
 
 /// A volume that another process has opened with these options and key, over its open image.
@@ -258,15 +322,16 @@ fn plain_volume(
         let what = "a plain volume has nothing beside its sectors that could tell whether they were changed";
         return Err(Error::usage(what).with_remedy("without --require-integrity"));
     }
-    if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != of.cipher) {
-        return Err(Error::usage(format!("--cipher {} is not what --require-cipher says", of.cipher)));
+    let cipher = of.cipher()?;
+    if args.trust.require_cipher.as_ref().is_some_and(|wanted| *wanted != cipher) {
+        return Err(Error::usage(format!("--cipher {cipher} is not what --require-cipher says")));
     }
     let options = PlainOptions {
         allow_discards: access.allow_discards,
         allow_null: args.allow_null,
         ..plain_options(of)?
     };
-    let key = plain_key(secret, &of.hash, of.key_size / 8)?;
+    let key = plain_key(secret, &of.hash(), of.key_size / 8)?;
     let volume = plain::activate(&key, data_size, &options);
     Ok((volume.map_err(|e| Error::from(e).within(args.image.display()))?, key))
 }
@@ -280,11 +345,11 @@ pub(crate) fn plain_options(of: &PlainArgs) -> Result<PlainOptions> {
         return Err(Error::usage(format!("a key of {} bits is no whole number of bytes", of.key_size)));
     }
     Ok(PlainOptions {
-        cipher: of.cipher.clone(),
+        cipher: of.cipher()?,
         sector_size: SectorSize::new(of.sector_size)?,
         iv_large_sectors: of.iv_large_sectors,
         offset: of.data_offset,
-        iv_offset: of.skip,
+        iv_offset: of.skip.unwrap_or(0),
         size: of.data_size,
         ..PlainOptions::default()
     })

@@ -314,7 +314,9 @@ impl Entry {
             words.push(option("nbd", &place));
         }
         if let Some(key) = self.key_file() {
-            words.push(option("key-file", &key));
+            // Of TrueCrypt and VeraCrypt the field names the passphrase's file, as for systemd; key files are words of their own.
+            let name = if self.options.is_of("tcrypt") { "passphrase-file" } else { "key-file" };
+            words.push(option(name, &key));
         }
         words
     }

@@ -6,6 +6,7 @@
 //!   clients  fuse  vhost_user  ublk exports with real clients; ublk in a guest
 //!   nbd_lower  rbd  faults          NBD servers and Ceph below; what goes wrong around a server
 //!   ecryptfs_{tools,mount,power,kernel}   eCryptfs: without a mount, mounted, with power cuts, beside the kernel's
+//!   foreign                         TrueCrypt and VeraCrypt, BitLocker, FileVault 2, loop-AES
 //!   kernel                          dm-crypt and dm-integrity of a real kernel, in a guest
 //!
 //!   support   what all share: programs, scratch folders, volumes, servers, mounts
@@ -25,6 +26,7 @@ mod ecryptfs_mount;
 mod ecryptfs_power;
 mod ecryptfs_tools;
 mod faults;
+mod foreign;
 mod front;
 mod fuse;
 mod host;

@@ -14,12 +14,30 @@ macro_rules! with_digest {
             Sha1 sha1::Sha1, Sha224 sha2::Sha224, Sha256 sha2::Sha256, Sha384 sha2::Sha384, Sha512 sha2::Sha512,
             Sha3_224 sha3::Sha3_224, Sha3_256 sha3::Sha3_256, Sha3_384 sha3::Sha3_384, Sha3_512 sha3::Sha3_512,
             Ripemd160 ripemd::Ripemd160, Whirlpool whirlpool::Whirlpool,
-            Blake2b512 blake2::Blake2b512, Blake2s256 blake2::Blake2s256, Sm3 sm3::Sm3)
+            Blake2b512 blake2::Blake2b512, Blake2s256 blake2::Blake2s256, Sm3 sm3::Sm3,
+            Streebog512 streebog::Streebog512)
     };
     (@match $hash:expr, $D:ident => $body:expr; $($variant:ident $type:ty),*) => {
         match $hash { $(Hash::$variant => { type $D = $type; $body })* }
     };
 }
+
+/// Runs `$body` with `$M` standing for the type of HMAC over `$hash`.
+macro_rules! with_mac {
+    ($hash:expr, $M:ident => $body:expr) => {
+        with_mac!(@match $hash, $M => $body;
+            Sha1 Hmac sha1::Sha1, Sha224 Hmac sha2::Sha224, Sha256 Hmac sha2::Sha256, Sha384 Hmac sha2::Sha384,
+            Sha512 Hmac sha2::Sha512, Sha3_224 SimpleHmac sha3::Sha3_224, Sha3_256 SimpleHmac sha3::Sha3_256,
+            Sha3_384 SimpleHmac sha3::Sha3_384, Sha3_512 SimpleHmac sha3::Sha3_512,
+            Ripemd160 Hmac ripemd::Ripemd160, Whirlpool Hmac whirlpool::Whirlpool,
+            Blake2b512 SimpleHmac blake2::Blake2b512, Blake2s256 SimpleHmac blake2::Blake2s256,
+            Sm3 Hmac sm3::Sm3, Streebog512 Hmac streebog::Streebog512)
+    };
+    (@match $hash:expr, $M:ident => $body:expr; $($variant:ident $mac:ident $type:ty),*) => {
+        match $hash { $($crate::Hash::$variant => { type $M = hmac::$mac<$type>; $body })* }
+    };
+}
+pub(crate) use with_mac;
 
 /// A hash by its name in cryptsetup and the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +57,12 @@ pub enum Hash {
     Blake2b512,
     Blake2s256,
     Sm3,
+    Streebog512,
 }
 
 impl Hash {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Sha1,
         Self::Sha224,
         Self::Sha256,
@@ -58,6 +77,7 @@ impl Hash {
         Self::Blake2b512,
         Self::Blake2s256,
         Self::Sm3,
+        Self::Streebog512,
     ];
 
     /// The name that goes on disk: `sha256`.
@@ -77,6 +97,8 @@ impl Hash {
             Self::Blake2b512 => "blake2b-512",
             Self::Blake2s256 => "blake2s-256",
             Self::Sm3 => "sm3",
+            // The name in libgcrypt and the kernel; cryptsetup's too.
+            Self::Streebog512 => "stribog512",
         }
     }
 
@@ -99,29 +121,9 @@ impl Hash {
 
     /// PBKDF2-HMAC (RFC 8018, 5.2) over this hash, filling `out`.
     pub(crate) fn pbkdf2(self, passphrase: &[u8], salt: &[u8], iterations: u32, out: &mut [u8]) {
-        use hmac::{Hmac, SimpleHmac};
-        macro_rules! run {
-            ($mac:ty) => {
-                // HMAC takes a key of any length, so the one error of this call cannot happen.
-                pbkdf2::pbkdf2::<$mac>(passphrase, salt, iterations, out).expect("HMAC takes any key")
-            };
-        }
-        match self {
-            Self::Blake2b512 => run!(SimpleHmac<blake2::Blake2b512>),
-            Self::Blake2s256 => run!(SimpleHmac<blake2::Blake2s256>),
-            Self::Sha1 => run!(Hmac<sha1::Sha1>),
-            Self::Sha224 => run!(Hmac<sha2::Sha224>),
-            Self::Sha256 => run!(Hmac<sha2::Sha256>),
-            Self::Sha384 => run!(Hmac<sha2::Sha384>),
-            Self::Sha512 => run!(Hmac<sha2::Sha512>),
-            Self::Sha3_224 => run!(SimpleHmac<sha3::Sha3_224>),
-            Self::Sha3_256 => run!(SimpleHmac<sha3::Sha3_256>),
-            Self::Sha3_384 => run!(SimpleHmac<sha3::Sha3_384>),
-            Self::Sha3_512 => run!(SimpleHmac<sha3::Sha3_512>),
-            Self::Ripemd160 => run!(Hmac<ripemd::Ripemd160>),
-            Self::Whirlpool => run!(Hmac<whirlpool::Whirlpool>),
-            Self::Sm3 => run!(Hmac<sm3::Sm3>),
-        }
+        // HMAC takes a key of any length, so the one error of this call cannot happen.
+        with_mac!(self, M => pbkdf2::pbkdf2::<M>(passphrase, salt, iterations, out)
+            .expect("HMAC takes any key"));
     }
 }
 

@@ -12,6 +12,9 @@ use zeroize::Zeroize;
 use crate::{Error, ErrorKind, Hash, Result};
 
 pub(crate) mod benchmark;
+mod marks;
+
+pub use marks::pbkdf2_marks;
 
 /// A key derivation with all its parameters, as a keyslot stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -88,7 +88,7 @@ pub use header_digest::{HeaderDigest, Pinned};
 pub use info::Info;
 pub use integrity_layer::IntegrityLayer;
 pub use kdf::benchmark::{Cost, Pbkdf};
-pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind};
+pub use kdf::{Argon2Variant, Kdf, KdfLimits, PbkdfKind, pbkdf2_marks};
 pub use keyslots::{NewKeyslot, Priority, Replace};
 pub use lock::{HeaderLock, LockTo, ReencryptionLock};
 pub use random::key as random_key;

@@ -2,7 +2,7 @@
 
 use aes::{Aes128, Aes192, Aes256};
 use aria::{Aria128, Aria192, Aria256};
-use blowfish::Blowfish;
+use blowfish::{Blowfish, BlowfishLE};
 use camellia::{Camellia128, Camellia192, Camellia256};
 use cast5::Cast5;
 use cast6::Cast6;
@@ -10,8 +10,8 @@ use des::{Des, TdesEde3};
 use serpent::Serpent;
 use xtea::Xtea;
 
-use crate::block::{AnyCipher, library};
-use crate::kernel::{AesKey, Aria, Camellia, Cast6Key, SerpentKey, Sliced, Sm4, TwofishKey};
+use crate::block::{AnyCipher, WideFirst, library};
+use crate::kernel::{AesKey, Aria, Camellia, Cast6Key, Kuznyechik, SerpentKey, Sliced, Sm4, TwofishKey};
 use crate::{CpuPath, Result};
 
 /// A block cipher by name.
@@ -42,7 +42,7 @@ const BLOWFISH: &[usize] = &[
 ];
 const CAST6: Sizes = (&[16, 20, 24, 28, 32], &[32, 40, 48, 56, 64], &[32, 36, 40, 44, 48]);
 
-static KINDS: [BlockCipherKind; 12] = [
+static KINDS: [BlockCipherKind; 14] = [
     of16("aes", AES_LIKE, aes),
     of16("serpent", AES_LIKE, |key, path| match SerpentKey::new(path, key)? {
         Some(key) => Ok(Box::new(key)),
@@ -69,8 +69,17 @@ static KINDS: [BlockCipherKind; 12] = [
         CpuPath::Portable => library::<Cast6, 16>(key),
         _ => Ok(Box::new(Cast6Key::new(key)?)),
     }),
+    of16("kuznyechik", (&[32], &[64], &[48]), |key, path| {
+        let narrow = library::<kuznyechik::Kuznyechik, 16>(key)?;
+        Ok(match Sliced::<Kuznyechik>::widest(path, key)? {
+            Some(wide) => Box::new(WideFirst { wide, narrow }),
+            None => narrow,
+        })
+    }),
     of8("cast5", &[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], library::<Cast5, 8>),
     of8("blowfish", BLOWFISH, library::<Blowfish, 8>),
+    // TrueCrypt's Blowfish reads the two words of a block in little-endian order. The kernel has no such cipher.
+    of8("blowfish_le", &[56], library::<BlowfishLE, 8>),
     of8("des", &[8], library::<Des, 8>),
     of8("des3_ede", &[24], library::<TdesEde3, 8>),
     of8("xtea", &[16], library::<Xtea, 8>),

@@ -7,6 +7,7 @@
 //! ```text
 //!   Sliced<C>     round keys on locked pages + the functions of the path's widths of register
 //!        +-- camellia, aria, sm4   the ciphers, written once over `Vector`
+//!        +-- kuznyechik            beside them: its S-box is a table, which the widest registers look up
 //!        +-- affine                S-boxes as maps around the AES's, made when this is compiled
 //!        +-- vectors               registers of 16, 32 and 64 bytes
 //! ```
@@ -14,11 +15,13 @@
 mod affine;
 mod aria;
 mod camellia;
+mod kuznyechik;
 mod sm4;
 mod vectors;
 
 pub(crate) use aria::Aria;
 pub(crate) use camellia::Camellia;
+pub(crate) use kuznyechik::Kuznyechik;
 pub(crate) use sm4::Sm4;
 
 use vectors::{Vector, Width};
@@ -56,6 +59,9 @@ pub(crate) struct Sliced<C: Cipher> {
 }
 
 impl<C: Cipher> Sliced<C> {
+    /// Blocks of the widest registers.
+    pub(crate) const WIDEST: usize = 64;
+
     /// Expands a key of one of the cipher's sizes; none for a path that has no vectors or a processor that lacks it.
     ///
     /// # Errors
@@ -64,6 +70,20 @@ impl<C: Cipher> Sliced<C> {
         match Width::of(path) {
             [] => Ok(None),
             widths => Self::with(widths, key).map(Some),
+        }
+    }
+
+    /// Expands a key for groups of [`Sliced::WIDEST`] blocks only; none for a path or a processor without the widest registers.
+    ///
+    /// # Errors
+    /// `Memory` when no page could be had.
+    pub(crate) fn widest(path: CpuPath, key: &[u8]) -> Result<Option<Self>> {
+        match path {
+            #[cfg(target_arch = "x86_64")]
+            CpuPath::Avx512 if path.is_available() && vectors::has_widest() => {
+                Self::with(Width::WIDEST_ALONE, key).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 
@@ -128,13 +148,14 @@ mod tests {
         let (aes, vaes) = (is_x86_feature_detected!("aes"), is_x86_feature_detected!("vaes"));
         let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
         let gfni = vaes && avx2 && is_x86_feature_detected!("gfni");
+        let widest = gfni && avx512 && vectors::has_widest();
         [
             ("AES-NI and AVX", aes && avx, Width::AVX),
             ("AES-NI and AVX2", aes && avx2, Width::AVX2),
             ("VAES and AVX2", aes && vaes && avx2, Width::VAES_AVX2),
             ("VAES and AVX-512", aes && vaes && avx2 && avx512, Width::AVX512),
             ("GFNI and AVX2", aes && gfni, Width::GFNI_AVX2),
-            ("GFNI and AVX-512", aes && gfni && avx512, Width::GFNI_AVX512),
+            ("GFNI and AVX-512", aes && widest, Width::GFNI_AVX512),
         ]
         .into_iter()
         .filter_map(|(name, has, widths)| has.then_some((name, widths)))
@@ -171,6 +192,7 @@ mod tests {
             blocks_are_those_of::<Aria, ::aria::Aria192>(&key[..24], &plain)?;
             blocks_are_those_of::<Aria, ::aria::Aria256>(&key, &plain)?;
             blocks_are_those_of::<Sm4, ::sm4::Sm4>(&key[..16], &plain)?;
+            blocks_are_those_of::<Kuznyechik, ::kuznyechik::Kuznyechik>(&key, &plain)?;
         }
     }
 
@@ -210,5 +232,6 @@ mod tests {
         no_round_keys_are_left::<Camellia>("camellia", 32);
         no_round_keys_are_left::<Aria>("aria", 32);
         no_round_keys_are_left::<Sm4>("sm4", 16);
+        no_round_keys_are_left::<Kuznyechik>("kuznyechik", 32);
     }
 }

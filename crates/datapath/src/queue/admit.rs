@@ -44,7 +44,7 @@ impl Queue {
         if len == 0 || !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
             return fail(ErrorKind::Misaligned, &format!("not on blocks of {block} bytes"));
         }
-        Ok(())
+        if writes { self.mapping.check_guards(offset..offset + len) } else { Ok(()) }
     }
 
     /// Answers a request that does not come in.

@@ -106,6 +106,10 @@ pub enum Format {
     Plain,
     Table,
     Integrity,
+    Tcrypt,
+    Bitlk,
+    Fvault2,
+    Loopaes,
 }
 
 /// A volume whose bytes go from an old form to a new one.

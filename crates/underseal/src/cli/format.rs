@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
+use underseal_formats::tcrypt::{Pim, Prf};
 use uuid::Uuid;
 
 use super::{AreaArgs, PbkdfArgs, SecretArgs};
@@ -70,6 +71,9 @@ pub(crate) struct FormatArgs {
     pub(crate) integrity_no_wipe: bool,
 
     #[command(flatten)]
+    pub(crate) veracrypt: NewVeracryptArgs,
+
+    #[command(flatten)]
     pub(crate) pbkdf: PbkdfArgs,
 
     /// LUKS2: a name for people, up to 47 bytes
@@ -113,6 +117,27 @@ pub(crate) enum NewType {
     Luks1,
     /// No header: only the file is made, and its parameters are given when it is opened
     Plain,
+    /// A volume that VeraCrypt opens, and that looks like noise
+    Veracrypt,
+}
+
+/// What a new VeraCrypt volume is.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "VeraCrypt volumes (--type veracrypt)")]
+pub(crate) struct NewVeracryptArgs {
+    /// Make a hidden volume of this size inside of the VeraCrypt volume that the image is, at its end. It needs a passphrase of its
+    /// own, and the outer file system must not use that room
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["size", "plain_size"])]
+    pub(crate) hidden_size: Option<u64>,
+    /// The function under the key derivation: sha512 (the default), sha256, blake2s-256, whirlpool, streebog512, ripemd160, argon2id
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prf: Option<Prf>,
+    /// VeraCrypt's Personal Iterations Multiplier, which has to be given each time the volume is opened
+    #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
+    pub(crate) pim: Option<Pim>,
+    /// Do not fill the volume with noise: what was never written shows then, and that there is a hidden volume may show too
+    #[arg(long)]
+    pub(crate) quick: bool,
 }
 
 /// A cipher as LUKS2 writes it. Those that have no mode are taken by the kernel's name alone.
@@ -148,4 +173,6 @@ Examples:
   underseal format /dev/sdx1 --iter-time 5000
   underseal format disk.img --size 10G --header disk.header
   underseal format disk.img --size 10G --cipher aes-gcm-random --integrity aead
-  underseal format disk.img --size 10G --type luks1 --cipher aes-cbc-essiv:sha256";
+  underseal format disk.img --size 10G --type luks1 --cipher aes-cbc-essiv:sha256
+  underseal format stick.hc --size 10G --type veracrypt --cipher serpent-twofish-aes --prf whirlpool
+  underseal format stick.hc --type veracrypt --hidden-size 2G        inside of the volume that is there";

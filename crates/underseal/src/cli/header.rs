@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use underseal_volume::PersistentFlag;
 use uuid::Uuid;
 
-use super::{HeaderPathArgs, SecretArgs, TrustArgs};
+use super::{HeaderPathArgs, SecretArgs, TcryptHeaderArgs, TrustArgs};
 
 /// Works on a LUKS header: backups, damage, names, the other version.
 ///
@@ -40,6 +40,8 @@ pub(crate) struct HeaderBackupArgs {
     pub(crate) of: HeaderPathArgs,
     /// The file to make, for you alone and read only
     pub(crate) backup: PathBuf,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
 }
 
 /// Puts the header and its keyslots back from a backup; passphrases are those of then
@@ -56,6 +58,10 @@ pub(crate) struct HeaderRestoreArgs {
     /// Do not ask
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+    #[command(flatten)]
+    pub(crate) secret: SecretArgs,
 }
 
 /// Says what is wrong with the header and its keyslots, and what could be done

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use underseal_cipher::CipherSpec;
+use underseal_formats::tcrypt::{Pim, Prf};
 use underseal_volume as volume;
 
-use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TokenArgs, TrustArgs};
+use super::{HeaderPathArgs, NewSecretArgs, PbkdfArgs, SecretArgs, TcryptHeaderArgs, TokenArgs, TrustArgs};
 use crate::error::{Error, Result};
 
 /// Adds, removes and changes the passphrases and keys that open a LUKS volume.
@@ -58,10 +59,10 @@ pub(crate) struct KeyslotAddArgs {
     #[arg(long, value_name = "N")]
     pub(crate) new_key_slot: Option<u32>,
     /// The bytes of this file are the volume's key, and no old passphrase is needed; with --unbound, the other key
-    #[arg(long, value_name = "FILE", conflicts_with = "secret")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// LUKS2: hold another key than the volume's, one that opens no data
-    #[arg(long, conflicts_with_all = ["secret", "key_slot"])]
+    #[arg(long, conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) unbound: bool,
     /// That other key is random and has so many bits
     #[arg(long, value_name = "BITS", default_value_t = 512, requires = "unbound")]
@@ -157,6 +158,14 @@ pub(crate) struct KeyslotChangeArgs {
     #[arg(long)]
     pub(crate) in_place: bool,
     #[command(flatten)]
+    pub(crate) tcrypt: TcryptHeaderArgs,
+    /// The PIM that VeraCrypt's headers get; none unless given
+    #[arg(long, value_name = "N", value_parser = super::tcrypt::pim)]
+    pub(crate) new_pim: Option<Pim>,
+    /// The function under their key derivation; the old one unless given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) new_prf: Option<Prf>,
+    #[command(flatten)]
     pub(crate) area: AreaArgs,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
@@ -203,7 +212,7 @@ pub(crate) struct KeyslotTestArgs {
     #[arg(long)]
     pub(crate) recovery_key: bool,
     /// The bytes of this file are the volume's key: is it the right one?
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot", "recovery_key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot", "recovery_key"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     /// The volume's key is so many bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
@@ -249,7 +258,7 @@ pub(crate) struct RecoveryKeyArgs {
     #[arg(long, value_name = "N")]
     pub(crate) new_key_slot: Option<u32>,
     /// The bytes of this file are the volume's key, and no passphrase is needed
-    #[arg(long, value_name = "FILE", conflicts_with = "secret")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file"])]
     pub(crate) volume_key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,

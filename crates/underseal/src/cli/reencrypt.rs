@@ -77,7 +77,7 @@ pub(crate) struct ReencryptArgs {
     /// what --old-table says, and will be what --new-table says
     #[arg(long, value_name = "FILE", help_heading = TABLES, requires_all = ["old_table", "new_table"],
         conflicts_with_all = ["what", "header", "cipher", "key_size", "sector_size", "keep_key", "volume_key_file",
-            "reduce_device_size", "device_size", "secret"])]
+            "reduce_device_size", "device_size", "secret", "key_file"])]
     pub(crate) state: Option<PathBuf>,
     /// A file with one line of a dm-crypt table, crypt or linear: how the data are encrypted now
     #[arg(long, value_name = "FILE", help_heading = TABLES, requires = "new_table")]

@@ -16,9 +16,10 @@ pub(crate) struct SecretArgs {
     /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
     #[arg(long, value_name = "N", group = "secret")]
     passphrase_fd: Option<u32>,
-    /// All bytes of this file, newlines too ("-" is stdin)
-    #[arg(long, value_name = "FILE", group = "secret")]
-    key_file: Option<PathBuf>,
+    /// All bytes of this file, newlines too ("-" is stdin). TrueCrypt and VeraCrypt: a key file or a folder of them, beside the
+    /// passphrase; may be repeated. BitLocker: a startup key. loop-AES: its keys
+    #[arg(long, value_name = "FILE", conflicts_with = "passphrase_command")]
+    key_file: Vec<PathBuf>,
     /// Skip so many bytes of the key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "key_file")]
     keyfile_offset: Option<u64>,
@@ -40,9 +41,10 @@ pub(crate) struct NewSecretArgs {
     /// The first line from this open descriptor (0 is stdin); nothing after its newline is read
     #[arg(long, value_name = "N", group = "new_secret")]
     new_passphrase_fd: Option<u32>,
-    /// All bytes of this file, newlines too ("-" is stdin)
-    #[arg(long, value_name = "FILE", group = "new_secret")]
-    new_key_file: Option<PathBuf>,
+    /// All bytes of this file, newlines too ("-" is stdin). VeraCrypt: a key file or a folder of them, beside the passphrase; may be
+    /// repeated
+    #[arg(long, value_name = "FILE")]
+    new_key_file: Vec<PathBuf>,
     /// Skip so many bytes of the new key file
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "new_key_file")]
     new_keyfile_offset: Option<u64>,
@@ -62,6 +64,8 @@ pub(crate) enum SecretSource<'a> {
     KeyFile(&'a Path, u64, Option<u64>),
     /// What a program prints.
     Command(&'a str),
+    /// More than one secret where there is one.
+    TooMany,
     /// Somebody at a terminal.
     Asked,
 }
@@ -73,14 +77,47 @@ impl SecretArgs {
         }
         let Self { passphrase_file: file, passphrase_fd: fd, key_file, keyfile_offset, keyfile_size, .. } =
             self;
-        source(file.as_deref(), *fd, key_file.as_deref(), *keyfile_offset, *keyfile_size)
+        let one = if file.is_some() || fd.is_some() { 0 } else { 1 };
+        if key_file.len() > one {
+            return SecretSource::TooMany;
+        }
+        let key_file = key_file.first().map(PathBuf::as_path);
+        source(file.as_deref(), *fd, key_file, *keyfile_offset, *keyfile_size)
+    }
+
+    /// Where the passphrase comes from beside which there may be key files.
+    pub(crate) fn passphrase(&self) -> SecretSource<'_> {
+        match &self.passphrase_command {
+            Some(command) => SecretSource::Command(command),
+            None => source(self.passphrase_file.as_deref(), self.passphrase_fd, None, None, None),
+        }
+    }
+
+    /// The key files, in the order in which they were given.
+    pub(crate) fn key_files(&self) -> &[PathBuf] {
+        &self.key_file
     }
 }
 
 impl NewSecretArgs {
     pub(crate) fn source(&self) -> SecretSource<'_> {
         let Self { new_passphrase_file: file, new_passphrase_fd: fd, new_key_file: key_file, .. } = self;
-        source(file.as_deref(), *fd, key_file.as_deref(), self.new_keyfile_offset, self.new_keyfile_size)
+        let one = if file.is_some() || fd.is_some() { 0 } else { 1 };
+        if key_file.len() > one {
+            return SecretSource::TooMany;
+        }
+        let key_file = key_file.first().map(PathBuf::as_path);
+        source(file.as_deref(), *fd, key_file, self.new_keyfile_offset, self.new_keyfile_size)
+    }
+
+    /// Where the passphrase comes from beside which there may be key files.
+    pub(crate) fn passphrase(&self) -> SecretSource<'_> {
+        source(self.new_passphrase_file.as_deref(), self.new_passphrase_fd, None, None, None)
+    }
+
+    /// The key files, in the order in which they were given.
+    pub(crate) fn key_files(&self) -> &[PathBuf] {
+        &self.new_key_file
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LowerArgs, OnError, PlainArgs, RateArg, SecretArgs, ServeArgs};
+use super::{LowerArgs, OnError, PlainArgs, RateArg, SecretArgs, ServeArgs, VolumeArgs};
 
 /// Works on dm-crypt's own tables, as dmsetup takes and prints them.
 ///
@@ -23,6 +23,7 @@ pub(crate) struct TableArgs {
 pub(crate) enum Table {
     Check(TableCheckArgs),
     Plain(Box<TablePlainArgs>),
+    Volume(Box<TableVolumeArgs>),
     Encrypt(TableEncryptArgs),
     Decrypt(TableDecryptArgs),
     Open(Box<TableOpenArgs>),
@@ -57,6 +58,15 @@ pub(crate) struct TablePlainArgs {
     pub(crate) plain: PlainArgs,
     #[command(flatten)]
     pub(crate) secret: SecretArgs,
+}
+
+/// Prints the table that a volume of another system comes to, with its key: TrueCrypt and VeraCrypt of one cipher, BitLocker, FileVault 2,
+/// loop-AES
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TableVolumeArgs {
+    #[command(flatten)]
+    pub(crate) volume: VolumeArgs,
 }
 
 /// Writes plain bytes through the table onto its devices, from its start on, and flushes them
@@ -119,4 +129,5 @@ Examples:
   underseal table encrypt --table secret.table -i plain.img
   underseal table decrypt --table secret.table -o plain.img
   underseal table open --table secret.table --nbd unix:secret.sock
-  underseal table plain old.img --hash sha256 | underseal table check --table -";
+  underseal table plain old.img --hash sha256 | underseal table check --table -
+  underseal table volume stick.hc --type tcrypt | underseal table check --table -";

@@ -17,7 +17,7 @@ pub(crate) struct TokenArgs {
     #[arg(long, value_name = "TYPE", conflicts_with = "no_token")]
     pub(crate) token_type: Option<String>,
     /// Ask nobody for a passphrase when no token opens
-    #[arg(long, conflicts_with_all = ["no_token", "secret"])]
+    #[arg(long, conflicts_with_all = ["no_token", "secret", "key_file"])]
     pub(crate) token_only: bool,
     /// Ask tokens first where a passphrase is given, too; for a PIN nobody is asked then
     #[arg(long, conflicts_with = "no_token")]

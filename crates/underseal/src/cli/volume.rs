@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use underseal_cipher::CipherSpec;
 use underseal_device::OpenOptions;
+use underseal_formats::Format;
+use underseal_formats::tcrypt::ChainFilter;
 use underseal_integrity::Settings;
 use underseal_volume::plain::PassphraseHash;
 
-use super::{SecretArgs, TokenArgs, TrustArgs};
+use super::{PartArgs, SecretArgs, TcryptArgs, TokenArgs, TrustArgs};
+use crate::error::{Error, Result};
 use crate::size;
 
 /// The volume that a command works on.
@@ -27,10 +30,10 @@ pub(crate) struct VolumeArgs {
     /// Try this keyslot only
     #[arg(long, value_name = "N")]
     pub(crate) key_slot: Option<u32>,
-    /// LUKS: the bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_slot"])]
+    /// The bytes of this file are the volume's key, and no passphrase is needed ("-" is stdin): of LUKS, BitLocker, FileVault 2
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secret", "key_file", "key_slot"])]
     pub(crate) volume_key_file: Option<PathBuf>,
-    /// LUKS: the volume's key is so many bits of that file; all of it by default
+    /// The volume's key is so many bits of that file; all of it by default
     #[arg(long, value_name = "BITS", requires = "volume_key_file")]
     pub(crate) volume_key_size: Option<usize>,
     #[command(flatten)]
@@ -42,6 +45,10 @@ pub(crate) struct VolumeArgs {
     pub(crate) integrity: LayerArgs,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) part: PartArgs,
+    #[command(flatten)]
+    pub(crate) tcrypt: TcryptArgs,
     #[command(flatten)]
     pub(crate) plain: PlainArgs,
     #[command(flatten)]
@@ -126,22 +133,44 @@ pub(crate) enum VolumeType {
     Luks2,
     /// No header at all; wrong parameters give noise, not an error
     Plain,
+    /// TrueCrypt or VeraCrypt: nothing on the image tells of it
+    Tcrypt,
+    /// BitLocker; recognised without this
+    Bitlk,
+    /// FileVault 2 on CoreStorage; recognised without this
+    Fvault2,
+    /// loop-AES: a key file and no header
+    Loopaes,
+}
+
+impl VolumeType {
+    /// The format of another system that is named.
+    pub(crate) fn format(self) -> Option<Format> {
+        match self {
+            Self::Luks | Self::Luks1 | Self::Luks2 | Self::Plain => None,
+            Self::Tcrypt => Some(Format::Tcrypt),
+            Self::Bitlk => Some(Format::Bitlk),
+            Self::Fvault2 => Some(Format::Fvault2),
+            Self::Loopaes => Some(Format::Loopaes),
+        }
+    }
 }
 
 /// A plain volume has no header: these must be what they were when it was written.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Plain volumes (--type plain)")]
 pub(crate) struct PlainArgs {
-    /// The cipher
-    #[arg(long, value_name = "CIPHER", default_value = "aes-xts-plain64")]
-    pub(crate) cipher: CipherSpec,
+    /// The cipher; aes-xts-plain64 unless given. TrueCrypt and VeraCrypt: the chain, where it is known, in the order of encryption
+    /// (serpent-twofish-aes) or as VeraCrypt writes it ("AES(Twofish(Serpent))")
+    #[arg(long, value_name = "CIPHER")]
+    pub(crate) cipher: Option<CipherArg>,
     /// The key's length
     #[arg(long, value_name = "BITS", default_value_t = 256)]
     pub(crate) key_size: usize,
     /// How a passphrase becomes the key: a hash's name, "plain" for none, HASH:BYTES to use fewer (a key file is used
-    /// as it is)
-    #[arg(long, value_name = "HASH", default_value = "sha256")]
-    pub(crate) hash: PassphraseHash,
+    /// as it is); sha256 unless given. loop-AES: how a line of the key file does
+    #[arg(long, value_name = "HASH")]
+    hash: Option<PassphraseHash>,
     /// Bytes a sector
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     pub(crate) sector_size: u32,
@@ -154,7 +183,44 @@ pub(crate) struct PlainArgs {
     /// The data's length; all of the image by default
     #[arg(long, value_name = "BYTES", value_parser = size::parse, visible_alias = "size")]
     pub(crate) data_size: Option<u64>,
-    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup
-    #[arg(long, value_name = "SECTORS", default_value_t = 0)]
-    pub(crate) skip: u64,
+    /// Added to sector numbers in IVs, in 512-byte sectors as in cryptsetup; 0 unless given. loop-AES: the number of the first
+    /// sector, by default where the data begins
+    #[arg(long, value_name = "SECTORS")]
+    pub(crate) skip: Option<u64>,
+}
+
+impl PlainArgs {
+    /// The cipher of a plain volume.
+    ///
+    /// # Errors
+    /// `Usage` for a chain of VeraCrypt's.
+    pub(crate) fn cipher(&self) -> Result<CipherSpec> {
+        let text = self.cipher.as_ref().map_or("aes-xts-plain64", |cipher| &cipher.0);
+        text.parse().map_err(|e| Error::usage(format!("--cipher {text}")).because(&e))
+    }
+
+    /// The hash that was named.
+    pub(crate) fn named_hash(&self) -> Option<PassphraseHash> {
+        self.hash
+    }
+
+    /// How a plain volume's passphrase becomes its key.
+    pub(crate) fn hash(&self) -> PassphraseHash {
+        self.hash.unwrap_or_default()
+    }
+}
+
+/// A cipher of dm-crypt's, or a chain of VeraCrypt's: `--type` decides which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CipherArg(pub(crate) String);
+
+impl std::str::FromStr for CipherArg {
+    type Err = underseal_cipher::Error;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        if text.parse::<ChainFilter>().is_err() {
+            text.parse::<CipherSpec>()?;
+        }
+        Ok(Self(text.to_owned()))
+    }
 }

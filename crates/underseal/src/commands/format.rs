@@ -4,6 +4,7 @@ mod contents;
 mod destination;
 mod plain_size;
 mod told;
+mod veracrypt;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +28,14 @@ use crate::size;
 pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
     if args.kind == NewType::Plain {
         return plain(args, quiet);
+    }
+    if args.kind == NewType::Veracrypt {
+        return veracrypt::run(args, quiet);
+    }
+    let of = &args.veracrypt;
+    if of.hidden_size.is_some() || of.prf.is_some() || of.pim.is_some() || of.quick {
+        let what = "--hidden-size, --prf, --pim and --quick are for VeraCrypt volumes";
+        return Err(Error::usage(what).with_remedy("--type veracrypt"));
     }
     let options = options(args)?;
     let needed = args.plain_size.map(|plain| plain_size::needed(&options, plain)).transpose()?;

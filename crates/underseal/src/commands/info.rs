@@ -2,16 +2,29 @@
 
 use serde::Serialize;
 use underseal_cipher::CpuPath;
-use underseal_volume::{Header, Info};
+use underseal_formats::Facts;
+use underseal_volume::Header;
 
 use crate::cli::InfoArgs;
 use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::output::{json, print, print_json};
+use crate::{foreign, part};
 
-pub(super) fn run(args: InfoArgs) -> Result<()> {
-    let path = args.header.unwrap_or(args.image);
-    let header = Header::read(&*open_header(&path, true)?).map_err(|e| e.in_file(&path))?;
+pub(super) fn run(args: &InfoArgs) -> Result<()> {
+    let volume = &args.volume;
+    let path = volume.header.as_ref().unwrap_or(&volume.image);
+    let image = open_header(path, true)?;
+    let part = part::range(volume.part, &*image)?;
+    let on = part::window(&image, part.as_ref());
+    if let Some(format) = foreign::format(volume.kind, &on)? {
+        let facts = match foreign::described(format, &on).map_err(|e| e.within(path.display()))? {
+            Some(facts) => facts,
+            None => foreign::open(foreign::Request::of(volume), format, &image, part)?.facts,
+        };
+        return of_another_system(args, facts);
+    }
+    let header = Header::read(&*on).map_err(|e| e.in_file(path))?;
     let mut info = header.info();
     if !args.raw_metadata {
         info.metadata = None;
@@ -29,11 +42,24 @@ pub(super) fn run(args: InfoArgs) -> Result<()> {
     })
 }
 
+fn of_another_system(args: &InfoArgs, facts: Facts) -> Result<()> {
+    if args.raw_metadata {
+        let what =
+            format!("{}: {} has no JSON metadata", args.volume.image.display(), facts.format().title());
+        return Err(Error::usage(what).with_remedy("without --raw-metadata"));
+    }
+    let cpu_path = CpuPath::chosen()?.name();
+    if args.json {
+        return print_json(&Report { info: facts, cpu_path });
+    }
+    print(&format!("{facts}\nCPU path:       {cpu_path}\n"))
+}
+
 /// What the header says, and what this machine makes of it.
 #[derive(Serialize)]
-struct Report {
+struct Report<T: Serialize> {
     #[serde(flatten)]
-    info: Info,
+    info: T,
     /// Which sector kernels this processor runs.
     cpu_path: &'static str,
 }

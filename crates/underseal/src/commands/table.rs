@@ -1,5 +1,7 @@
 //! `underseal table`.
 
+mod foreign;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +34,7 @@ pub(super) fn run(args: &TableArgs, quiet: bool) -> Result<()> {
     match &args.what {
         cli::Table::Check(args) => check(args),
         cli::Table::Plain(args) => plain(args),
+        cli::Table::Volume(args) => foreign::volume(args),
         cli::Table::Encrypt(args) => encrypt(args, quiet),
         cli::Table::Decrypt(args) => decrypt(args, quiet),
         cli::Table::Open(args) => {
@@ -77,14 +80,9 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
     let (image, of) = (&args.image, &args.plain);
     let options = plain_options(of)?;
     let size = reencryption::size(&open_header(image, true)?)?;
-    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash, of.key_size / 8)?;
+    let key = plain_key(&Secret::new(args.secret.source(), image), &of.hash(), of.key_size / 8)?;
     let volume = plain::activate(&key, size, &options).map_err(|e| Error::from(e).within(image.display()))?;
-    let device = if is_remote(image) { image.clone() } else { absolute(image)? };
-    // As tables have names with spaces in them.
-    let device: String = device.to_string_lossy().chars().fold(String::new(), |escaped, c| {
-        let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
-        escaped + mark + c.encode_utf8(&mut [0; 4])
-    });
+    let device = device_word(image)?;
     let words = [
         (of.sector_size != 512).then(|| format!("sector_size:{}", of.sector_size)),
         of.iv_large_sectors.then(|| "iv_large_sectors".into()),
@@ -95,14 +93,27 @@ fn plain(args: &TablePlainArgs) -> Result<()> {
     let line = Zeroizing::new(format!(
         "0 {} crypt {} {} {} {} {}{more}",
         volume.size() >> 9,
-        of.cipher,
+        options.cipher,
         *Zeroizing::new(digits),
-        of.skip,
+        options.iv_offset,
         device,
         of.data_offset >> 9
     ));
     let table = Table::parse(&line).map_err(refused)?;
     print(&Zeroizing::new(table.print(true) + "\n"))
+}
+
+/// The word of a table that names an image.
+///
+/// # Errors
+/// `Failed` when a path cannot be made absolute.
+fn device_word(image: &Path) -> Result<String> {
+    let device = if is_remote(image) { image.to_path_buf() } else { absolute(image)? };
+    // As tables have names with spaces in them.
+    Ok(device.to_string_lossy().chars().fold(String::new(), |escaped, c| {
+        let mark = if c == '\\' || c.is_whitespace() { "\\" } else { "" };
+        escaped + mark + c.encode_utf8(&mut [0; 4])
+    }))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -245,6 +245,8 @@ pub(super) struct Args {
     pub(super) hw_opal_only: bool,
     #[arg(long)]
     pub(super) hw_opal_factory_reset: bool,
+
+    // TrueCrypt and VeraCrypt.
     #[arg(long)]
     pub(super) tcrypt_backup: bool,
     #[arg(long)]
@@ -285,11 +287,6 @@ impl Args {
     pub(super) fn not_kept(&self) -> Option<&'static str> {
         let kept_not = [
             (self.integrity_legacy_padding, "--integrity-legacy-padding"),
-            (self.tcrypt_backup || self.tcrypt_hidden || self.tcrypt_system, "a TCRYPT volume"),
-            (
-                self.veracrypt || self.veracrypt_query_pim || self.veracrypt_pim.is_some(),
-                "a VeraCrypt volume",
-            ),
             (self.deferred || self.cancel_deferred, "--deferred"),
             (self.shared, "--shared"),
             (self.volume_key_keyring.is_some(), "--volume-key-keyring"),

@@ -85,8 +85,12 @@ impl Call {
 
     /// Runs it.
     pub(super) fn run(self) -> Result<()> {
-        let cli = Cli::try_parse_from(self.0).map_err(|e| Failure::wrong(&complaint(&e)))?;
-        Ok(commands::run(cli)?)
+        Ok(commands::run(self.parsed()?)?)
+    }
+
+    /// What it asks for.
+    pub(super) fn parsed(self) -> Result<Cli> {
+        Cli::try_parse_from(self.0).map_err(|e| Failure::wrong(&complaint(&e)))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use underseal_formats::ErrorKind as FormatError;
 use underseal_volume::ErrorKind;
 
 use crate::error::Error;
@@ -93,15 +94,17 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let of_volume = error.of_volume();
+        let (of_volume, of_format) = (error.of_volume(), error.of_format());
         let status = match (error.exit(), of_volume) {
             (_, Some(ErrorKind::Memory)) => Status::NoMemory,
+            _ if of_format == Some(FormatError::Memory) => Status::NoMemory,
             (_, Some(ErrorKind::NoKeyslot)) => Status::Wrong,
             (Exit::NoKey, _) => Status::NoPermission,
             (Exit::InUse, _) => Status::Busy,
             _ => Status::Wrong,
         };
-        let wrong = of_volume == Some(ErrorKind::WrongPassphrase);
+        let wrong =
+            of_volume == Some(ErrorKind::WrongPassphrase) || of_format == Some(FormatError::WrongPassphrase);
         let line = if wrong { manner().wrong.to_owned() } else { error.what() };
         Self::new(status, line)
     }

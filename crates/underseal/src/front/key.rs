@@ -87,7 +87,7 @@ pub(super) fn dump_unbound(args: &Args, device: &Path, slot: u32) -> Result<()> 
 }
 
 /// The key in hex, `ROW` bytes on a line, in locked memory.
-fn rows(key: &Key) -> Result<Key> {
+pub(super) fn rows(key: &Key) -> Result<Key> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     const INDENT: &[u8] = b"\n\t\t";
     let lines = key.len().div_ceil(ROW).max(1);

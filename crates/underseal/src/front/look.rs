@@ -56,12 +56,6 @@ pub(super) fn dump(args: &Args, words: &Words<'_>) -> Result<()> {
     Ok(print(&json(&metadata)?)?)
 }
 
-/// `tcryptDump` and its kin.
-pub(super) fn other_format(_: &Args, words: &Words<'_>) -> Result<()> {
-    words.need(0, "device")?;
-    Err(Failure::unsupported("this format is not supported"))
-}
-
 /// The header of a device, which must be there and of the type asked for.
 pub(super) fn find(args: &Args, device: &Path) -> Result<Header> {
     must_exist(args.header.as_deref().unwrap_or(device))?;

@@ -13,7 +13,7 @@ use super::args::{Args, SERVE};
 use super::call::Call;
 use super::failure::{Failure, Result, Status};
 use super::place::Place;
-use super::{Words, keyslots};
+use super::{Words, foreign, keyslots, tcrypt};
 use crate::commands::{close_open as end, status_of_open};
 use crate::lower::open_header;
 use crate::output::{print, printable};
@@ -21,10 +21,12 @@ use crate::output::{print, printable};
 /// `open DEVICE NAME`.
 pub(super) fn open(args: &Args, words: &Words<'_>) -> Result<()> {
     let device = words.need(0, "device")?;
-    if args.test_passphrase {
-        return keyslots::test(args, device);
+    match (args.test_passphrase, args.kind.as_deref()) {
+        (true, Some("tcrypt")) => tcrypt::test(args, device),
+        (true, Some("bitlk" | "fvault2")) => foreign::test(args, device),
+        (true, _) => keyslots::test(args, device),
+        (false, _) => open_as(args, device, words.need(1, "name")?),
     }
-    open_as(args, device, words.need(1, "name")?)
 }
 
 /// `create NAME DEVICE`, which was the order for plain volumes.
@@ -95,8 +97,11 @@ fn serve(args: &Args, device: &Path, place: &Place) -> Result<()> {
 }
 
 /// The options that say which volume it is.
-fn volume(call: Call, args: &Args) -> Result<Call> {
+pub(super) fn volume(call: Call, args: &Args) -> Result<Call> {
     let kind = args.kind.as_deref().unwrap_or(if is_plain(args) { "plain" } else { "luks" });
+    if kind == "tcrypt" {
+        return tcrypt::options(call, args);
+    }
     let call = call
         .option("type", Some(kind))
         .option("header", args.header.as_ref())
@@ -112,8 +117,19 @@ fn volume(call: Call, args: &Args) -> Result<Call> {
         None if args.token_only => call.number("key-slot", args.key_slot),
         None => call.number("key-slot", args.key_slot).secret(args),
     };
+    let file = |call: Call| {
+        let call = call
+            .option("volume-key-file", args.volume_key_file.as_ref())
+            .number("volume-key-size", args.key_size);
+        match args.volume_key_file {
+            Some(_) => call,
+            None => call.secret(args),
+        }
+    };
     match kind {
         "luks" | "luks1" | "luks2" => Ok(luks(call)),
+        "bitlk" | "fvault2" => Ok(file(call)),
+        "loopaes" => loopaes(call, args),
         "plain" => {
             // As there, no more of a key file is read than the key has.
             let raw = args.key_file.first().is_some_and(|path| path.as_os_str() != "-");
@@ -146,6 +162,20 @@ fn plain(call: Call, args: &Args) -> Call {
         .option("data-offset", sectors(args.offset))
         .option("data-size", args.device_size.map(|bytes| bytes.to_string()).or(sectors(args.size)))
         .number("skip", args.skip)
+}
+
+/// Numbers of sectors begin at the offset, unlike those of plain volumes.
+fn loopaes(call: Call, args: &Args) -> Result<Call> {
+    let Some(file) = args.key_file.first() else {
+        return Err(Failure::wrong("Option --key-file is required."));
+    };
+    Ok(call
+        .option("key-file", Some(file))
+        .option("cipher", args.cipher.as_ref())
+        .number("key-size", args.key_size)
+        .option("hash", args.hash.as_ref())
+        .option("data-offset", args.offset.map(|sectors| format!("{sectors}s")))
+        .number("skip", args.skip))
 }
 
 /// The policy that dm-crypt's flags mean, if there are any.

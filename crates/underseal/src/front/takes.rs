@@ -142,7 +142,12 @@ fn groups(action: &str) -> &'static [&'static [&'static str]] {
             &["integrity-no-journal", "key-slot", "persistent", "tries", "type"],
         ],
         "close" => &[HEADER, &["cancel-deferred", "deferred"]],
-        "tcryptDump" => &[HEADER, SECRET, TCRYPT, &["dump-volume-key", "type"]],
+        "bitlkDump" | "fvault2Dump" => {
+            &[HEADER, SECRET, &["dump-volume-key", "key-size", "type", "volume-key-file"]]
+        }
+        "tcryptDump" => {
+            &[HEADER, SECRET, TCRYPT, &["cipher", "dump-volume-key", "hash", "type", "volume-key-file"]]
+        }
         "status" | "luksSuspend" => &[HEADER],
         "resize" => &[HEADER, SECRET, TOKEN, KEYRING, &["device-size", "key-slot", "size", "tries"]],
         "luksResume" => {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::args::Args;
 use super::failure::{Failure, Result};
-use super::{Words, benchmark, header, keyslots, look, open, reencrypt, tokens, volume};
+use super::{Words, benchmark, foreign, header, keyslots, look, open, reencrypt, tcrypt, tokens, volume};
 
 type Act = fn(&Args, &Words<'_>) -> Result<()>;
 
@@ -25,14 +25,16 @@ macro_rules! verbs {
 }
 
 verbs! {
-    "open" ["luksOpen", "plainOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
+    "open" ["luksOpen", "plainOpen", "tcryptOpen", "bitlkOpen", "fvault2Open", "loopaesOpen"] open::open, "DEVICE NAME: serve DEVICE's plain bytes as NAME";
     "create" [] open::create, "NAME DEVICE: open a plain volume (old order)";
-    "close" ["luksClose", "plainClose", "remove"] open::close, "NAME: end it";
+    "close" ["luksClose", "plainClose", "tcryptClose", "bitlkClose", "fvault2Close", "loopaesClose", "remove"] open::close, "NAME: end it";
     "status" [] open::status, "NAME: how it is";
     "refresh" [] open::refresh, "DEVICE NAME: (not here: underseal policy changes how it is served)";
     "resize" [] volume::resize, "NAME: give it another size";
     "luksSuspend" [] volume::suspend, "NAME: hold all requests and wipe the key";
     "luksResume" [] volume::resume, "NAME: go on, with the passphrase";
+    "bitlkDump" [] foreign::dump, "DEVICE: what BitLocker's metadata say";
+    "fvault2Dump" [] foreign::dump, "DEVICE: what FileVault 2's metadata say";
     "benchmark" [] benchmark::run, "how fast ciphers and key derivations are here";
     "isLuks" [] look::is_luks, "DEVICE: status 0 where there is a header";
     "luksUUID" [] look::uuid, "DEVICE: print or set the UUID";
@@ -50,35 +52,28 @@ verbs! {
     "convert" [] header::convert, "DEVICE: to --type luks1 or luks2";
     "config" ["luksConfig"] header::config, "DEVICE: --label, --subsystem, --priority";
     "token" [] tokens::run, "add|remove|import|export|unassign DEVICE";
-    "tcryptDump" ["bitlkDump", "fvault2Dump"] look::other_format, "DEVICE: (not here)";
+    "tcryptDump" [] tcrypt::dump, "DEVICE: what a TrueCrypt or VeraCrypt header says";
     "reencrypt" ["luksReencrypt"] reencrypt::run, "DEVICE: another key, cipher or sectors; --encrypt, --decrypt";
 }
-
-/// What cryptsetup opens and underseal does not.
-const OTHER_FORMATS: [&str; 11] = [
-    "loopaesOpen",
-    "loopaesClose",
-    "tcryptOpen",
-    "tcryptClose",
-    "tcryptDump",
-    "bitlkOpen",
-    "bitlkClose",
-    "bitlkDump",
-    "fvault2Open",
-    "fvault2Close",
-    "fvault2Dump",
-];
 
 impl Verb {
     pub(super) fn find(action: &str) -> Result<&'static Self> {
         let named = |verb: &&Verb| verb.name == action || verb.older.contains(&action);
         match VERBS.iter().find(named) {
             Some(verb) => Ok(verb),
-            None if OTHER_FORMATS.contains(&action) => {
-                Err(Failure::unsupported(&format!("{action}: this format is not supported")))
-            }
             None => Err(Failure::wrong("cryptsetup: Unknown action.")),
         }
+    }
+}
+
+/// The type of volume that an action's older name says.
+pub(super) fn kind(words: &[OsString]) -> Option<&'static str> {
+    match &*words.first()?.to_string_lossy() {
+        "tcryptOpen" | "tcryptDump" => Some("tcrypt"),
+        "bitlkOpen" | "bitlkDump" => Some("bitlk"),
+        "fvault2Open" | "fvault2Dump" => Some("fvault2"),
+        "loopaesOpen" => Some("loopaes"),
+        _ => None,
     }
 }
 

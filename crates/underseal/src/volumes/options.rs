@@ -36,6 +36,8 @@ enum Means {
     Dispatch(fn(&mut DispatchFlags)),
     /// What is on the device.
     Kind(&'static str),
+    /// The same, and an option of `open` that has no value.
+    KindAnd(&'static str, &'static str),
     /// A token's hardware: volumes ask their tokens anyway.
     Token,
     Nbd,
@@ -51,11 +53,19 @@ enum Means {
 
 fn meaning(word: &str) -> Option<Means> {
     use Means::*;
-    const FORMAT: &str = "this format is not supported";
     Some(match word {
         // crypttab's: what is there.
         "luks" => Kind("luks"),
         "plain" => Kind("plain"),
+        "tcrypt" | "tcrypt-veracrypt" | "veracrypt" => Kind("tcrypt"),
+        "tcrypt-hidden" => KindAnd("tcrypt", "hidden"),
+        "tcrypt-system" => KindAnd("tcrypt", "system"),
+        "tcrypt-backup" => KindAnd("tcrypt", "backup-header"),
+        "tcrypt-keyfile" => Path("key-file"),
+        "veracrypt-pim" => Value("pim"),
+        "bitlk" => Kind("bitlk"),
+        "fvault2" => Kind("fvault2"),
+        "loopaes" => Kind("loopaes"),
         "cipher" => Value("cipher"),
         "hash" => Value("hash"),
         "size" => Value("key-size"),
@@ -81,8 +91,6 @@ fn meaning(word: &str) -> Option<Means> {
         "x-initrd.attach" | "initramfs" | "loud" | "quiet" | "headless" | "password-echo" | "timeout"
         | "tries" | "keyfile-timeout" | "token-timeout" | "verify" => Nothing,
         word if word.starts_with("x-systemd.") => Nothing,
-        "tcrypt" | "bitlk" | "fvault2" | "veracrypt" => Refused(FORMAT),
-        word if word.starts_with("tcrypt-") || word.starts_with("veracrypt-") => Refused(FORMAT),
         "swap" | "tmp" => Refused("no file system and no swap area is made here; mkswap on the device does"),
         "keyscript" => Refused("no program is run for a key"),
         "keyfile-erase" => Refused("a key file is not erased: the volume could not be opened again"),
@@ -146,6 +154,7 @@ impl Options {
             Means::Flag(_)
                 | Means::Dispatch(_)
                 | Means::Kind(_)
+                | Means::KindAnd(..)
                 | Means::NoAuto
                 | Means::NoFail
                 | Means::NetDev
@@ -166,7 +175,11 @@ impl Options {
                 self.of_open.push((option, Some(path)));
             }
             Means::Dispatch(set) => set(&mut self.dispatch),
-            Means::Kind(kind) => self.of_open.push(("type", Some(kind.into()))),
+            Means::Kind(kind) => self.is(kind),
+            Means::KindAnd(kind, option) => {
+                self.is(kind);
+                self.of_open.push((option, None));
+            }
             Means::Token => {
                 if needs(value)? != "auto" {
                     return Err("only `auto` is known: the header's tokens say which".into());
@@ -190,9 +203,22 @@ impl Options {
         Ok(())
     }
 
+    /// Notes what is on the device, once.
+    fn is(&mut self, kind: &str) {
+        let word = ("type", Some(kind.to_owned()));
+        if !self.of_open.contains(&word) {
+            self.of_open.push(word);
+        }
+    }
+
     /// Whether the volume has no header.
     pub(super) fn is_plain(&self) -> bool {
-        self.of_open.iter().any(|(name, value)| *name == "type" && value.as_deref() == Some("plain"))
+        self.is_of("plain")
+    }
+
+    /// Whether that is on the device.
+    pub(super) fn is_of(&self, kind: &str) -> bool {
+        self.of_open.iter().any(|(name, value)| *name == "type" && value.as_deref() == Some(kind))
     }
 
     /// What the words mean together.
@@ -218,7 +244,7 @@ impl Options {
                 let bits: usize = bits.parse().map_err(|_| "size: want a number of bits")?;
                 self.of_open.push(("keyfile-size", Some((bits / 8).to_string())));
             }
-        } else {
+        } else if !self.is_of("tcrypt") && !self.is_of("loopaes") {
             // crypttab's lines say these of volumes with a header, too, which knows better.
             const OF_PLAIN: [&str; 6] = ["cipher", "hash", "key-size", "sector-size", "data-offset", "skip"];
             self.of_open.retain(|(name, _)| !OF_PLAIN.contains(name));

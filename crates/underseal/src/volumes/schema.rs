@@ -10,8 +10,10 @@ use serde_json::{Map, Value, json};
 use super::toml::{KEYS, Kind, OWN};
 use crate::cli::Cli;
 
-/// Options of `open` that no file says: a name is the file's, `up` sees to process and passphrase, and no program is run for a key.
-const NOT_THERE: [&str; 9] = [
+/// Options of `open` that no file says: a name is the file's, `up` sees to process and passphrase, no program is run for a key, and
+/// cryptsetup's parts of names are for its own actions.
+const NOT_THERE: [&str; 10] = [
+    "chain-part",
     "name",
     "daemon",
     "pid-file",

@@ -57,6 +57,11 @@ fn a_line_of_crypttab_is_what_open_is_asked_for() {
             "/a b,c --name=d --fuse=/mnt/d,e --vhost-user=/run/vm",
         ),
         (
+            "d /a /p tcrypt,tcrypt-hidden,veracrypt-pim=485,tcrypt-keyfile=/k",
+            "/a --name=d --type=tcrypt --hidden --pim=485 --key-file=/k --passphrase-file=/p",
+        ),
+        ("d /a none bitlk,discard", "/a --name=d --type=bitlk --allow-discards"),
+        (
             "d nbd://host/x none no-read-workqueue,no-write-workqueue,nbd=tcp:localhost:1",
             "nbd://host/x --name=d --nbd=tcp:localhost:1 --policy=inline,order=sorted,max-read-size=128K,max-write-size=128K",
         ),
@@ -79,7 +84,7 @@ fn what_cannot_be_done_is_told_by_its_word() {
         ("disk /disk.img none header=", "header=: want a value"),
         ("disk /disk.img none fuse=mnt", "no absolute path"),
         ("disk /disk.img none swap", "swap: no file system"),
-        ("disk /disk.img none tcrypt-hidden", "not supported"),
+        ("disk /disk.img none tcrypt-hidden=yes", "takes no value"),
         ("disk /disk.img none keyscript=/bin/sh", "no program"),
         ("disk /disk.img none plain", "say cipher="),
         ("disk /disk.img none plain,cipher=aes-xts-plain64", "hash= for a passphrase"),

@@ -101,10 +101,7 @@ fn verbose_says_how_it_went() {
 fn what_is_not_done_here_is_said_to_be() {
     let pair = formatted("luks2");
     for words in [
-        &["open", "--type", "tcrypt", "disk", "name"][..],
-        &["open", "--type", "bitlk", "disk", "name"],
-        &["tcryptDump", "disk"],
-        &["reencrypt", "--type", "luks1", "disk"],
+        &["reencrypt", "--type", "luks1", "disk"][..],
         &["luksFormat", "-q", "--integrity", "hmac-sha256", "--integrity-legacy-padding", "disk"],
         &["close", "--deferred", "name"],
     ] {

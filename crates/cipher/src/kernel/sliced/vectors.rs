@@ -46,6 +46,9 @@ pub(crate) trait Vector: Copy {
     /// An affine map of each byte.
     unsafe fn map(self, map: &Map) -> Self;
 
+    /// The entry of each byte.
+    unsafe fn look_up(self, table: &[u8; 256]) -> Self;
+
     /// The top bit of each byte, as the lowest.
     #[inline(always)]
     unsafe fn tops(self) -> Self {
@@ -80,7 +83,7 @@ impl<C: Cipher> Width<C> {
             #[cfg(target_arch = "x86_64")]
             CpuPath::Vaes256 => Self::VAES_AVX2,
             #[cfg(target_arch = "x86_64")]
-            CpuPath::Avx512 if is_x86_feature_detected!("gfni") => Self::GFNI_AVX512,
+            CpuPath::Avx512 if has_widest() => Self::GFNI_AVX512,
             #[cfg(target_arch = "x86_64")]
             CpuPath::Avx512 => Self::AVX512,
             #[cfg(target_arch = "aarch64")]
@@ -91,12 +94,18 @@ impl<C: Cipher> Width<C> {
     }
 }
 
+/// Whether the processor has GFNI, and looks tables up in the widest registers, as every one does that has both AVX-512 and GFNI.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_widest() -> bool {
+    is_x86_feature_detected!("gfni") && is_x86_feature_detected!("avx512vbmi")
+}
+
 macro_rules! vector {
     (
         $name:ident($vector:ty), $entry:ident, $features:literal,
         $load:ident $store:ident $every:ident $repeat:ident $xor:ident $and:ident $or:ident $permute:ident
         $low_bytes:ident $high_bytes:ident $low_words:ident $high_words:ident $add:ident,
-        $left:ident $right:ident $substitute:ident $restore:ident $map:ident
+        $left:ident $right:ident $substitute:ident $restore:ident $map:ident $look_up:ident
     ) => {
         #[derive(Clone, Copy)]
         struct $name($vector);
@@ -132,6 +141,12 @@ macro_rules! vector {
             unsafe fn map(self, map: &Map) -> Self {
                 // SAFETY: see above.
                 unsafe { $map(self, map) }
+            }
+
+            #[inline(always)]
+            unsafe fn look_up(self, table: &[u8; 256]) -> Self {
+                // SAFETY: see above.
+                unsafe { $look_up(self, table) }
             }
 
             #[inline(always)]
@@ -198,6 +213,24 @@ unsafe fn by_halves<V: Vector>(x: V, map: &Map) -> V {
         let nibble = V::every(0x0f0f_0f0f);
         let (low, high) = (x.and(nibble), x.right::<4>().and(nibble));
         V::repeat(&map.low).permute(low).xor(V::repeat(&map.high).permute(high))
+    }
+}
+
+/// By permutes of sixteen tables: an order whose top bit is set gives zero on every processor.
+#[inline(always)]
+unsafe fn by_tables<V: Vector>(x: V, table: &[u8; 256]) -> V {
+    const OTHERS: [u8; 16] =
+        [0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let nibble = V::every(0x0f0f_0f0f);
+        let (low, high) = (x.and(nibble), x.right::<4>().and(nibble));
+        let (others, mut found) = (V::repeat(&OTHERS), V::every(0));
+        for (part, nth) in table.as_chunks::<16>().0.iter().zip(0u8..) {
+            let other = others.permute(high.xor(V::every(u32::from_ne_bytes([nth; 4]))));
+            found = found.or(V::repeat(part).permute(low.or(other)));
+        }
+        found
     }
 }
 

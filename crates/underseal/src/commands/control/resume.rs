@@ -38,6 +38,11 @@ pub(super) fn run(args: &ResumeArgs) -> Result<()> {
         Format::Table => as_in_a_table(&secret.get()?)?,
         // It has none that could be wiped.
         Format::Integrity => return done(name, &Request::Resume),
+        Format::Tcrypt | Format::Bitlk | Format::Fvault2 | Format::Loopaes => {
+            let what = format!("{name}: a volume of another system gets its key when it is opened");
+            let remedy = format!("`underseal close {name}`, and `underseal open` again");
+            return Err(Error::new(Exit::Unsupported, what).with_remedy(remedy));
+        }
     };
     let request = Request::SetKey { size: key.len(), resume: true };
     finished(name, ask(name, &request, Some(&key), PATIENCE)?)?;

@@ -161,6 +161,10 @@ fn format(of: Option<&Opened>) -> String {
         Format::Plain => "plain",
         Format::Table => "a table",
         Format::Integrity => "dm-integrity",
+        Format::Tcrypt => "TrueCrypt or VeraCrypt",
+        Format::Bitlk => "BitLocker",
+        Format::Fvault2 => "FileVault 2",
+        Format::Loopaes => "loop-AES",
     };
     let header = of.header.as_ref().map(|header| format!(", its header in {header}"));
     format!("{name}{}", header.unwrap_or_default())

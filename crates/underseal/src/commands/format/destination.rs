@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use underseal_device::{Device, FileDevice, OpenOptions};
-use underseal_volume::{Header, NewHeader};
+use underseal_volume::{Header, NewHeader, Target};
 
 use super::contents;
 use crate::error::{Error, Result};
@@ -124,6 +124,18 @@ impl Destination {
             Medium::Remote(_, remote) => new.write(&**remote),
         };
         Ok(written.map_err(|e| e.in_file(&self.path))?)
+    }
+
+    /// Calls `act` with what can be written.
+    ///
+    /// # Errors
+    /// Those of `act`; `Failed` where nothing is there yet.
+    pub(super) fn on_bytes<T>(&self, act: impl FnOnce(&dyn Target) -> Result<T>) -> Result<T> {
+        match &self.place {
+            Medium::Absent => Err(Error::io(&self.path, "cannot write", io::ErrorKind::NotFound)),
+            Medium::File(device) => act(device.file()),
+            Medium::Remote(_, remote) => act(&**remote),
+        }
     }
 
     /// Whether its size is anybody's to set here: a file's.

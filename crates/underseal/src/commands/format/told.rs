@@ -1,8 +1,10 @@
 //! What is said of a volume that was made, or would be.
 
+use std::ops::Range;
 use std::path::Path;
 
 use serde::Serialize;
+use underseal_formats::tcrypt::Chain;
 use underseal_volume::Header;
 
 use super::plain_size::Needed;
@@ -39,6 +41,7 @@ impl<'a> Told<'a> {
             NewType::Luks2 => "luks2",
             NewType::Luks1 => "luks1",
             NewType::Plain => "plain",
+            NewType::Veracrypt => "veracrypt",
         };
         Self {
             image: &args.image,
@@ -112,6 +115,42 @@ pub(super) fn file(args: &FormatArgs, quiet: bool, image_size: u64) -> Result<()
             size::show(image_size),
             shown(&args.image),
             args.cipher
+        ),
+    )
+}
+
+/// A VeraCrypt volume whose data lie there on the image.
+pub(super) fn veracrypt(
+    args: &FormatArgs,
+    quiet: bool,
+    chain: Chain,
+    image_size: u64,
+    data: &Range<u64>,
+) -> Result<()> {
+    let plain_size = data.end - data.start;
+    if args.json {
+        let cipher = chain.to_string();
+        return print_json(&Told {
+            data_offset: data.start,
+            sector_size: Some(args.sector_size.unwrap_or(512) as usize),
+            cipher,
+            ..Told::new(args, image_size, plain_size)
+        });
+    }
+    let (kind, option) = match args.veracrypt.hidden_size {
+        Some(_) => ("hidden VeraCrypt volume", " --hidden"),
+        None => ("VeraCrypt volume", ""),
+    };
+    let pim = args.veracrypt.pim.and_then(|pim| pim.get()).map(|pim| format!(" --pim {pim}"));
+    say(
+        quiet,
+        &format!(
+            "{}: {kind} of {}, {}\ntry: underseal open {} --type tcrypt{option}{} --nbd unix:disk.sock\n",
+            args.image.display(),
+            size::show(plain_size),
+            chain.veracrypt_name(),
+            shown(&args.image),
+            pim.unwrap_or_default(),
         ),
     )
 }

@@ -7,13 +7,17 @@ use std::path::Path;
 
 use underseal_volume::{Backup, Error as VolumeError, ErrorKind, Found, RestoreOptions};
 
+use super::super::tcrypt;
 use super::{agreed, say, to_change};
-use crate::cli::{HeaderBackupArgs, HeaderRestoreArgs};
+use crate::cli::{HeaderBackupArgs, HeaderKind, HeaderRestoreArgs};
 use crate::error::{Error, Result};
 use crate::lower::open_header;
 use crate::size;
 
 pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
+    if args.tcrypt.kind == HeaderKind::Tcrypt {
+        return tcrypt::backup(args, quiet);
+    }
     let path = args.of.path();
     let backup = Backup::take(&*open_header(path, true)?).map_err(|e| e.in_file(path))?;
     new_file(&args.backup, backup.bytes())?;
@@ -43,6 +47,9 @@ pub(crate) fn new_file(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
+    if args.tcrypt.kind == HeaderKind::Tcrypt {
+        return tcrypt::restore(args, quiet);
+    }
     let path = args.of.path();
     let backup = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
     let backup = Backup::read(&backup).map_err(|e| e.in_file(&args.backup))?;

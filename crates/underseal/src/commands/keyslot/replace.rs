@@ -3,12 +3,19 @@
 use underseal_cipher::Key;
 use underseal_volume::{ErrorKind, Header, NewKeyslot, Replace, Unlocked};
 
+use super::super::tcrypt;
 use super::Opened;
-use crate::cli::{AreaArgs, KeyslotChangeArgs, KeyslotConvertArgs, PbkdfArgs};
+use crate::cli::{AreaArgs, HeaderKind, KeyslotChangeArgs, KeyslotConvertArgs, PbkdfArgs};
 use crate::error::{Error, Result};
 use crate::passphrase::{Secret, confirm};
 
 pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
+    if args.tcrypt.kind == HeaderKind::Tcrypt {
+        return tcrypt::change(args, quiet);
+    }
+    if args.new_pim.is_some() || args.new_prf.is_some() {
+        return Err(Error::usage("--new-pim and --new-prf are for VeraCrypt").with_remedy("--type tcrypt"));
+    }
     let mut opened = Opened::to_change(&args.of)?.held_to(&args.trust)?;
     let new = replacement(&opened, &args.pbkdf, &args.area, args.key_slot)?;
     let old = opened.unlock(&args.secret, &opened.options(args.key_slot))?;

@@ -5,7 +5,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{Cipher, Map, Vector, Width, by_halves};
+use super::{Cipher, Map, Vector, Width, by_halves, by_tables};
 
 impl<C: Cipher> Width<C> {
     pub(in super::super) const NEON: &'static [Self] =
@@ -16,7 +16,7 @@ vector!(
     Sixteen(uint8x16_t), on_16, "neon,aes",
     vld1q_u8 vst1q_u8 every repeat veorq_u8 vandq_u8 vorrq_u8 vqtbl1q_u8
     vzip1q_u8 vzip2q_u8 low_words high_words vaddq_u8,
-    left right substitute restore by_halves
+    left right substitute restore by_halves by_tables
 );
 
 #[inline(always)]

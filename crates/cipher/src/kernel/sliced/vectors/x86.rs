@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Cipher, Map, Vector, Width, by_halves};
+use super::{Cipher, Map, Vector, Width, by_halves, by_tables};
 
 impl<C: Cipher> Width<C> {
     const AES_NI: Self = Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 };
@@ -25,48 +25,50 @@ impl<C: Cipher> Width<C> {
     pub(in super::super) const GFNI_AVX2: &'static [Self] = &[Self::VAES_GFNI, Self::AES_NI];
     pub(in super::super) const GFNI_AVX512: &'static [Self] =
         &[Self::WIDEST_GFNI, Self::VAES_GFNI, Self::AES_NI];
+    /// The last one alone.
+    pub(in super::super) const WIDEST_ALONE: &'static [Self] = &[Self::WIDEST_GFNI];
 }
 
 vector!(
     Sixteen(__m128i), on_16, "aes,avx",
     _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 once _mm_xor_si128 _mm_and_si128 _mm_or_si128 _mm_shuffle_epi8
     _mm_unpacklo_epi8 _mm_unpackhi_epi8 _mm_unpacklo_epi32 _mm_unpackhi_epi32 _mm_add_epi8,
-    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16 by_halves
+    _mm_slli_epi32 _mm_srli_epi32 substitute16 restore16 by_halves by_tables
 );
 vector!(
     Halves(__m256i), on_halves, "aes,avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 twice _mm256_xor_si256 _mm256_and_si256
     _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
     _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves by_halves
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute_halves restore_halves by_halves by_tables
 );
 vector!(
     ThirtyTwo(__m256i), on_32, "vaes,avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 twice _mm256_xor_si256 _mm256_and_si256
     _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
     _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 by_halves
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 by_halves by_tables
 );
 vector!(
     SixtyFour(__m512i), on_64, "vaes,avx512f,avx512bw",
     _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 four_times _mm512_xor_si512 _mm512_and_si512
     _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
     _mm512_add_epi8,
-    left64 right64 substitute64 restore64 by_halves
+    left64 right64 substitute64 restore64 by_halves by_tables
 );
 vector!(
     Fields32(__m256i), on_32_gfni, "gfni,vaes,avx2",
     _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 twice _mm256_xor_si256 _mm256_and_si256
     _mm256_or_si256 _mm256_shuffle_epi8 _mm256_unpacklo_epi8 _mm256_unpackhi_epi8 _mm256_unpacklo_epi32 _mm256_unpackhi_epi32
     _mm256_add_epi8,
-    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 matrix32
+    _mm256_slli_epi32 _mm256_srli_epi32 substitute32 restore32 matrix32 by_tables
 );
 vector!(
-    Fields64(__m512i), on_64_gfni, "gfni,vaes,avx512f,avx512bw",
+    Fields64(__m512i), on_64_gfni, "gfni,vaes,avx512f,avx512bw,avx512vbmi",
     _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 four_times _mm512_xor_si512 _mm512_and_si512
     _mm512_or_si512 _mm512_shuffle_epi8 _mm512_unpacklo_epi8 _mm512_unpackhi_epi8 _mm512_unpacklo_epi32 _mm512_unpackhi_epi32
     _mm512_add_epi8,
-    left64 right64 substitute64 restore64 matrix64
+    left64 right64 substitute64 restore64 matrix64 look_up64
 );
 
 #[inline(always)]
@@ -84,6 +86,18 @@ unsafe fn matrix64(x: Fields64, map: &Map) -> Fields64 {
     unsafe {
         let matrix = _mm512_set1_epi64(map.matrix.cast_signed());
         Fields64(_mm512_gf2p8affine_epi64_epi8::<0>(x.0, matrix)).xor(Fields64::every(map.plus))
+    }
+}
+
+/// By halves of 128 entries, of which the top bit says which.
+#[inline(always)]
+unsafe fn look_up64(x: Fields64, table: &[u8; 256]) -> Fields64 {
+    // SAFETY: the table is four registers; see above.
+    unsafe {
+        let part = |nth: usize| _mm512_loadu_si512(table.as_ptr().add(64 * nth).cast());
+        let low = _mm512_permutex2var_epi8(part(0), x.0, part(1));
+        let high = _mm512_permutex2var_epi8(part(2), x.0, part(3));
+        Fields64(_mm512_mask_blend_epi8(_mm512_movepi8_mask(x.0), low, high))
     }
 }
 

@@ -1,0 +1,78 @@
+//! Several ciphers in one: chains of whole modes, and one CBC around several block ciphers.
+
+use std::sync::Arc;
+
+use super::ciphers::{BlockCipherKind, Make};
+use super::list;
+use crate::block::{AnyCipher, BlockCipher};
+use crate::chain::Chain;
+use crate::iv::Tcw;
+use crate::mode::{Cbc, Layout, Treated};
+use crate::wipe::wipe_stack;
+use crate::{CpuPath, Error, ErrorKind, Result, SectorCipher, SectorSize};
+
+/// The most ciphers of a chain: VeraCrypt's longest has three.
+const MOST: usize = 4;
+
+/// Makes one cipher of several over the same sectors. The first one encrypts first, and decrypts last.
+///
+/// # Errors
+/// `Unsupported` for none or more than four, or one that keeps tags; `SectorSize` when their sectors differ.
+pub fn chain(ciphers: Vec<Arc<dyn SectorCipher>>) -> Result<Arc<dyn SectorCipher>> {
+    let Some(size) = ciphers.first().map(|cipher| cipher.sector_size()) else {
+        return Err(Error::new(ErrorKind::Unsupported, "a chain of no ciphers"));
+    };
+    if ciphers.len() > MOST || ciphers.iter().any(|cipher| cipher.tag_size() > 0) {
+        let context = format!("a chain has at most {MOST} ciphers, none of which keeps tags");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if ciphers.iter().any(|cipher| cipher.sector_size() != size) {
+        return Err(Error::new(ErrorKind::SectorSize, "the ciphers of a chain have sectors of one size"));
+    }
+    Ok(if ciphers.len() == 1 { ciphers[0].clone() } else { Arc::new(Chain { ciphers, size }) })
+}
+
+/// Makes TrueCrypt's outer CBC over sectors of 512 bytes: one CBC whose block cipher is several in turn, the first one
+/// encrypting first, with the IVs and the whitening of dm-crypt's `tcw`.
+///
+/// `ciphers` are names and keys of ciphers of 16-byte blocks; `extra` is the IV's seed of 16 bytes, then 16 of whitening.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not in this build or has other blocks, none or more than four; `KeySize`; `Memory`.
+pub fn build_outer_cbc(ciphers: &[(&str, &[u8])], extra: &[u8; 32]) -> Result<Arc<dyn SectorCipher>> {
+    let path = CpuPath::chosen()?;
+    if !(1..=MOST).contains(&ciphers.len()) {
+        let context = format!("one to {MOST} ciphers, not {}", ciphers.len());
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let make = |&(name, key): &(&str, &[u8])| -> Result<AnyCipher<16>> {
+        let kind = BlockCipherKind::named(name).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+        let Make::Of16(make) = kind.make else {
+            return Err(Error::new(ErrorKind::Unsupported, format!("{name} has blocks of 8 bytes")));
+        };
+        if !kind.keys.contains(&key.len()) {
+            let sizes = list(kind.keys);
+            let context = format!("{name} takes a key of {sizes} bytes, not {}", key.len());
+            return Err(Error::new(ErrorKind::KeySize, context));
+        }
+        make(key, path)
+    };
+    let data = InTurn(ciphers.iter().map(make).collect::<Result<_>>()?);
+    let by = Tcw::<16>::new(extra, path)?;
+    wipe_stack::<{ 64 << 10 }>();
+    let layout = Layout { size: SectorSize::S512, large: false };
+    Ok(Arc::new(Treated { modes: vec![Box::new(Cbc { data })], by, layout }))
+}
+
+/// Block ciphers in turn, as one.
+struct InTurn(Vec<AnyCipher<16>>);
+
+impl BlockCipher<16> for InTurn {
+    fn encrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.0.iter().for_each(|cipher| cipher.encrypt(blocks));
+    }
+
+    fn decrypt(&self, blocks: &mut [[u8; 16]]) {
+        self.0.iter().rev().for_each(|cipher| cipher.decrypt(blocks));
+    }
+}

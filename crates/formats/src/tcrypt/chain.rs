@@ -1,0 +1,490 @@
+//! The chains of ciphers: names, keys, and the ciphers of a header and of the data.
+
+use std::fmt;
+use std::sync::Arc;
+
+use underseal_cipher::{
+    CipherSpec, InOutBuf, Key, SectorCipher, SectorSize, build, build_outer_cbc, chain as in_turn,
+};
+use underseal_volume::Recipe;
+use zeroize::Zeroize;
+
+use super::SEALED;
+use crate::{Error, ErrorKind, Result};
+
+/// How the ciphers of a chain are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Each cipher in XTS with a tweak key of its own: TrueCrypt from 5.0 on, VeraCrypt.
+    Xts,
+    /// Each cipher in LRW, all with one tweak key: TrueCrypt 4.1 to 4.3.
+    Lrw,
+    /// One cipher in CBC with whitening: TrueCrypt before 4.1.
+    Cbc,
+    /// One CBC around all ciphers, with one whitening: TrueCrypt before 4.1.
+    OuterCbc,
+    /// Each cipher in a CBC with a whitening of its own: TrueCrypt before 4.1.
+    InnerCbc,
+}
+
+impl Mode {
+    /// cryptsetup's name: `xts-plain64`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xts => "xts-plain64",
+            Self::Lrw => "lrw-benbi",
+            Self::Cbc => "cbc-tcw",
+            Self::OuterCbc => "cbci-tcrypt",
+            Self::InnerCbc => "cbc-tcrypt",
+        }
+    }
+}
+
+/// A chain of one to three ciphers in a mode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Chain {
+    mode: Mode,
+    /// The ciphers in the order of encryption, with dashes between: cryptsetup's name.
+    ciphers: &'static str,
+}
+
+/// Those of TrueCrypt first.
+const XTS: [&str; 15] = [
+    "aes",
+    "serpent",
+    "twofish",
+    "twofish-aes",
+    "serpent-twofish-aes",
+    "aes-serpent",
+    "aes-twofish-serpent",
+    "serpent-twofish",
+    "camellia",
+    "kuznyechik",
+    "kuznyechik-camellia",
+    "twofish-kuznyechik",
+    "serpent-camellia",
+    "aes-kuznyechik",
+    "camellia-serpent-kuznyechik",
+];
+const OF_TRUECRYPT: usize = 8;
+const CBC: [&str; 6] = ["aes", "serpent", "twofish", "cast5", "des3_ede", "blowfish_le"];
+const OUTER: [&str; 5] =
+    ["twofish-aes", "serpent-twofish-aes", "aes-serpent", "aes-twofish-serpent", "serpent-twofish"];
+const INNER: [&str; 2] = ["blowfish_le-aes", "serpent-blowfish_le-aes"];
+
+impl Chain {
+    /// All chains: of VeraCrypt where `veracrypt` is true, else of TrueCrypt in all its modes.
+    pub fn all(veracrypt: bool) -> Vec<Self> {
+        let of = |mode: Mode, names: &'static [&'static str]| {
+            names.iter().map(move |ciphers| Self { mode, ciphers })
+        };
+        if veracrypt {
+            return of(Mode::Xts, &XTS).collect();
+        }
+        of(Mode::Xts, &XTS[..OF_TRUECRYPT])
+            .chain(of(Mode::Lrw, &XTS[..OF_TRUECRYPT]))
+            .chain(of(Mode::Cbc, &CBC))
+            .chain(of(Mode::OuterCbc, &OUTER))
+            .chain(of(Mode::InnerCbc, &INNER))
+            .collect()
+    }
+
+    /// The chain in XTS that new VeraCrypt volumes have by this name, cryptsetup's or VeraCrypt's.
+    ///
+    /// # Errors
+    /// `BadOption` for any other name.
+    pub fn of_veracrypt(name: &str) -> Result<Self> {
+        let filter: ChainFilter = name.parse()?;
+        let found = Self::all(true).into_iter().find(|chain| filter.is_exactly(*chain));
+        found.ok_or_else(|| {
+            let context = format!("no chain of VeraCrypt has this name: one of {}", XTS.join(", "));
+            Error::new(ErrorKind::BadOption, context)
+        })
+    }
+
+    /// The mode.
+    pub fn mode(self) -> Mode {
+        self.mode
+    }
+
+    /// cryptsetup's name, in the order of encryption: `serpent-twofish-aes`.
+    pub fn name(self) -> &'static str {
+        self.ciphers
+    }
+
+    /// VeraCrypt's name, in the order of decryption: `AES(Twofish(Serpent))`.
+    pub fn veracrypt_name(self) -> String {
+        self.ciphers().map(of_veracrypt).fold(String::new(), |inner, name| match inner.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name}({inner})"),
+        })
+    }
+
+    /// The ciphers in the order of encryption.
+    fn ciphers(self) -> impl Iterator<Item = &'static str> + Clone {
+        self.ciphers.split('-')
+    }
+
+    /// How many bytes of key material it needs, of a derived key or of a header's key area.
+    pub(super) fn material(self) -> usize {
+        let keys: usize = self.ciphers().map(key_len).sum();
+        if self.mode == Mode::Xts { 2 * keys } else { TWEAK + keys }
+    }
+
+    /// The bits of its ciphers' keys, with their tweak keys: what cryptsetup calls `MK bits`.
+    pub(super) fn key_bits(self) -> usize {
+        let extra = match self.mode {
+            Mode::Xts => return 8 * self.material(),
+            Mode::Lrw => 16,
+            _ => TWEAK,
+        };
+        self.ciphers().map(|cipher| 8 * (key_len(cipher) + extra)).sum()
+    }
+
+    /// The cipher of the data, under a header's key area; and how to make it from another key, where it is one of dm-crypt's.
+    ///
+    /// # Errors
+    /// `BadHeader` when the material is too short, `Memory`.
+    pub(super) fn data_cipher(self, material: &[u8]) -> Result<(Arc<dyn SectorCipher>, Option<Recipe>)> {
+        self.check(material)?;
+        if self.mode == Mode::OuterCbc {
+            let mut extra = [0; TWEAK];
+            extra.copy_from_slice(&material[..TWEAK]);
+            let cipher = self.outer(material, &extra);
+            extra.zeroize();
+            return Ok((cipher?, None));
+        }
+        let each = self.ciphers().enumerate().map(|(nth, name)| {
+            let spec: CipherSpec = format!("{name}-{}", self.data_mode()).parse()?;
+            Ok(build(&spec, &self.key_of(nth, material)?, SectorSize::S512)?)
+        });
+        let mut each = each.collect::<Result<Vec<_>>>()?;
+        match each.len() {
+            1 => {
+                let cipher: CipherSpec = format!("{}-{}", self.ciphers, self.data_mode()).parse()?;
+                let key_size = self.key_of(0, material)?.len();
+                let sector_size = SectorSize::S512;
+                let (iv_large_sectors, integrity) = (false, None);
+                let recipe = Recipe { cipher, sector_size, iv_large_sectors, key_size, integrity };
+                // blowfish_le is no cipher of dm-crypt.
+                let known = self.ciphers != "blowfish_le";
+                Ok((each.swap_remove(0), known.then_some(recipe)))
+            }
+            _ => Ok((in_turn(each)?, None)),
+        }
+    }
+
+    /// The volume key in cryptsetup's form: for each cipher its key, then its tweak key, or its part of the IV's seed.
+    ///
+    /// # Errors
+    /// As [`Chain::data_cipher`].
+    pub(super) fn volume_key(self, material: &[u8]) -> Result<Key> {
+        self.check(material)?;
+        let keys = (0..self.ciphers().count()).map(|nth| match self.mode {
+            Mode::OuterCbc | Mode::InnerCbc => {
+                let mut key = self.key_of(nth, material)?;
+                let own = self.ciphers().nth(nth).map_or(0, key_len);
+                key.truncate(own);
+                Ok((key, &material[..TWEAK]))
+            }
+            _ => Ok((self.key_of(nth, material)?, &material[..0])),
+        });
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let mut whole = Key::zeroed(keys.iter().map(|(key, seed)| key.len() + seed.len()).sum())?;
+        let mut rest = whole.as_mut_bytes();
+        for part in keys.iter().flat_map(|(key, seed)| [key.as_bytes(), seed]) {
+            let (at, after) = rest.split_at_mut(part.len());
+            at.copy_from_slice(part);
+            rest = after;
+        }
+        Ok(whole)
+    }
+
+    /// Decrypts a header's sealed part under a derived key.
+    ///
+    /// # Errors
+    /// As [`Chain::data_cipher`].
+    pub(super) fn open_header(self, material: &[u8], sealed: &[u8; SEALED]) -> Result<Key> {
+        self.check(material)?;
+        let mut sector = Key::zeroed(512)?;
+        sector.as_mut_bytes()[..SEALED].copy_from_slice(sealed);
+        match self.mode {
+            Mode::Xts | Mode::Lrw => {
+                let (cipher, _) = self.data_cipher(material)?;
+                cipher.decrypt(0, InOutBuf::from(sector.as_mut_bytes()));
+            }
+            Mode::OuterCbc => {
+                // With no whitening and no seed, sector 0 is plain CBC with an IV of zeros.
+                self.open_cbc(&*self.outer(material, &[0; TWEAK])?, 16, material, &mut sector);
+            }
+            Mode::Cbc | Mode::InnerCbc => {
+                let ciphers: Vec<_> = self.ciphers().enumerate().collect();
+                for (nth, name) in ciphers.into_iter().rev() {
+                    let spec: CipherSpec = format!("{name}-cbc-null").parse()?;
+                    let key = Key::new(self.own_key(nth, material))?;
+                    let cipher = build(&spec, &key, SectorSize::S512)?;
+                    self.open_cbc(&*cipher, block(name), material, &mut sector);
+                }
+            }
+        }
+        sector.truncate(SEALED);
+        Ok(sector)
+    }
+
+    /// Encrypts a header's plain fields under a derived key, in XTS.
+    ///
+    /// # Errors
+    /// As [`Chain::data_cipher`]; `Unsupported` in other modes, which no header is made in.
+    pub(super) fn seal_header(self, material: &[u8], plain: &[u8]) -> Result<[u8; SEALED]> {
+        self.check(material)?;
+        if self.mode != Mode::Xts || plain.len() != SEALED {
+            return Err(Error::new(ErrorKind::Unsupported, "new headers are encrypted in XTS"));
+        }
+        let mut sector = Key::zeroed(512)?;
+        sector.as_mut_bytes()[..SEALED].copy_from_slice(plain);
+        let (cipher, _) = self.data_cipher(material)?;
+        cipher.encrypt(0, InOutBuf::from(sector.as_mut_bytes()));
+        let mut sealed = [0; SEALED];
+        sealed.copy_from_slice(&sector.as_bytes()[..SEALED]);
+        Ok(sealed)
+    }
+
+    /// Undoes CBC with whitening of a header: the whitening is bytes 8..16 of the seed, the IV its first block.
+    fn open_cbc(self, cipher: &dyn SectorCipher, block: usize, material: &[u8], sector: &mut Key) {
+        let bytes = sector.as_mut_bytes();
+        for (byte, white) in bytes[..SEALED].iter_mut().zip(material[8..16].iter().cycle()) {
+            *byte ^= white;
+        }
+        cipher.decrypt(0, InOutBuf::from(&mut *bytes));
+        for (byte, iv) in bytes.iter_mut().zip(&material[..block]) {
+            *byte ^= iv;
+        }
+    }
+
+    fn outer(self, material: &[u8], extra: &[u8; TWEAK]) -> Result<Arc<dyn SectorCipher>> {
+        let keys = self.ciphers().enumerate().map(|(nth, name)| (name, self.own_key(nth, material)));
+        Ok(build_outer_cbc(&keys.collect::<Vec<_>>(), extra)?)
+    }
+
+    fn data_mode(self) -> &'static str {
+        if self.mode == Mode::InnerCbc { Mode::Cbc.name() } else { self.mode.name() }
+    }
+
+    /// The key of the chain's cipher `nth` in dm-crypt's form.
+    fn key_of(self, nth: usize, material: &[u8]) -> Result<Key> {
+        let own = self.own_key(nth, material);
+        let more = match self.mode {
+            Mode::Xts => {
+                let at = self.material() / 2 + 32 * nth;
+                &material[at..at + 32]
+            }
+            Mode::Lrw => &material[..16],
+            // The IV's seed, as wide as a block; then 16 bytes of whitening.
+            _ => &material[..16 + self.ciphers().nth(nth).map_or(16, block)],
+        };
+        let mut key = Key::zeroed(own.len() + more.len())?;
+        let (first, second) = key.as_mut_bytes().split_at_mut(own.len());
+        first.copy_from_slice(own);
+        second.copy_from_slice(more);
+        Ok(key)
+    }
+
+    /// The key proper of the chain's cipher `nth`.
+    fn own_key(self, nth: usize, material: &[u8]) -> &[u8] {
+        let before: usize = self.ciphers().take(nth).map(key_len).sum();
+        let at = if self.mode == Mode::Xts { before } else { TWEAK + before };
+        &material[at..at + self.ciphers().nth(nth).map_or(0, key_len)]
+    }
+
+    fn check(self, material: &[u8]) -> Result<()> {
+        if material.len() < self.material() {
+            let context = format!("{self} needs {} bytes of keys, not {}", self.material(), material.len());
+            return Err(Error::new(ErrorKind::BadHeader, context));
+        }
+        Ok(())
+    }
+}
+
+/// What lies before the ciphers' keys in LRW and CBC: a tweak key of 16 bytes, or a seed of 32.
+const TWEAK: usize = 32;
+
+fn key_len(cipher: &str) -> usize {
+    match cipher {
+        "cast5" => 16,
+        "des3_ede" => 24,
+        "blowfish_le" => 56,
+        _ => 32,
+    }
+}
+
+fn block(cipher: &str) -> usize {
+    if matches!(cipher, "cast5" | "des3_ede" | "blowfish_le") { 8 } else { 16 }
+}
+
+fn of_veracrypt(cipher: &str) -> &str {
+    match cipher {
+        "aes" => "AES",
+        "serpent" => "Serpent",
+        "twofish" => "Twofish",
+        "camellia" => "Camellia",
+        "kuznyechik" => "Kuznyechik",
+        "cast5" => "CAST5",
+        "des3_ede" => "Triple DES",
+        "blowfish_le" => "Blowfish",
+        other => other,
+    }
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ciphers, self.mode.name())
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain({self})")
+    }
+}
+
+/// Which chains are tried: all, or those of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChainFilter(Option<Named>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Named {
+    /// Exactly these ciphers, in the order of encryption.
+    Ciphers(String),
+    /// A part of cryptsetup's name.
+    Part(String),
+}
+
+impl ChainFilter {
+    /// The chains whose name in cryptsetup contains `part`: what its option `--cipher` means.
+    pub fn containing(part: &str) -> Self {
+        Self(Some(Named::Part(part.to_owned())))
+    }
+
+    pub(super) fn takes(&self, chain: Chain) -> bool {
+        match &self.0 {
+            None => true,
+            Some(Named::Ciphers(_)) => self.is_exactly(chain),
+            Some(Named::Part(part)) => chain.to_string().contains(part),
+        }
+    }
+
+    fn is_exactly(&self, chain: Chain) -> bool {
+        matches!(&self.0, Some(Named::Ciphers(name)) if name == chain.ciphers)
+    }
+}
+
+impl std::str::FromStr for ChainFilter {
+    type Err = Error;
+
+    /// Takes cryptsetup's name, in the order of encryption (`serpent-twofish-aes`), and VeraCrypt's, in the order of decryption
+    /// (`AES(Twofish(Serpent))`).
+    ///
+    /// # Errors
+    /// `BadOption` for ciphers that no chain has.
+    fn from_str(name: &str) -> Result<Self> {
+        let lower = name.to_ascii_lowercase();
+        let nested: Vec<&str> = lower.trim_end_matches(')').split('(').map(str::trim).collect();
+        let plain = match nested.len() {
+            1 => lower.clone(),
+            _ => nested.into_iter().rev().collect::<Vec<_>>().join("-"),
+        };
+        let mut all = Chain::all(true);
+        all.extend(Chain::all(false));
+        if !all.iter().any(|chain| chain.ciphers == plain) {
+            let context = "no chain of TrueCrypt or VeraCrypt has these ciphers in this order";
+            return Err(Error::new(ErrorKind::BadOption, context));
+        }
+        Ok(Self(Some(Named::Ciphers(plain))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underseal_volume::Hash;
+
+    /// Lines of "mode chain, first 16 bytes of data, first 12 bytes of its SHA-256, first 16 bytes of a header": of a key area of
+    /// bytes 00 to ff, sectors 7 and 8 of zeros in the mode's own count, a header of zeros.
+    const KNOWN: &str = include_str!("known_answers.txt");
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+    }
+
+    fn mode(name: &str) -> Mode {
+        match name {
+            "xts" => Mode::Xts,
+            "lrw" => Mode::Lrw,
+            "cbc" => Mode::Cbc,
+            "outer-cbc" => Mode::OuterCbc,
+            _ => Mode::InnerCbc,
+        }
+    }
+
+    #[test]
+    fn every_chain_makes_the_known_answers() {
+        let mut chains = Chain::all(true);
+        chains.extend(Chain::all(false).into_iter().filter(|chain| chain.mode != Mode::Xts));
+        let material: Vec<u8> = (0..=255).collect();
+        let mut seen = 0;
+        for line in KNOWN.lines() {
+            let [of, ciphers, first, digest, header] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let chain = *chains.iter().find(|c| c.mode == mode(of) && c.ciphers == ciphers).expect(line);
+            let (cipher, recipe) = chain.data_cipher(&material).unwrap();
+            let mut data = vec![0; 1024];
+            // LRW's numbers begin at the data, CBC's at 1; both are the sector number that dm-crypt counts.
+            cipher.encrypt(7, InOutBuf::from(&mut data[..]));
+            assert_eq!(data[..16], hex(first), "{chain}");
+            assert_eq!(Hash::Sha256.digest(&[&data])[..12], hex(digest), "{chain}");
+            cipher.decrypt(7, InOutBuf::from(&mut data[..]));
+            assert!(data.iter().all(|byte| *byte == 0), "{chain}");
+            assert_eq!(recipe.is_some(), !ciphers.contains('-') && ciphers != "blowfish_le", "{chain}");
+            // The first block of a header of zeros opens to zeros, whatever follows.
+            let mut sealed = [0; SEALED];
+            sealed[..16].copy_from_slice(&hex(header));
+            let plain = chain.open_header(&material, &sealed).unwrap();
+            assert_eq!(plain.as_bytes()[..16], [0; 16], "{chain}");
+            if chain.mode == Mode::Xts {
+                assert_eq!(chain.seal_header(&material, &[0; SEALED]).unwrap()[..16], hex(header));
+            }
+            seen += 1;
+        }
+        assert_eq!(seen, chains.len());
+    }
+
+    #[test]
+    fn a_chain_has_two_names() {
+        for (name, veracrypt) in [
+            ("aes", "AES"),
+            ("twofish-aes", "AES(Twofish)"),
+            ("serpent-twofish-aes", "AES(Twofish(Serpent))"),
+        ] {
+            let chain = Chain::of_veracrypt(name).unwrap();
+            assert_eq!((chain.name(), chain.veracrypt_name()), (name, veracrypt.to_owned()));
+            assert_eq!(Chain::of_veracrypt(veracrypt).unwrap(), chain);
+        }
+        for none in ["aes-twofish", "Twofish(AES)", "blowfish_le", "", "aes-xts-plain64"] {
+            assert_eq!(Chain::of_veracrypt(none).unwrap_err().kind(), ErrorKind::BadOption, "{none}");
+        }
+        let (aes, both) = (Chain::of_veracrypt("aes").unwrap(), Chain::of_veracrypt("twofish-aes").unwrap());
+        assert!(ChainFilter::containing("aes").takes(both) && ChainFilter::default().takes(both));
+        assert!("aes".parse::<ChainFilter>().unwrap().takes(aes));
+        assert!(!"aes".parse::<ChainFilter>().unwrap().takes(both));
+    }
+
+    #[test]
+    fn material_that_is_too_short_is_refused() {
+        for chain in Chain::all(true).into_iter().chain(Chain::all(false)) {
+            let short = vec![0; chain.material() - 1];
+            assert_eq!(chain.data_cipher(&short).err().unwrap().kind(), ErrorKind::BadHeader);
+            assert_eq!(chain.open_header(&short, &[0; SEALED]).unwrap_err().kind(), ErrorKind::BadHeader);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+use std::cell::RefCell;
+use std::io;
+
+use super::*;
+use crate::tcrypt::{KeyFiles, UnlockOptions, unlock};
+
+const HOST: u64 = 640 << 10;
+
+fn password(text: &[u8]) -> Password {
+    Password::new(&Key::new(text).unwrap(), &KeyFiles::new().unwrap()).unwrap()
+}
+
+fn pim(pim: u32) -> Pim {
+    Pim::new(pim).unwrap()
+}
+
+fn options(chain: &str, hidden: Option<u64>) -> NewOptions {
+    let (prf, sector_size) = (Prf::Sha512, 512);
+    let chain = Chain::of_veracrypt(chain).unwrap();
+    NewOptions { chain, prf, pim: pim(1), sector_size, quick: false, hidden }
+}
+
+fn opens(image: &[u8], place: Place, text: &[u8]) -> Result<Unlocked> {
+    let options = UnlockOptions { place, pim: pim(1), prfs: vec![Prf::Sha512], ..UnlockOptions::default() };
+    unlock(image, &password(text), &options)
+}
+
+/// A write and its place; none for a sync.
+type Logged = Option<(u64, Vec<u8>)>;
+
+/// A disk that remembers every write and sync.
+struct Recorder {
+    bytes: RefCell<Vec<u8>>,
+    log: RefCell<Vec<Logged>>,
+}
+
+impl Recorder {
+    fn over(bytes: Vec<u8>) -> Self {
+        Self { bytes: RefCell::new(bytes), log: RefCell::default() }
+    }
+
+    /// Calls `check` with everything that the disk may hold after a power cut: all writes before the last sync, and of those since
+    /// any one missing, and the last one cut at any sector.
+    fn after_each_cut(&self, before: &[u8], mut check: impl FnMut(&[u8])) {
+        let apply = |disk: &mut [u8], (at, bytes): &(u64, Vec<u8>)| {
+            let at = usize::try_from(*at).unwrap();
+            disk[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        let (mut synced, mut since) = (before.to_vec(), Vec::new());
+        for entry in self.log.borrow().iter() {
+            match entry {
+                None => since.drain(..).for_each(|write| apply(&mut synced, &write)),
+                Some(write) => {
+                    since.push(write.clone());
+                    for missing in 0..=since.len() {
+                        let mut disk = synced.clone();
+                        let others = since.iter().enumerate().filter(|(nth, _)| *nth != missing);
+                        others.for_each(|(_, write)| apply(&mut disk, write));
+                        check(&disk);
+                    }
+                    let sectors = (write.1.len() / 512).min(4);
+                    for cut in 0..sectors {
+                        let mut disk = synced.clone();
+                        since[..since.len() - 1].iter().for_each(|write| apply(&mut disk, write));
+                        apply(&mut disk, &(write.0, write.1[..cut * 512].to_vec()));
+                        check(&disk);
+                    }
+                }
+            }
+        }
+        assert!(since.is_empty(), "the last write is synced");
+    }
+}
+
+impl ReadAt for Recorder {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.bytes.borrow().len() as u64)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.bytes.borrow()[..].read_exact_at(buf, offset)
+    }
+}
+
+impl Target for Recorder {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.log.borrow_mut().push(Some((offset, bytes.to_vec())));
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.log.borrow_mut().push(None);
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+#[test]
+fn a_new_volume_opens_by_both_headers_and_so_does_a_hidden_one_inside() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    let outer =
+        NewHeaders::prepare(HOST, &password(b"outer"), &options("serpent-twofish-aes", None)).unwrap();
+    let mut last = (0, 1);
+    outer.make(&disk, &mut |done, all| last = (done, all)).unwrap();
+    assert_eq!(last, (HOST, HOST), "all of the host is written");
+    let hidden = NewHeaders::prepare(HOST, &password(b"hidden"), &options("aes", Some(128 << 10))).unwrap();
+    hidden.make(&disk, &mut |_, _| ()).unwrap();
+    let image = disk.bytes.into_inner();
+    for (place, text, want) in [
+        (Place::Normal, &b"outer"[..], 131_072..HOST - 131_072),
+        (Place::Backup, b"outer", 131_072..HOST - 131_072),
+        (Place::Hidden, b"hidden", HOST - 131_072 - 4096 - 131_072..HOST - 131_072 - 4096),
+        (Place::BackupHidden, b"hidden", HOST - 131_072 - 4096 - 131_072..HOST - 131_072 - 4096),
+    ] {
+        let unlocked = opens(&image, place, text).unwrap();
+        let of = &unlocked.header;
+        assert_eq!((of.start, of.start + of.size), (want.start, want.end), "{place:?}");
+        assert_eq!(of.hidden_size, if place.is_hidden() { of.size } else { 0 });
+        unlocked.open(HOST, None).unwrap();
+    }
+    let (outer, hidden) =
+        (opens(&image, Place::Normal, b"outer").unwrap(), opens(&image, Place::Hidden, b"hidden").unwrap());
+    let guard = outer.open_around(&hidden, HOST).unwrap().guards.remove(0).range;
+    assert_eq!(guard, HOST - 131_072 - 4096 - 131_072 - 131_072..HOST - 131_072 - 4096 - 131_072);
+    // Salts and sealed bytes of all four headers differ.
+    let at = |at: u64| &image[usize::try_from(at).unwrap()..][..HEADER];
+    let all = [at(0), at(AREA), at(HOST - 2 * AREA), at(HOST - AREA)];
+    for (i, a) in all.iter().enumerate() {
+        assert!(all[i + 1..].iter().all(|b| a[..SALT] != b[..SALT] && a[SALT..] != b[SALT..]));
+    }
+}
+
+#[test]
+fn a_volume_that_is_made_opens_as_a_whole_or_not_at_all_after_a_power_cut() {
+    let host = LEAST;
+    let before = vec![0; usize::try_from(host).unwrap()];
+    let disk = Recorder::over(before.clone());
+    let new = NewHeaders::prepare(host, &password(b"new"), &options("aes", None)).unwrap();
+    new.make(&disk, &mut |_, _| ()).unwrap();
+    let data = disk.bytes.borrow()[usize::try_from(2 * AREA).unwrap()..][..4096].to_vec();
+    let mut seen = [false; 2];
+    disk.after_each_cut(&before, |disk| {
+        let opens = [Place::Normal, Place::Backup].map(|place| opens(disk, place, b"new").is_ok());
+        // The header is last: what it opens is complete.
+        assert!(!opens[0] || opens[1], "a header without its backup");
+        if opens[1] {
+            assert_eq!(disk[usize::try_from(2 * AREA).unwrap()..][..4096], data[..]);
+        }
+        seen[0] |= !opens[1];
+        seen[1] |= opens[0];
+    });
+    assert_eq!(seen, [true; 2]);
+}
+
+#[test]
+fn a_passphrase_that_is_changed_is_the_old_or_the_new_one_after_a_power_cut() {
+    let disk = Recorder::over(vec![0; usize::try_from(HOST).unwrap()]);
+    let made = NewHeaders::prepare(HOST, &password(b"old"), &options("aes-twofish-serpent", None)).unwrap();
+    made.make(&disk, &mut |_, _| ()).unwrap();
+    disk.log.borrow_mut().clear();
+    let before = disk.bytes.borrow().clone();
+    let old = opens(&before, Place::Normal, b"old").unwrap();
+    let key = old.volume_key().unwrap();
+    let changed = NewHeaders::again(HOST, &old, Prf::Sha512, pim(1), &password(b"new")).unwrap();
+    changed.replace(&disk).unwrap();
+    let mut seen = [false; 2];
+    disk.after_each_cut(&before, |disk| {
+        let by = |text| [Place::Normal, Place::Backup].map(|place| opens(disk, place, text).ok());
+        let (old, new) = (by(b"old"), by(b"new"));
+        let (old, new) = (old.into_iter().flatten(), new.into_iter().flatten());
+        let all: Vec<Unlocked> = old.chain(new).collect();
+        assert!(!all.is_empty(), "neither passphrase opens either header");
+        assert!(all.iter().all(|of| of.volume_key().unwrap() == key));
+        seen[0] |= opens(disk, Place::Normal, b"old").is_ok();
+        seen[1] |= opens(disk, Place::Normal, b"new").is_ok();
+    });
+    assert_eq!(seen, [true; 2]);
+    let image = disk.bytes.into_inner();
+    for place in [Place::Normal, Place::Backup] {
+        assert_eq!(opens(&image, place, b"old").unwrap_err().kind(), ErrorKind::WrongPassphrase);
+        opens(&image, place, b"new").unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_before_anything_is_written() {
+    let of = |host, options: &NewOptions| {
+        NewHeaders::prepare(host, &password(b"new"), options).map(|_| ()).unwrap_err().kind()
+    };
+    let aes = options("aes", None);
+    assert_eq!(of(LEAST - 512, &aes), ErrorKind::TooSmall);
+    assert_eq!(of(LEAST + 1, &aes), ErrorKind::TooSmall);
+    assert_eq!(of(LEAST, &NewOptions { sector_size: 513, ..aes }), ErrorKind::BadOption);
+    assert_eq!(of(LEAST, &NewOptions { prf: Prf::Sha1, ..aes }), ErrorKind::BadOption);
+    for size in [0, 513, HOST - 4 * AREA - 4096, HOST, u64::MAX, !511] {
+        assert_eq!(of(HOST, &NewOptions { hidden: Some(size), ..aes }), ErrorKind::BadOption, "{size}");
+    }
+}

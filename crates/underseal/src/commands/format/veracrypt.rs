@@ -1,0 +1,93 @@
+//! `underseal format --type veracrypt`: a normal volume, or a hidden one inside of it.
+
+use underseal_formats::tcrypt::{Chain, NewHeaders, NewOptions, Prf};
+
+use super::allow_overwriting;
+use super::destination::Destination;
+use super::told;
+use crate::cli::FormatArgs;
+use crate::error::{Error, Result};
+use crate::foreign::new_password;
+use crate::passphrase::confirm;
+use crate::progress::Progress;
+use crate::size;
+
+/// The shortest passphrase that may have fewer rounds than the default.
+const LONG_ENOUGH: usize = 20;
+
+pub(super) fn run(args: &FormatArgs, quiet: bool) -> Result<()> {
+    let of = &args.veracrypt;
+    let options = options(args)?;
+    let hidden = of.hidden_size.is_some();
+    let mut image = Destination::open(&args.image, args.size.or(volume(args)), args.force)?;
+    if !hidden {
+        allow_overwriting(&image, args.force)?;
+    } else if !args.force {
+        let shown = args.image.display();
+        let what = format!(
+            "{shown}: the hidden volume takes the end of the outer one. What the outer file system has there will be lost for \
+             ever, and it must not use more than the {} before.",
+            size::show(outer_left(image.size(), &options))
+        );
+        if !confirm(&what)? {
+            return Err(
+                Error::usage(what).with_remedy("--force, if the outer file system uses no more than that")
+            );
+        }
+    }
+    // Whoever types fewer rounds types a longer passphrase.
+    let (password, len) = new_password(&args.secret, &args.image)?;
+    if of.pim.unwrap_or_default().is_low(options.prf) && len < LONG_ENOUGH {
+        let what =
+            format!("a PIM that makes fewer rounds than the default wants {LONG_ENOUGH} bytes of passphrase");
+        return Err(Error::usage(what).with_remedy("a longer passphrase, or no --pim"));
+    }
+    let in_image = |e| Error::from(e).within(args.image.display());
+    let new = NewHeaders::prepare(image.size(), &password, &options).map_err(in_image)?;
+    // Until here all is as it was.
+    image.settle()?;
+    let data = new.data();
+    let mut progress = Progress::new("filling with noise", Some(image.size()), quiet);
+    let mut so_far = 0;
+    let mut tell = |done, _all| {
+        progress.advance(done - so_far);
+        so_far = done;
+    };
+    image.on_bytes(|bytes| new.make(bytes, &mut tell).map_err(in_image))?;
+    drop(progress);
+    let image_size = image.size();
+    image.keep();
+    told::veracrypt(args, quiet, options.chain, image_size, &data)
+}
+
+/// The image of a volume of `--plain-size`.
+fn volume(args: &FormatArgs) -> Option<u64> {
+    args.plain_size.map(|plain| plain.saturating_add(4 * 65536))
+}
+
+/// The bytes of the outer volume before the hidden one.
+fn outer_left(host: u64, options: &NewOptions) -> u64 {
+    let reserve = if options.hidden.is_some_and(|size| size < 2 << 20) { 4096 } else { 131_072 };
+    host.saturating_sub(4 * 65536 + reserve + options.hidden.unwrap_or(0))
+}
+
+fn options(args: &FormatArgs) -> Result<NewOptions> {
+    let of = &args.veracrypt;
+    if args.header.is_some() || args.integrity.is_some() || args.volume_key_file.is_some() || args.dry_run {
+        let what = "--header, --integrity, --volume-key-file and --dry-run are not for VeraCrypt volumes";
+        return Err(Error::usage(what));
+    }
+    // The default of the other types names a mode, which is always XTS here.
+    let chain = match args.cipher.as_written() {
+        "aes-xts-plain64" => "aes",
+        written => written,
+    };
+    Ok(NewOptions {
+        chain: Chain::of_veracrypt(chain)?,
+        prf: of.prf.unwrap_or(Prf::Sha512),
+        pim: of.pim.unwrap_or_default(),
+        sector_size: args.sector_size.unwrap_or(512),
+        quick: of.quick,
+        hidden: of.hidden_size,
+    })
+}

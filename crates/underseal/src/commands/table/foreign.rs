@@ -1,0 +1,78 @@
+//! `underseal table volume`: the dm-crypt table that a volume of another system comes to.
+
+use std::fmt::Write as _;
+
+use underseal_formats::OpenedFormat;
+use underseal_volume::SegmentKind;
+use underseal_volume::table::Table;
+use zeroize::Zeroizing;
+
+use super::{device_word, refused};
+use crate::cli::TableVolumeArgs;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::foreign::{self, Request};
+use crate::lower::open_header;
+use crate::output::print;
+use crate::part;
+
+pub(super) fn volume(args: &TableVolumeArgs) -> Result<()> {
+    let volume = &args.volume;
+    let image = open_header(&volume.image, true)?;
+    let range = part::range(volume.part, &*image)?;
+    let on = part::window(&image, range.as_ref());
+    let Some(format) = foreign::format(volume.kind, &on)? else {
+        let what = format!("{}: no volume of another system", volume.image.display());
+        return Err(
+            Error::usage(what).with_remedy("--type tcrypt, or `underseal table plain` for a plain volume")
+        );
+    };
+    let opened = foreign::open(Request::of(volume), format, &image, range)?;
+    let text = lines(&opened, &device_word(&volume.image)?)?;
+    let table = Table::parse(&text).map_err(refused)?;
+    print(&Zeroizing::new(table.print(true) + "\n"))
+}
+
+/// A line for each segment.
+///
+/// # Errors
+/// `Unsupported` for a cipher that is not one of dm-crypt's: a chain is devices upon devices there.
+fn lines(opened: &OpenedFormat, device: &str) -> Result<Zeroizing<String>> {
+    let mut key = Zeroizing::new(String::new());
+    for byte in opened.volume_key.as_bytes() {
+        // Writing to a string cannot fail.
+        let _ = write!(key, "{byte:02x}");
+    }
+    let mut text = Zeroizing::new(String::new());
+    for segment in opened.volume.segments() {
+        let (start, len) = (segment.start >> 9, segment.len >> 9);
+        let _ = match &segment.kind {
+            SegmentKind::Zero => writeln!(text, "{start} {len} zero"),
+            SegmentKind::Error => writeln!(text, "{start} {len} error"),
+            SegmentKind::Stored(stored) if stored.cipher.is_null() => {
+                writeln!(text, "{start} {len} linear {device} {}", stored.lower >> 9)
+            }
+            SegmentKind::Stored(stored) => {
+                let recipe = stored.recipe.as_ref().filter(|of| of.key_size == opened.volume_key.len());
+                let Some(recipe) = recipe else {
+                    let what = "its cipher is a chain, or one that dm-crypt does not have: no table says it";
+                    return Err(Error::new(Exit::Unsupported, what).with_remedy("`underseal open` serves it"));
+                };
+                let size = recipe.sector_size.bytes();
+                let words = [
+                    (size != 512).then(|| format!("sector_size:{size}")),
+                    recipe.iv_large_sectors.then(|| "iv_large_sectors".to_owned()),
+                ];
+                let words: Vec<String> = words.into_iter().flatten().collect();
+                let more = if words.is_empty() {
+                    String::new()
+                } else {
+                    format!(" {} {}", words.len(), words.join(" "))
+                };
+                let (iv, lower) = (stored.iv_offset, stored.lower >> 9);
+                writeln!(text, "{start} {len} crypt {} {} {iv} {device} {lower}{more}", recipe.cipher, *key)
+            }
+        };
+    }
+    Ok(text)
+}

@@ -1,0 +1,118 @@
+//! Headers of TrueCrypt and VeraCrypt that change: another passphrase, backups, restoring.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use underseal_device::OpenOptions;
+use underseal_formats::tcrypt::{
+    BACKUP_FILE, NewHeaders, Password, Pim, Place, UnlockOptions, Unlocked, backup_file, unlock,
+};
+use underseal_volume::ReadAt;
+
+use super::new_file;
+use crate::cli::{HeaderBackupArgs, HeaderRestoreArgs, KeyslotChangeArgs, SecretArgs, TcryptHeaderArgs};
+use crate::error::{Error, Result};
+use crate::foreign::{new_password_of, with_password};
+use crate::lower::Lower;
+use crate::output::print;
+use crate::passphrase::confirm;
+use crate::reencryption::Bytes;
+
+/// `keyslot change --type tcrypt`: both headers get another passphrase, PIM or PRF.
+pub(super) fn change(args: &KeyslotChangeArgs, quiet: bool) -> Result<()> {
+    let path = alone(&args.of.image, args.of.header.as_ref())?;
+    let (_lock, host) = open(path)?;
+    let host_size = size(&host)?;
+    let old = unlocked(path, &args.secret, &host, &options(&args.tcrypt))?;
+    let pim = args.new_pim.unwrap_or_default();
+    let prf = args.new_prf.unwrap_or(old.derivation.prf);
+    let (password, len) = new_password_of(args.new.passphrase(), args.new.key_files(), path, true)?;
+    if pim.is_low(prf) && len < 20 {
+        let what = "a PIM that makes fewer rounds than the default wants 20 bytes of passphrase";
+        return Err(Error::usage(what).with_remedy("a longer passphrase, or another --new-pim"));
+    }
+    let within = |e| Error::from(e).within(path.display());
+    let new = NewHeaders::again(host_size, &old, prf, pim, &password).map_err(within)?;
+    new.replace(&*host).map_err(within)?;
+    say(quiet, path, "both headers have the new passphrase")
+}
+
+/// `header backup --type tcrypt`: VeraCrypt's own backup file, under the passphrases of now.
+pub(super) fn backup(args: &HeaderBackupArgs, quiet: bool) -> Result<()> {
+    let path = alone(&args.of.image, args.of.header.as_ref())?;
+    let bytes = backup_file(&*crate::lower::open_header(path, true)?)?;
+    new_file(&args.backup, &bytes)?;
+    say(quiet, path, &format!("both header areas are in {}", args.backup.display()))
+}
+
+/// `header restore --type tcrypt`: the header that the passphrase opens in a backup file goes to both of its places.
+pub(super) fn restore(args: &HeaderRestoreArgs, quiet: bool) -> Result<()> {
+    let path = alone(&args.of.image, args.of.header.as_ref())?;
+    let saved = File::open(&args.backup).map_err(|e| Error::io(&args.backup, "cannot open", e))?;
+    let saved_size = ReadAt::size(&saved).map_err(|e| Error::io(&args.backup, "cannot be measured", e))?;
+    if saved_size != BACKUP_FILE as u64 {
+        let what = format!(
+            "{}: {saved_size} bytes; a backup of VeraCrypt's has {BACKUP_FILE}",
+            args.backup.display()
+        );
+        return Err(Error::usage(what));
+    }
+    let (_lock, host) = open(path)?;
+    let host_size = size(&host)?;
+    let options = options(&args.tcrypt);
+    let secret = &args.secret;
+    let of = (secret.passphrase(), secret.key_files());
+    // Under the passphrase of the backup, which nobody needs to know a second time.
+    let new = with_password(of.0, of.1, &args.backup, |password: &Password| {
+        let old = unlock(&saved, password, &options)?;
+        old.open(host_size, None)?;
+        let pim = if old.derivation.veracrypt { options.pim } else { Pim::default() };
+        Ok(NewHeaders::again(host_size, &old, old.derivation.prf, pim, password)?)
+    });
+    let new = new.map_err(|e| e.within(args.backup.display()))?;
+    let shown = path.display();
+    let which = if options.place.is_hidden() { "the hidden volume's headers" } else { "its headers" };
+    let what = format!("{shown}: {which} will be overwritten; passphrases of now open the volume no more.");
+    if !args.force && !confirm(&what)? {
+        return Err(Error::usage(what).with_remedy("--force"));
+    }
+    new.replace(&*host).map_err(|e| Error::from(e).within(&shown))?;
+    say(quiet, path, "both headers are those of the backup")
+}
+
+/// The image, which has its header in itself.
+fn alone<'a>(image: &'a Path, header: Option<&PathBuf>) -> Result<&'a Path> {
+    match header {
+        Some(_) => {
+            Err(Error::usage("a VeraCrypt volume has its headers in itself").with_remedy("without --header"))
+        }
+        None => Ok(image),
+    }
+}
+
+/// The image, locked against everybody who has the volume open.
+fn open(path: &Path) -> Result<(Lower, Bytes)> {
+    let lower = Lower::open(path, OpenOptions::default())?;
+    let bytes = lower.again().bytes()?;
+    Ok((lower, bytes))
+}
+
+fn size(of: &Bytes) -> Result<u64> {
+    of.size().map_err(|e| Error::io(Path::new("the image"), "cannot be measured", e))
+}
+
+fn options(args: &TcryptHeaderArgs) -> UnlockOptions {
+    let place = Place::named(args.hidden, args.backup_header, false).unwrap_or(Place::Normal);
+    let (pim, prfs) = (args.pim.unwrap_or_default(), args.prf.clone());
+    UnlockOptions { place, pim, prfs, ..UnlockOptions::default() }
+}
+
+fn unlocked(path: &Path, secret: &SecretArgs, host: &Bytes, options: &UnlockOptions) -> Result<Unlocked> {
+    with_password(secret.passphrase(), secret.key_files(), path, |password| {
+        unlock(&**host, password, options).map_err(|e| Error::from(e).within(path.display()))
+    })
+}
+
+fn say(quiet: bool, path: &Path, what: &str) -> Result<()> {
+    if quiet { Ok(()) } else { print(&format!("{}: {what}\n", path.display())) }
+}
