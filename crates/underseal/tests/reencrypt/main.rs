@@ -7,6 +7,7 @@
 //!   tables.rs   volumes without a header
 //!   kernels.rs  a block device below, a file system above
 //!   beside.rs   an open volume, through two doors at once: paused, killed, closed, opened in the middle
+//!   served.rs   an open volume, which no program reencrypts as if it were closed
 //! ```
 
 #[path = "../support/support.rs"]
@@ -21,6 +22,7 @@ mod kernels;
 #[allow(dead_code, reason = "shared with the tests of the control socket, which use all of it")]
 mod operator;
 mod plain;
+mod served;
 mod tables;
 
 use operator::Operator;
