@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::io::Errno;
 
-use crate::inject::Inside;
+use crate::hostile::inject::Inside;
 
 /// An entry of a submission queue, and operations that the kernel may have some day.
 const ENTRY: usize = 64;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use libc as l;
 use rustix::io::Errno;
 
-use crate::inject::{Answer, Inside};
+use crate::hostile::inject::{Answer, Inside};
 use crate::support::Scratch;
 
 /// How a server serves.

@@ -18,8 +18,8 @@ use crate::{logging, notify};
 pub(super) struct Serving {
     /// Its image, where it can be given.
     pub(super) image: Option<Arc<FileDevice>>,
-    /// A reencryption of it is kept from going on.
-    pub(super) lock: bool,
+    /// It is in the middle of a reencryption that this process cannot go on with.
+    pub(super) unfinished: bool,
     /// Something lies between it and its image.
     pub(super) layers: bool,
     /// Its header, where that is a file of its own.
@@ -48,14 +48,14 @@ pub(super) fn of(
     serving: Serving,
     origin: Result<Origin, String>,
 ) -> Result<Arc<Giver>, String> {
-    let Serving { image, lock, layers, header, ways } = serving;
+    let Serving { image, unfinished, layers, header, ways } = serving;
     let origin = origin?;
     let in_the_way = [
         (!args.control.hand_over, "it was opened without --hand-over"),
         (std::process::id() == 1, "its server is the first process of a container, which ends with it"),
         (args.tls_certificates.is_some(), "TLS sessions cannot be handed over"),
         (layers, "the integrity layer below it cannot be handed over yet"),
-        (lock, "it is in the middle of a reencryption"),
+        (unfinished, "it is in the middle of a reencryption"),
     ];
     if let Some((_, why)) = in_the_way.into_iter().find(|(is, _)| *is) {
         return Err(why.to_owned());

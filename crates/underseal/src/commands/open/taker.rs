@@ -24,6 +24,7 @@ use underseal_export::nbd::{Bytes, Carried, Server};
 use underseal_export::net::{CarriedListener, Listener, ListenerPlace};
 use underseal_export::ublk::{UblkHolder, UblkServer};
 use underseal_export::vhost_user::{VhostUserHolder, VhostUserServer};
+use underseal_volume::ReencryptionLock;
 
 use super::serve::{Last, Stoppers, Watch, Way, until_stopped};
 use super::{control, for_kernels, fuse_config, giver, nbd_server, reencrypter, sandbox, tls, vhost_user};
@@ -92,6 +93,8 @@ struct Prepared {
     args: Box<OpenArgs>,
     mapping: Arc<underseal_datapath::Mapping>,
     beside: Option<Arc<crate::reencryption::beside::Beside>>,
+    /// Keeps others from reencrypting the volume, where this process cannot.
+    kept: Vec<ReencryptionLock>,
     server: Option<Server>,
     /// The mount's, and what lets its threads go on.
     ways: Vec<Way>,
@@ -172,11 +175,11 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let file =
         FileDevice::over(File::from(fds.remove(0)), &args.volume.image.display().to_string(), options)?;
     let volume = volume.volume(&key)?;
-    let Opened { mapping, lower, opened, known, inside, image: file, .. } =
+    let Opened { mapping, lower, opened, known, inside, locks: kept, image: file, .. } =
         volume::go_on(&args.volume, Arc::new(file), volume, opened, (key, size))?;
     let mapping = Arc::new(for_kernels(&args.serve, mapping)?);
     let (beside, _) = reencrypter(&mapping, inside, None)?;
-    let locks = beside.is_some();
+    let locks = beside.is_some() || !kept.is_empty();
     let policy: Policy = policy.parse()?;
     control::set_policy(&mapping, policy)?;
 
@@ -211,7 +214,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
     let front = machine.as_ref().map(VhostUserServer::holder);
     let serving = giver::Serving {
         image: file,
-        lock: false,
+        unfinished: false,
         layers: false,
         header: lower.get(1).cloned(),
         ways: Ways { nbd: holder, mount, ublk: device.clone(), machine: front.clone() },
@@ -265,6 +268,7 @@ fn prepare(name: &Name, (line, served_by): (&Line, Option<i32>)) -> Result<Prepa
         args,
         mapping,
         beside,
+        kept,
         server,
         ways,
         held,
@@ -283,7 +287,7 @@ impl Prepared {
     /// Takes the volume, and serves it until its end.
     fn serve(self, name: &Name, line: Line, mut child: daemon::Child, quiet: bool) -> Result<()> {
         let Self { args, mapping, beside, server, ways, held, ublk, machine, stoppers, .. } = self;
-        let Self { sides, watch, pid_file, addresses, code, .. } = self;
+        let Self { sides, watch, pid_file, addresses, code, kept, .. } = self;
         let at = |e: underseal_export::Error| Error::from(e).within(name);
         line.send(&Asking::Ready, &[], &[], Instant::now() + PATIENCE).map_err(at)?;
         let connections = at_rest(&line).map_err(|e| e.within(name))?;
@@ -352,7 +356,9 @@ impl Prepared {
         memory::give_back(&code);
         log::info!("taken over: {name}");
         let last = Last { reencrypter: beside.as_deref(), layers: &[] };
-        until_stopped(ways, &mapping, &stoppers, sides, &last, &watch)
+        let ended = until_stopped(ways, &mapping, &stoppers, sides, &last, &watch);
+        drop(kept);
+        ended
     }
 }
 

@@ -8,15 +8,9 @@
 //!
 //! A row that is refused is one that fails with `EPERM` or `EACCES`. Rows that work show that the calls are really made.
 
-// The registers that are set are this processor's.
-#![cfg(target_arch = "x86_64")]
-
 mod inject;
 mod rings;
 mod rows;
-#[path = "../support/support.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the other tests, which use all of it together")]
-mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -26,8 +20,8 @@ use std::process::{Child, Stdio};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::inject::Inside;
-use crate::rows::{Around, CAPABILITIES, Door, FILES, ITSELF, NETWORK, PROCESSES};
+use crate::hostile::inject::Inside;
+use crate::hostile::rows::{Around, CAPABILITIES, Door, FILES, ITSELF, NETWORK, PROCESSES};
 use crate::support::mounts::{cannot_fuse, skip, unmount_stale};
 use crate::support::nbd::Client;
 use crate::support::volume::{Volume, text, underseal};
