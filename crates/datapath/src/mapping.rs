@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use underseal_cipher::SectorSize;
-use underseal_device::{Blocking, Device, Extent, Geometry, Lost};
+use underseal_device::{Blocking, Device, Extent, Geometry, LossHandler};
 use underseal_volume::{Segment, SegmentKind, Volume};
 
 use shape::Shape;
@@ -169,7 +169,7 @@ impl Mapping {
     }
 
     /// Has something done when a device is [lost](Device::when_lost).
-    pub fn when_lost(&self, act: Lost) {
+    pub fn when_lost(&self, act: LossHandler) {
         self.devices.iter().for_each(|device| device.when_lost(act.clone()));
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use underseal_cipher::{BadSector, InOutBuf, SectorCipher};
-use underseal_device::{Channel, Now};
+use underseal_device::{Channel, Immediate};
 use underseal_volume::{SegmentKind, Stored, Volume};
 
 use crate::slot::{Op, Slot, Stage};
@@ -127,7 +127,7 @@ impl Piece {
     }
 
     /// Reads it, with its tuples if it has some, as far as that goes at once.
-    pub(crate) fn read_now(&self, channel: &mut dyn Channel, memory: &mut [u8], tags: &mut [u8]) -> Now {
+    pub(crate) fn read_now(&self, channel: &mut dyn Channel, memory: &mut [u8], tags: &mut [u8]) -> Immediate {
         let bytes = &mut memory[self.range()];
         match self.tags {
             0 => channel.read_now(self.lower, bytes),
@@ -136,7 +136,7 @@ impl Piece {
     }
 
     /// Writes it, as [`read_now`](Self::read_now).
-    pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Now {
+    pub(crate) fn write_now(&self, channel: &mut dyn Channel, memory: &[u8], tags: &[u8]) -> Immediate {
         let bytes = &memory[self.range()];
         match self.tags {
             0 => channel.write_now(self.lower, bytes),

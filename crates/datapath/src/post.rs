@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use underseal_device::{Bell, Mailbox};
+use underseal_device::{Wakeup, Mailbox};
 
 use crate::engine::Returned;
 use crate::stats::QueueStats;
@@ -28,7 +28,7 @@ pub(crate) enum Letter {
 pub(crate) struct Post {
     mailbox: Mailbox<Letter>,
     /// Rings in the queue's io_uring.
-    bell: Bell,
+    bell: Wakeup,
     /// The last version of the settings under which the queue was seen with nothing in flight.
     quiet_at: AtomicU32,
     looks: Mutex<Looks>,
@@ -54,7 +54,7 @@ impl Post {
     pub(crate) fn new(room: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailbox: Mailbox::new(room),
-            bell: Bell::new()?,
+            bell: Wakeup::new()?,
             quiet_at: AtomicU32::new(0),
             looks: Mutex::default(),
             stats: QueueStats::new(),

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
 use claims::{Claim, Claims};
 pub(crate) use flight::Flight;
@@ -158,7 +158,7 @@ impl Core {
         if data.is_empty() {
             return Ok(());
         }
-        self.check_writable(Kind::Write, offset)?;
+        self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_none() {
             // Who stops between a block and its tag would leave others a block that fails.
             may_wait(lower)?;
@@ -232,7 +232,7 @@ impl Core {
         self.claims.try_take(blocks, alone).ok_or(Stop::Blocked(0))
     }
 
-    fn check_writable(&self, kind: Kind, offset: u64) -> Step {
+    fn check_writable(&self, kind: IoKind, offset: u64) -> Step {
         if self.is_read_only() {
             let why = "the volume is open for recovery or its device is read-only: nothing is changed";
             return Err(kind.failed(offset, why, Errno::ROFS).into());
@@ -241,7 +241,7 @@ impl Core {
     }
 
     /// Fails from the first failure on.
-    fn check(&self, kind: Kind, offset: u64) -> Step {
+    fn check(&self, kind: IoKind, offset: u64) -> Step {
         match self.failed.get() {
             None if self.closed.load(SeqCst) => {
                 Err(kind.failed(offset, "the volume is closed", Errno::SHUTDOWN).into())

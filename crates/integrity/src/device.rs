@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use underseal_device::{Channel, Device, Finished, Geometry, Io, Kind, Lost, Pause};
+use underseal_device::{Channel, Device, Finished, Geometry, Io, IoKind, LossHandler, SnapshotPause};
 
 use below::below;
 use channel::IntegrityChannel;
@@ -248,12 +248,12 @@ impl Device for IntegrityDevice {
         self.shared.data.let_go();
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         self.shared.meta.iter().for_each(|meta| meta.when_snapshot(pause.clone()));
         self.shared.data.when_snapshot(pause);
     }
 
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         self.shared.meta.iter().for_each(|meta| meta.when_lost(act.clone()));
         self.shared.data.when_lost(act);
     }
@@ -369,11 +369,11 @@ impl Shared {
     }
 }
 
-fn untagged(kind: Kind, offset: u64) -> underseal_device::Error {
+fn untagged(kind: IoKind, offset: u64) -> underseal_device::Error {
     kind.failed(offset, "each block needs a tag, and none came with it", rustix::io::Errno::OPNOTSUPP)
 }
 
-fn as_result(step: Step, kind: Kind, offset: u64) -> underseal_device::Result<()> {
+fn as_result(step: Step, kind: IoKind, offset: u64) -> underseal_device::Result<()> {
     match step {
         Ok(()) => Ok(()),
         Err(Stop::Failed(e)) => Err(e),

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use underseal_datapath::{Mapping, Queue, QueueOptions, Request};
-use underseal_device::{Arena, Buffer, Channel, Completion, Device, Finished, Io, Now, Ring, Started};
+use underseal_device::{Arena, Buffer, Channel, RingCompletion, Device, Finished, Io, Immediate, Ring, Started};
 
 use crate::{Error, Result};
 
@@ -23,8 +23,8 @@ pub(crate) struct Done {
     pub(crate) buffer: Option<Buffer>,
 }
 
-impl From<underseal_datapath::Completion> for Done {
-    fn from(done: underseal_datapath::Completion) -> Self {
+impl From<underseal_datapath::RingCompletion> for Done {
+    fn from(done: underseal_datapath::RingCompletion) -> Self {
         // Tags are the ones given in `read` and `write`.
         let tag = u32::try_from(done.tag).unwrap_or(u32::MAX);
         Self { tag, result: done.result.map_err(Error::from), buffer: done.buffer }
@@ -134,7 +134,7 @@ impl Bare {
     }
 
     fn reap(&mut self) {
-        while let Some(Completion { token, result }) = self.ring.next_completion() {
+        while let Some(RingCompletion { token, result }) = self.ring.next_completion() {
             if token.as_channel().is_some() {
                 self.channel.woken(&mut self.ring, token, result, &mut self.over);
             } else {
@@ -159,9 +159,9 @@ impl Stream for Bare {
     fn read(&mut self, tag: u32, offset: u64, len: usize) -> bool {
         let Some(mut buffer) = self.arena.alloc(len) else { return false };
         match self.channel.read_now(offset, &mut buffer) {
-            Now::Done => self.done(tag, Ok(()), Some(buffer)),
-            Now::Failed(e) => self.done(tag, Err(e), Some(buffer)),
-            Now::Blocked(done) => {
+            Immediate::Done => self.done(tag, Ok(()), Some(buffer)),
+            Immediate::Failed(e) => self.done(tag, Err(e), Some(buffer)),
+            Immediate::Blocked(done) => {
                 self.start(tag, Io::Read { offset: offset + done as u64, buffer, range: done..len })
             }
         }
@@ -170,9 +170,9 @@ impl Stream for Bare {
 
     fn write(&mut self, tag: u32, offset: u64, data: Buffer) -> Option<Buffer> {
         match self.channel.write_now(offset, &data) {
-            Now::Done => self.done(tag, Ok(()), Some(data)),
-            Now::Failed(e) => self.done(tag, Err(e), Some(data)),
-            Now::Blocked(done) => {
+            Immediate::Done => self.done(tag, Ok(()), Some(data)),
+            Immediate::Failed(e) => self.done(tag, Err(e), Some(data)),
+            Immediate::Blocked(done) => {
                 let (offset, range) = (offset + done as u64, done..data.len());
                 self.start(tag, Io::Write { offset, buffer: data, range, durable: false });
             }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_device::Pause;
+use underseal_device::SnapshotPause;
 
 use super::Mapping;
 use crate::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ struct Paused(Weak<Mapping>);
 impl Mapping {
     /// Has the volume rest from now on whenever a snapshot is made of what it lies on, where a device hears of that.
     pub fn pause_for_snapshots(self: &Arc<Self>) {
-        let pause: Arc<dyn Pause> = Arc::new(Paused(Arc::downgrade(self)));
+        let pause: Arc<dyn SnapshotPause> = Arc::new(Paused(Arc::downgrade(self)));
         self.devices.iter().for_each(|device| device.when_snapshot(pause.clone()));
     }
 
@@ -44,7 +44,7 @@ impl Mapping {
     }
 }
 
-impl Pause for Paused {
+impl SnapshotPause for Paused {
     fn begin(&self) -> bool {
         let Some(mapping) = self.0.upgrade() else { return false };
         match mapping.pause(LIMIT) {

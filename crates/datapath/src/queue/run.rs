@@ -6,7 +6,7 @@ mod parts;
 mod share;
 mod straight;
 
-use underseal_device::{Buffer, Finished, Io, Now, Started};
+use underseal_device::{Buffer, Finished, Io, Immediate, Started};
 
 use super::{Full, Queue};
 use crate::piece::{Piece, Place};
@@ -115,14 +115,14 @@ impl Queue {
         let piece = slot.piece;
         let tags = slot.tags.as_deref_mut().unwrap_or_default();
         let now = piece.read_now(&mut *self.channels[piece.device], &mut buffer, tags);
-        self.adaptive.saw_read(matches!(now, Now::Blocked(_)));
+        self.adaptive.saw_read(matches!(now, Immediate::Blocked(_)));
         match now {
-            Now::Done => {
+            Immediate::Done => {
                 self.lower_over(index);
                 self.decrypt(index, buffer)
             }
-            Now::Blocked(done) => self.start_rest(index, buffer, done),
-            Now::Failed(e) => {
+            Immediate::Blocked(done) => self.start_rest(index, buffer, done),
+            Immediate::Failed(e) => {
                 let error = self.unread(&piece, e);
                 self.fail(index, buffer, error)
             }
@@ -139,13 +139,13 @@ impl Queue {
         }
         let tags = slot.tags.as_deref().unwrap_or_default();
         match piece.write_now(&mut *self.channels[piece.device], &buffer, tags) {
-            Now::Done => {
+            Immediate::Done => {
                 self.slots.get(index).stage = Stage::Ready(Some(buffer));
                 self.lower_over(index);
                 self.advance(index)
             }
-            Now::Blocked(done) => self.start_rest(index, buffer, done),
-            Now::Failed(e) => {
+            Immediate::Blocked(done) => self.start_rest(index, buffer, done),
+            Immediate::Failed(e) => {
                 let error = self.lower(piece.device, e);
                 self.fail(index, buffer, error)
             }

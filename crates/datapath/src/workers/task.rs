@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use underseal_device::{Buffer, Channel, Now};
+use underseal_device::{Buffer, Channel, Immediate};
 use underseal_volume::Volume;
 
 use crate::piece::{Piece, Refused};
@@ -63,24 +63,24 @@ impl Task {
         let channel = channels.get_mut(piece.device);
         // A worker without channels does the crypto only.
         let moved = match (&work, channel) {
-            (Work::Decrypt, _) => Ok(Now::Done),
-            (Work::ReadAndDecrypt, None) => Ok(Now::Blocked(0)),
+            (Work::Decrypt, _) => Ok(Immediate::Done),
+            (Work::ReadAndDecrypt, None) => Ok(Immediate::Blocked(0)),
             (Work::ReadAndDecrypt, Some(channel)) => Ok(piece.read_now(&mut **channel, buffer, tags)),
-            (Work::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Now::Done),
+            (Work::Encrypt, _) => piece.encrypt(volume, buffer, tags).map(|()| Immediate::Done),
             (Work::EncryptAndWrite, channel) => piece.encrypt(volume, buffer, tags).map(|()| {
-                channel.map_or(Now::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
+                channel.map_or(Immediate::Blocked(0), |channel| piece.write_now(&mut **channel, buffer, tags))
             }),
         };
         let done = match (moved, work) {
-            (Ok(Now::Done), Work::Decrypt | Work::ReadAndDecrypt) => {
-                piece.decrypt(volume, buffer, tags).map(|()| Now::Done)
+            (Ok(Immediate::Done), Work::Decrypt | Work::ReadAndDecrypt) => {
+                piece.decrypt(volume, buffer, tags).map(|()| Immediate::Done)
             }
             (moved, _) => moved,
         };
         self.outcome = match done {
-            Ok(Now::Done) => Outcome::Done,
-            Ok(Now::Blocked(done)) => Outcome::Blocked(done),
-            Ok(Now::Failed(e)) => Outcome::Failed(e),
+            Ok(Immediate::Done) => Outcome::Done,
+            Ok(Immediate::Blocked(done)) => Outcome::Blocked(done),
+            Ok(Immediate::Failed(e)) => Outcome::Failed(e),
             Err(e) => Outcome::Broken(e),
         };
     }

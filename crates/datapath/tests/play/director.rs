@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Mover, Policy, WriteOrder};
-use underseal_device::Kind;
+use underseal_device::IoKind;
 use underseal_device_lab::{Fault, FaultControl, Rule};
 use underseal_volume::Volume;
 
@@ -158,7 +158,7 @@ fn inject(setup: &Setup, control: &FaultControl, dice: &mut Dice) {
     control.clear();
     let some = |dice: &mut Dice| dice.pick(&[0.0, 0.01, 0.1]);
     let delay = Fault::Delay(Duration::from_micros(dice.length(2000)));
-    let writes = [Kind::Read, Kind::Write, Kind::Flush, Kind::Zero, Kind::Discard];
+    let writes = [IoKind::Read, IoKind::Write, IoKind::Flush, IoKind::Zero, IoKind::Discard];
     let faults = [(delay, 0.1), (Fault::EIO, 0.0), (FULL, 0.0), (Fault::Torn, 0.0), (Fault::Short, 0.3)];
     for (fault, chance) in faults {
         let chance = if chance > 0.0 { chance } else { some(dice) };

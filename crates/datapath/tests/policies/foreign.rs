@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use underseal_cipher::SectorSize;
 use underseal_datapath::engine::{Accelerator, Job};
 use underseal_datapath::{Completion, Mapping, Mover, Queue, Request, Rest};
-use underseal_device::{FileDevice, Kind, OpenOptions, RamDevice};
+use underseal_device::{FileDevice, IoKind, OpenOptions, RamDevice};
 
 use super::halves::Halves;
 
@@ -115,7 +115,7 @@ fn a_devices_clock_runs_while_the_thread_waits_elsewhere() {
     let (device, gate) = Halves::new(SIZE);
     let mapping = Arc::new(Mapping::new(volume(xts(SectorSize::S4096)), device).unwrap());
     let mut queue = open(&mapping);
-    gate.hold(Kind::Write);
+    gate.hold(IoKind::Write);
     submit_write(&mut queue, 0, 0, 4096, 1);
     assert!(matches!(queue.rest().unwrap(), Rest::Until(_)), "the kernel knows of nothing");
     assert!(turn(&mut queue).is_empty());

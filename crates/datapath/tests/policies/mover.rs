@@ -8,7 +8,7 @@ use std::time::Duration;
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
 use underseal_datapath::{Completion, ErrorKind, Mapping, Mover, Queue, Request};
-use underseal_device::{Device, Kind, Now, RamDevice};
+use underseal_device::{Device, IoKind, Immediate, RamDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::halves::Halves;
@@ -75,7 +75,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         mapping.set_policy(policy(text)).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
         // Without a lock: nobody has come yet.
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
         while gate.halfway() < 1 {
             turns(&mut queue, &mut over);
@@ -99,7 +99,7 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
         assert_eq!(tags(&mut over), [0]);
         thread::scope(|scope| {
             // With one: the mover waits for its range only.
-            gate.hold(Kind::Write);
+            gate.hold(IoKind::Write);
             submit_write(&mut queue, 1, 0, 4096, 2);
             while gate.halfway() < 1 {
                 turns(&mut queue, &mut over);
@@ -154,7 +154,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         let mut queue = open(&mapping);
         submit_write(&mut queue, 0, 0, 16384, 1);
         succeed(&mut queue);
-        gate.hold(Kind::Read);
+        gate.hold(IoKind::Read);
         queue.submit(1, Request::Read { offset: 0, len: 16384 }).unwrap();
         let mut over = Vec::new();
         while gate.halfway() < 1 {
@@ -249,7 +249,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
         mapping.set_policy(policy(text)).unwrap();
         let mover = Mover::new(mapping.clone(), LONG).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
-        gate.hold(Kind::Write);
+        gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
         while gate.halfway() < 1 {
             turns(&mut queue, &mut over);
@@ -376,10 +376,10 @@ fn a_volume_is_encrypted_anew_under_load() {
                     if n == POLICIES.len() - 1 { SIZE } else { begin + [64 << 10, 2 << 20, SECTOR][n % 3] };
                 let claim = mover.claim(begin..end, LONG).unwrap();
                 let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
-                assert!(matches!(channel.read_now(begin, &mut bytes), Now::Done));
+                assert!(matches!(channel.read_now(begin, &mut bytes), Immediate::Done));
                 old.decrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
                 new.encrypt(begin >> 9, InOutBuf::from(&mut bytes[..]));
-                assert!(matches!(channel.write_now(begin, &bytes), Now::Done));
+                assert!(matches!(channel.write_now(begin, &bytes), Immediate::Done));
                 let mut segments = vec![Segment::stored(0, end, 0, 0, new.clone())];
                 if end < SIZE {
                     segments.push(Segment::stored(end, SIZE - end, end, end >> 9, old.clone()));

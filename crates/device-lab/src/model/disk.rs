@@ -4,12 +4,12 @@ use super::Counters;
 use super::flash::FlashState;
 use super::profile::{Medium, Profile};
 use super::rotating::RotatingState;
-use underseal_device::{Io, Kind};
+use underseal_device::{Io, IoKind};
 
 /// A request, as far as time is concerned.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
-    pub(super) kind: Kind,
+    pub(super) kind: IoKind,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) durable: bool,

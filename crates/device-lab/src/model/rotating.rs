@@ -7,7 +7,7 @@
 use super::disk::{Ends, Request, Ticket};
 use super::profile::Rotating;
 use super::{Counters, nanos, transfer};
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 pub(super) struct RotatingState {
     disk: Rotating,
@@ -76,17 +76,17 @@ impl RotatingState {
         let sequence = self.sequence;
         let overhead = nanos(self.disk.command_time);
         let write = match kind {
-            Kind::Read => false,
-            Kind::Write | Kind::Zero => true,
-            Kind::Flush => {
+            IoKind::Read => false,
+            IoKind::Write | IoKind::Zero => true,
+            IoKind::Flush => {
                 self.flushes.push((ticket, sequence));
                 return self.end_flushes(now, ends);
             }
             // A disk has nothing to do for these.
-            Kind::Discard | Kind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
+            IoKind::Discard | IoKind::Prefetch => return ends.set(ticket, now.saturating_add(overhead)),
         };
         let cached =
-            kind == Kind::Write && !durable && self.cached.saturating_add(len) <= self.disk.write_cache;
+            kind == IoKind::Write && !durable && self.cached.saturating_add(len) <= self.disk.write_cache;
         if cached {
             self.cached += len;
             ends.set(ticket, now.saturating_add(overhead).saturating_add(transfer(len, self.disk.link_rate)));

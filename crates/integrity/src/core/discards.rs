@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 use super::Core;
 use super::journal::Journal;
@@ -19,7 +19,7 @@ impl Core {
         if !self.takes_discards() || len == 0 {
             return Ok(());
         }
-        self.check_writable(Kind::Discard, offset)?;
+        self.check_writable(IoKind::Discard, offset)?;
         may_wait(lower)?;
         let block = self.geometry.block_size() as u64;
         let blocks = offset / block..(offset + len) / block;

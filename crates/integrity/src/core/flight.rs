@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
 use super::Core;
 use super::claims::Claim;
@@ -55,7 +55,7 @@ impl Core {
     /// # Errors
     /// A volume that takes no writes.
     pub(crate) fn begin_write(&self, offset: u64, data: &[u8]) -> Step<Option<Flight>> {
-        self.check_writable(Kind::Write, offset)?;
+        self.check_writable(IoKind::Write, offset)?;
         if self.journal.is_some() {
             return Ok(None);
         }
@@ -118,7 +118,7 @@ impl Core {
         if let Some(held) = &flight.held
             && !self.cache.get(held, tags)
         {
-            return Err(no_tags(Kind::Read, offset).into());
+            return Err(no_tags(IoKind::Read, offset).into());
         }
         for known in &flight.found {
             let i = self.count(&(flight.blocks.start..known.block));
@@ -135,7 +135,7 @@ impl Core {
         let tags = if self.hash.is_some() { &flight.own[..] } else { tags };
         let kept = written.and_then(|()| match &flight.held {
             Some(held) if !self.cache.put(held, tags) => {
-                Err(no_tags(Kind::Write, flight.blocks.start * self.geometry.block_size() as u64))
+                Err(no_tags(IoKind::Write, flight.blocks.start * self.geometry.block_size() as u64))
             }
             _ => Ok(()),
         });
@@ -167,6 +167,6 @@ impl Core {
     }
 }
 
-fn no_tags(kind: Kind, offset: u64) -> Error {
+fn no_tags(kind: IoKind, offset: u64) -> Error {
     kind.failed(offset, "the tags were not read", rustix::io::Errno::IO)
 }

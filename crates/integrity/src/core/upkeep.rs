@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use underseal_device::Kind;
+use underseal_device::IoKind;
 
 use super::journal::Journal;
 use super::lower::{Lower, Side, Step, may_wait};
@@ -14,7 +14,7 @@ impl Core {
     /// Everything that was written before is on stable storage.
     pub(crate) fn flush(&self, lower: &mut dyn Lower) -> Step {
         may_wait(lower)?;
-        self.check(Kind::Flush, 0)?;
+        self.check(IoKind::Flush, 0)?;
         if self.is_read_only() {
             return Ok(());
         }
@@ -25,7 +25,7 @@ impl Core {
         };
         self.last(done)?;
         // What failed in another thread meanwhile may be what this was to keep.
-        self.check(Kind::Flush, 0)
+        self.check(IoKind::Flush, 0)
     }
 
     pub(super) fn flush_places(&self, lower: &mut dyn Lower) -> Step {
@@ -44,7 +44,7 @@ impl Core {
         if self.is_read_only() {
             return Ok(());
         }
-        self.check(Kind::Write, 0)?;
+        self.check(IoKind::Write, 0)?;
         let done = if let Some(journal) = &self.journal {
             let is_old =
                 journal.waits_since().is_some_and(|since| since.elapsed() >= self.settings.commit_time);
@@ -82,7 +82,7 @@ impl Core {
             return Ok(());
         }
         // What could not be written must be seen by whoever opens it next: nothing is called clean.
-        self.check(Kind::Flush, 0)?;
+        self.check(IoKind::Flush, 0)?;
         self.closed.store(true, SeqCst);
         let done = self.close_all(lower);
         self.last(done)

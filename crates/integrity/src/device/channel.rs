@@ -5,7 +5,7 @@ mod moving;
 use std::sync::Arc;
 
 use underseal_device::{
-    Arena, Awaited, Below, Buffer, Channel, Finished, Io, Kind, Now, Ring, Started, Token, monotonic,
+    Arena, ReplyReceiver, LowerToken, Buffer, Channel, Finished, Io, IoKind, Immediate, Ring, Started, RingToken, monotonic,
 };
 
 use self::moving::{Again, BITS, DATA, Moving, TAGS};
@@ -16,7 +16,7 @@ use crate::core::{Flight, Side, Step, Stop};
 
 /// Memory for pages of tags that are being read.
 const ROOM: usize = 1 << 20;
-/// What the channel is woken for, beside what [`Awaited`] takes: the time to start again what the ring had no room for.
+/// What the channel is woken for, beside what [`ReplyReceiver`] takes: the time to start again what the ring had no room for.
 const CLOCK: u8 = 2;
 /// How soon that is.
 const SOON: std::time::Duration = std::time::Duration::from_millis(2);
@@ -28,11 +28,11 @@ fn no_bell(e: std::io::Error) -> underseal_device::Error {
     underseal_device::Error::new(underseal_device::ErrorKind::Open, "no descriptor is left").with_source(e)
 }
 
-fn as_now(step: Step) -> Now {
+fn as_now(step: Step) -> Immediate {
     match step {
-        Ok(()) => Now::Done,
-        Err(Stop::Blocked(n)) => Now::Blocked(n),
-        Err(Stop::Failed(e)) => Now::Failed(e),
+        Ok(()) => Immediate::Done,
+        Err(Stop::Blocked(n)) => Immediate::Blocked(n),
+        Err(Stop::Failed(e)) => Immediate::Failed(e),
     }
 }
 
@@ -40,7 +40,7 @@ fn as_now(step: Step) -> Now {
 pub(super) struct IntegrityChannel {
     lower: AtOnce,
     shared: Arc<Shared>,
-    awaited: Awaited<Finished>,
+    awaited: ReplyReceiver<Finished>,
     /// Requests in the ring, by slot.
     moving: Vec<Option<Moving>>,
     /// Those of them of which something has to be started again.
@@ -54,7 +54,7 @@ pub(super) struct IntegrityChannel {
 impl IntegrityChannel {
     /// For `depth` requests at a time.
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> underseal_device::Result<Self> {
-        let awaited = Awaited::new(depth).map_err(no_bell)?;
+        let awaited = ReplyReceiver::new(depth).map_err(no_bell)?;
         let parts = depth.saturating_mul(1 << BITS);
         Ok(Self {
             lower: AtOnce::new(&*shared.data, shared.meta.as_deref(), parts)?,
@@ -68,40 +68,40 @@ impl IntegrityChannel {
         })
     }
 
-    fn after_write(&self, step: Step) -> Now {
+    fn after_write(&self, step: Step) -> Immediate {
         self.shared.rouse_keeper();
         as_now(step)
     }
 }
 
 impl Channel for IntegrityChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         as_now(self.shared.core.read(&mut self.lower, offset, data, &mut []))
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         if self.shared.geometry.tag_size > 0 {
-            return Now::Failed(untagged(Kind::Write, offset));
+            return Immediate::Failed(untagged(IoKind::Write, offset));
         }
         let step = self.shared.core.write(&mut self.lower, offset, data, &[]);
         self.after_write(step)
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Read, offset));
+            return Immediate::Failed(not_kept(IoKind::Read, offset));
         }
         as_now(self.shared.core.read(&mut self.lower, offset, data, tags))
     }
 
-    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Now {
+    fn write_tagged_now(&mut self, offset: u64, data: &[u8], tags: &[u8]) -> Immediate {
         if self.shared.geometry.tag_size == 0 {
-            return Now::Failed(not_kept(Kind::Write, offset));
+            return Immediate::Failed(not_kept(IoKind::Write, offset));
         }
         let step = self.shared.core.write(&mut self.lower, offset, data, tags);
         // All of it or nothing: what was put into the journal is put there again.
         match self.after_write(step) {
-            Now::Blocked(_) => Now::Blocked(0),
+            Immediate::Blocked(_) => Immediate::Blocked(0),
             now => now,
         }
     }
@@ -121,7 +121,7 @@ impl Channel for IntegrityChannel {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let below = token.below(BITS)?;
         let part = below.as_lower()? % (1 << BITS);
         let (side, way) = self.way(part);
@@ -130,11 +130,11 @@ impl Channel for IntegrityChannel {
         self.part_over(ring, done)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         match token.fork(2) {
             Some((number, below)) => {
                 let side = if number == 0 { Side::Data } else { Side::Meta };
-                let (channel, way) = (self.lower.side(side), Below::new(BITS, number, 2));
+                let (channel, way) = (self.lower.side(side), LowerToken::new(BITS, number, 2));
                 let mut done = std::mem::take(&mut self.over);
                 ring.nested(way, |ring| channel.woken(ring, below, result, &mut done));
                 over.extend(done.drain(..).filter_map(|done| self.part_over(ring, done)));
@@ -203,11 +203,11 @@ impl IntegrityChannel {
     }
 
     /// Which of the channels below does a part of a request, and the way to it.
-    fn way(&self, part: u32) -> (Side, Below) {
+    fn way(&self, part: u32) -> (Side, LowerToken) {
         if part == TAGS && self.shared.meta.is_some() {
-            (Side::Meta, Below::new(BITS, 1, 2))
+            (Side::Meta, LowerToken::new(BITS, 1, 2))
         } else {
-            (Side::Data, Below::new(BITS, 0, 2))
+            (Side::Data, LowerToken::new(BITS, 0, 2))
         }
     }
 
@@ -241,7 +241,7 @@ impl IntegrityChannel {
             self.again.push(slot);
         }
         if !self.ticks {
-            self.ticks = ring.timeout(Token::channel(CLOCK), monotonic() + SOON).is_ok();
+            self.ticks = ring.timeout(RingToken::channel(CLOCK), monotonic() + SOON).is_ok();
         }
     }
 
@@ -281,10 +281,10 @@ impl IntegrityChannel {
         let (step, kind) = if is_read {
             let data = buffer.as_deref_mut().map(|buffer| &mut buffer[range]).unwrap_or_default();
             let tags = tags.as_deref_mut().map(|tags| &mut tags[..of_tags]).unwrap_or_default();
-            (core.end_read(&flight, came, data, tags), Kind::Read)
+            (core.end_read(&flight, came, data, tags), IoKind::Read)
         } else {
             let tags = tags.as_deref().map(|tags| &tags[..of_tags]).unwrap_or_default();
-            (core.end_write(&flight, came, tags), Kind::Write)
+            (core.end_write(&flight, came, tags), IoKind::Write)
         };
         drop(flight);
         if !is_read {
@@ -311,10 +311,10 @@ impl Drop for IntegrityChannel {
 
 /// A channel below breaks its contract.
 fn kept(is_read: bool, offset: u64) -> underseal_device::Error {
-    let kind = if is_read { Kind::Read } else { Kind::Write };
+    let kind = if is_read { IoKind::Read } else { IoKind::Write };
     kind.failed(offset, "the request's memory did not come back from the device below", rustix::io::Errno::IO)
 }
 
-fn not_kept(kind: Kind, offset: u64) -> underseal_device::Error {
+fn not_kept(kind: IoKind, offset: u64) -> underseal_device::Error {
     kind.failed(offset, "the volume makes its tags itself", rustix::io::Errno::OPNOTSUPP)
 }

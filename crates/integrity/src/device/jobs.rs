@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use underseal_device::{Finished, Io, Replies};
+use underseal_device::{Finished, Io, ReplySender};
 
 /// A request that may wait, and where its answer goes.
 pub(super) struct Job {
     pub(super) slot: u32,
     pub(super) io: Io,
-    pub(super) to: Arc<Replies<Finished>>,
+    pub(super) to: Arc<ReplySender<Finished>>,
     /// How many bytes of a long request for zeros are done.
     pub(super) done: u64,
 }

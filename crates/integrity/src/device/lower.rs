@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
-use underseal_device::{Blocking, Channel, Device, Kind, Now};
+use underseal_device::{Blocking, Channel, Device, IoKind, Immediate};
 
 use crate::core::{Lower, Side, Step, Stop};
 use crate::{Disk, Error, ErrorKind, Result};
@@ -69,7 +69,7 @@ impl Disk for DeviceDisk {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.read_only {
             let why = "the device is read-only, and opening the volume changes something: open it for recovery (mode R)";
-            return Err(io::Error::other(Kind::Write.failed(offset, why, Errno::ROFS)));
+            return Err(io::Error::other(IoKind::Write.failed(offset, why, Errno::ROFS)));
         }
         let Some((start, mut whole, skip)) = self.around(offset, bytes.len())? else {
             return self.with(|way| way.write(offset, bytes, false));
@@ -105,9 +105,9 @@ impl Patient {
 
     fn read(&mut self, offset: u64, data: &mut [u8]) -> Step {
         match self.at_once.read_now(offset, data) {
-            Now::Done => Ok(()),
-            Now::Blocked(_) => Ok(self.way.read(offset, data)?),
-            Now::Failed(e) => Err(e.into()),
+            Immediate::Done => Ok(()),
+            Immediate::Blocked(_) => Ok(self.way.read(offset, data)?),
+            Immediate::Failed(e) => Err(e.into()),
         }
     }
 
@@ -116,9 +116,9 @@ impl Patient {
             return Ok(self.way.write(offset, data, true)?);
         }
         match self.at_once.write_now(offset, data) {
-            Now::Done => Ok(()),
-            Now::Blocked(_) => Ok(self.way.write(offset, data, false)?),
-            Now::Failed(e) => Err(e.into()),
+            Immediate::Done => Ok(()),
+            Immediate::Blocked(_) => Ok(self.way.write(offset, data, false)?),
+            Immediate::Failed(e) => Err(e.into()),
         }
     }
 
@@ -131,9 +131,9 @@ impl Patient {
                 return None;
             }
             match self.at_once.write_now(*offset, bytes) {
-                Now::Done => None,
-                Now::Blocked(_) => Some((*offset, bytes)),
-                Now::Failed(e) => {
+                Immediate::Done => None,
+                Immediate::Blocked(_) => Some((*offset, bytes)),
+                Immediate::Failed(e) => {
                     failed = Err(e.into());
                     None
                 }
@@ -229,11 +229,11 @@ impl AtOnce {
     }
 }
 
-fn at_once(now: Now) -> Step {
+fn at_once(now: Immediate) -> Step {
     match now {
-        Now::Done => Ok(()),
-        Now::Blocked(_) => Err(Stop::Blocked(0)),
-        Now::Failed(e) => Err(e.into()),
+        Immediate::Done => Ok(()),
+        Immediate::Blocked(_) => Err(Stop::Blocked(0)),
+        Immediate::Failed(e) => Err(e.into()),
     }
 }
 

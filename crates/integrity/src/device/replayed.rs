@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, Lost, Now, Pause, Result, Ring, Started, Token,
+    Channel, Device, Extent, Finished, Geometry, Io, LossHandler, Immediate, SnapshotPause, Result, Ring, Started, RingToken,
 };
 
 use crate::overlay::Sectors;
@@ -40,11 +40,11 @@ impl Device for Replayed {
         self.below.let_go();
     }
 
-    fn when_snapshot(&self, pause: Arc<dyn Pause>) {
+    fn when_snapshot(&self, pause: Arc<dyn SnapshotPause>) {
         self.below.when_snapshot(pause);
     }
 
-    fn when_lost(&self, act: Lost) {
+    fn when_lost(&self, act: LossHandler) {
         self.below.when_lost(act);
     }
 
@@ -71,24 +71,24 @@ impl Reader {
 }
 
 impl Channel for Reader {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         let now = self.below.read_now(offset, data);
         let len = match now {
-            Now::Done => data.len(),
-            Now::Blocked(len) => len,
-            Now::Failed(_) => 0,
+            Immediate::Done => data.len(),
+            Immediate::Blocked(len) => len,
+            Immediate::Failed(_) => 0,
         };
         self.sectors.put_over(offset, &mut data[..len]);
         now
     }
 
-    fn write_now(&mut self, offset: u64, _data: &[u8]) -> Now {
-        Now::Failed(refused(offset))
+    fn write_now(&mut self, offset: u64, _data: &[u8]) -> Immediate {
+        Immediate::Failed(refused(offset))
     }
 
-    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Now {
+    fn read_tagged_now(&mut self, offset: u64, data: &mut [u8], tags: &mut [u8]) -> Immediate {
         let now = self.below.read_tagged_now(offset, data, tags);
-        if let Now::Done = now {
+        if let Immediate::Done = now {
             self.sectors.put_over(offset, data);
         }
         now
@@ -111,12 +111,12 @@ impl Channel for Reader {
         }
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         let done = self.below.finish(ring, token, result)?;
         Some(self.over(done))
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         let before = over.len();
         self.below.woken(ring, token, result, over);
         let done: Vec<_> = over.drain(before..).collect();
@@ -125,5 +125,5 @@ impl Channel for Reader {
 }
 
 fn refused(offset: u64) -> underseal_device::Error {
-    underseal_device::Kind::Write.failed(offset, "the volume is only read", rustix::io::Errno::ROFS)
+    underseal_device::IoKind::Write.failed(offset, "the volume is only read", rustix::io::Errno::ROFS)
 }

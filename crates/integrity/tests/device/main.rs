@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memory::Memory;
 use underseal_device::{
-    Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Now, RamDevice, Ring, Started, Token,
+    Blocking, Channel, Device, ErrorKind, Finished, Geometry, Io, Immediate, RamDevice, Ring, Started, RingToken,
 };
 use underseal_device_lab::{Fault, FaultDevice, Rule, TaggedDevice};
 use underseal_integrity::{
@@ -190,7 +190,7 @@ fn a_disk_that_fails_is_told_to_all_and_nothing_hangs() {
         let volume = open(faulty, &options);
         let mut way = Blocking::new(&volume).unwrap();
         way.write(0, &[1; 4096], true).unwrap();
-        control.add(Rule::new(Fault::Error(5)).on(underseal_device::Kind::Write));
+        control.add(Rule::new(Fault::Error(5)).on(underseal_device::IoKind::Write));
         // A journal takes some before it has to write.
         let failed = (0..1000).find_map(|i| way.write(i % 200 * 4096, &[2; 4096], true).err());
         assert_eq!(failed.unwrap().errno(), Some(5));
@@ -223,9 +223,9 @@ fn tags_are_handed_in_and_out_where_nothing_makes_them() {
         let volume = open(device, &options);
         let mut channel = volume.channel(1).unwrap();
         found.fill(0);
-        assert!(matches!(channel.read_tagged_now(8192, &mut found, &mut found_tags), Now::Done));
+        assert!(matches!(channel.read_tagged_now(8192, &mut found, &mut found_tags), Immediate::Done));
         assert!(found == data && found_tags == tags);
-        assert!(matches!(channel.write_now(8192, &data), Now::Failed(_)));
+        assert!(matches!(channel.write_now(8192, &data), Immediate::Failed(_)));
     }
 }
 
@@ -346,12 +346,12 @@ impl StrictChannel {
 }
 
 impl Channel for StrictChannel {
-    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Now {
+    fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
         self.check(offset, data.len());
         self.inner.read_now(offset, data)
     }
 
-    fn write_now(&mut self, offset: u64, data: &[u8]) -> Now {
+    fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {
         self.check(offset, data.len());
         assert!(!self.read_only, "a write to {offset}");
         self.inner.write_now(offset, data)
@@ -366,11 +366,11 @@ impl Channel for StrictChannel {
         self.inner.start(ring, slot, io)
     }
 
-    fn finish(&mut self, ring: &mut Ring, token: Token, result: i32) -> Option<Finished> {
+    fn finish(&mut self, ring: &mut Ring, token: RingToken, result: i32) -> Option<Finished> {
         self.inner.finish(ring, token, result)
     }
 
-    fn woken(&mut self, ring: &mut Ring, token: Token, result: i32, over: &mut Vec<Finished>) {
+    fn woken(&mut self, ring: &mut Ring, token: RingToken, result: i32, over: &mut Vec<Finished>) {
         self.inner.woken(ring, token, result, over);
     }
 }
@@ -420,7 +420,7 @@ fn who_only_reads_finds_what_a_replay_would_leave_and_nothing_is_written() {
         assert_eq!(data[8 * 4096..9 * 4096], block(4096, 8, 8), "{mode:?}");
         assert!(data[..8 * 4096].iter().chain(&data[9 * 4096..]).all(|byte| *byte == 0), "{mode:?}");
         let (mut channel, mut one) = (volume.channel(1).unwrap(), vec![0; 4096]);
-        assert!(matches!(channel.read_now(8 * 4096, &mut one), Now::Done), "{mode:?}");
+        assert!(matches!(channel.read_now(8 * 4096, &mut one), Immediate::Done), "{mode:?}");
         assert_eq!(one, block(4096, 8, 8));
         assert!(way.write(0, &[1; 4096], false).is_err());
         volume.close().unwrap();

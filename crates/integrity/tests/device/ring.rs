@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use underseal_device::{Arena, Error, Kind, monotonic};
+use underseal_device::{Arena, Error, IoKind, monotonic};
 
 use super::*;
 
@@ -231,10 +231,10 @@ fn what_fails_below_is_told_and_keeps_nobody_from_the_blocks() {
         let mut player = Player::new(&volume, 11);
         player.all(1);
         control.add(Rule::new(Fault::Delay(Duration::from_micros(80))).chance(0.6));
-        control.add(Rule::new(Fault::EIO).on(Kind::Read).chance(0.1));
+        control.add(Rule::new(Fault::EIO).on(IoKind::Read).chance(0.1));
         // Data lies there. What fails in writing tags is final.
         let data = 2 << 20..SIZE as u64;
-        control.add(Rule::new(Fault::EIO).on(Kind::Write).within(data.clone()).chance(0.05));
+        control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(data.clone()).chance(0.05));
         control.add(Rule::new(Fault::Torn).within(data).chance(0.05));
         for version in 2..800 {
             player.act(version, true);
@@ -266,7 +266,7 @@ fn what_is_in_the_journal_is_read_though_its_place_cannot_be() {
     player.submit(10, 1, Some(2));
     player.end();
     let unreadable = place as u64..(place + BLOCK) as u64;
-    control.add(Rule::new(Fault::EIO).on(Kind::Read).within(unreadable));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Read).within(unreadable));
     player.submit(10, 1, None);
     player.submit(8, 5, None);
     player.end();
@@ -378,7 +378,7 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
     let settings = Settings { bitmap_time, ..Settings::default() };
     let volume = IntegrityDevice::open(faulty, None, &options(Mode::Bitmap, HASH), &settings).unwrap();
     let mut player = Player::new(&volume, 13);
-    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(Kind::Write));
+    control.add(Rule::new(Fault::Delay(Duration::from_micros(200))).on(IoKind::Write));
     loop {
         // The first of them goes to a thread, which writes the bit. The next goes through the ring, if the bit is still there.
         let begun = monotonic();
@@ -397,7 +397,7 @@ fn a_region_is_marked_while_a_write_is_in_the_ring_and_not_for_ever() {
         std::thread::sleep(Duration::from_millis(100));
     }
     player.end();
-    control.add(Rule::new(Fault::EIO).on(Kind::Write).within(2 << 20..SIZE as u64).chance(0.1));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Write).within(2 << 20..SIZE as u64).chance(0.1));
     (3..200).for_each(|version| player.act(version, true));
     player.end();
     assert!(player.failed > 0);

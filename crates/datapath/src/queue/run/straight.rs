@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use underseal_device::{Buffer, Now};
+use underseal_device::{Buffer, Immediate};
 use underseal_volume::Volume;
 
 use super::super::Queue;
@@ -65,9 +65,9 @@ impl Queue {
             self.post.stats.crypto.record(nanos(encrypted.saturating_duration_since(began)), 1);
             self.post.stats.did(Did::Inline);
             match piece.write_now(&mut *self.channels[piece.device], data, tags) {
-                Now::Done => at = piece.end(),
-                Now::Blocked(_) => return (at, Ok(())),
-                Now::Failed(e) => return (at, Err(self.lower(piece.device, e))),
+                Immediate::Done => at = piece.end(),
+                Immediate::Blocked(_) => return (at, Ok(())),
+                Immediate::Failed(e) => return (at, Err(self.lower(piece.device, e))),
             }
             let latency = self.tick().saturating_duration_since(encrypted);
             self.post.stats.lower.record(nanos(latency), 1);

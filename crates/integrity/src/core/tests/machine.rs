@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::{Mutex, RwLock};
 
 use rustix::io::Errno;
-use underseal_device::{Error, Kind};
+use underseal_device::{Error, IoKind};
 
 use super::super::lower::{Lower, Side, Step, Stop};
 use super::TUPLE;
@@ -175,7 +175,7 @@ impl Way<'_> {
 
 fn failed(e: io::Error) -> Stop {
     let errno = e.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    let error: Error = Kind::Write.failed(0, "the disk is broken", errno);
+    let error: Error = IoKind::Write.failed(0, "the disk is broken", errno);
     error.into()
 }
 

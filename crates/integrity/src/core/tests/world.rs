@@ -47,7 +47,7 @@ pub(super) fn read(core: &Core, way: &mut dyn Lower, block: u64) -> Step<Vec<u8>
     let mut tag = vec![0; core.handed_tags()];
     core.read(way, block * data.len() as u64, &mut data, &mut tag)?;
     if tag != handed_tag(core, &data) {
-        return Err(underseal_device::Kind::Read
+        return Err(underseal_device::IoKind::Read
             .failed(block, "the tag is wrong", rustix::io::Errno::ILSEQ)
             .into());
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rustix::io::Errno;
-use underseal_device::{Buffer, Channel, Error, Finished, Io, Now};
+use underseal_device::{Buffer, Channel, Error, Finished, Io, Immediate};
 
 use crate::core::Flight;
 
@@ -105,10 +105,10 @@ impl Moving {
             };
             let (offset, range) = rest(self.written);
             match channel.write_now(offset, &self.buffer.as_deref()?[range]) {
-                Now::Blocked(n) => self.written += n,
+                Immediate::Blocked(n) => self.written += n,
                 now => {
                     self.parts[DATA as usize] = Part::Over;
-                    self.failed = if let Now::Failed(e) = now { Some(e) } else { None };
+                    self.failed = if let Immediate::Failed(e) = now { Some(e) } else { None };
                     return None;
                 }
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use underseal_datapath::Policy;
-use underseal_device::{Device, Kind};
+use underseal_device::{Device, IoKind};
 use underseal_device_lab::{ModelDevice, Profile, RecorderDevice};
 
 use super::{Part, sectors, times};
@@ -35,10 +35,10 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         let seen = load::run(&volumes_[nth], &load)?;
         let records = recorder.take();
         let moved = |kind| records.iter().filter(|r| r.kind == kind).map(|r| r.len).sum::<u64>() as f64;
-        let writes = records.iter().filter(|r| r.kind == Kind::Write).count().max(1);
+        let writes = records.iter().filter(|r| r.kind == IoKind::Write).count().max(1);
         // Also the requests that warmed up are recorded, so that it is the writes below that count those above.
         let above = (writes * WRITE) as f64;
-        Ok((seen.iops(), moved(Kind::Read) / above, moved(Kind::Write) / above))
+        Ok((seen.iops(), moved(IoKind::Read) / above, moved(IoKind::Write) / above))
     })?;
     let range = |nth: usize, of: fn(&(f64, f64, f64)) -> f64| Range::of(seen[nth].iter().map(of));
     let mut amplified = Panel::new(
