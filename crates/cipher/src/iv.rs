@@ -35,7 +35,7 @@ pub(crate) use tcw::Tcw;
 
 use cipher::inout::InOutBuf;
 
-use crate::mode::{RotatingModes, ChainCipher};
+use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 
 /// Makes IVs of `W` bytes, those of a run of sectors in one call.

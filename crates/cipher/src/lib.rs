@@ -42,7 +42,7 @@ mod spec;
 mod wipe;
 
 pub use build::{
-    EcbCipher, BuildOptions, authentication, build, build_extents, build_with, key_sizes, weak_key,
+    BuildOptions, EcbCipher, authentication, build, build_extents, build_with, key_sizes, weak_key,
 };
 pub use cipher::inout::InOutBuf;
 pub use cpu::CpuPath;

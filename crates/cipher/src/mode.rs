@@ -31,11 +31,11 @@ pub(crate) use cts::Cts;
 pub(crate) use ecb::Ecb;
 pub(crate) use hctr2::{AesHctr2, Hctr2};
 pub(crate) use lrw::Lrw;
-pub(crate) use many_keys::{RotatingModes, ManyKeys};
+pub(crate) use many_keys::{ManyKeys, RotatingModes};
 pub(crate) use nhpoly1305::{NH_PASSES, NH_PIECE, NhKey};
-pub(crate) use null::{OneByteBlocks, Null, NullBlock};
+pub(crate) use null::{Null, NullBlock, OneByteBlocks};
 pub(crate) use pcbc::Pcbc;
-pub(crate) use sectors::{SectorSplit, ChainedSectors, TreatedSectors};
+pub(crate) use sectors::{ChainedSectors, SectorSplit, TreatedSectors};
 pub(crate) use stream::{Arc4, ChaCha, ChaCha12Rounds, ChaCha20Rounds};
 pub(crate) use xts::{AesXts, EncryptedTweaks, Xts};
 

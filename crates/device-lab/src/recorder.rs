@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, IoKind, Immediate, Result, Ring, Started, RingToken,
+    Channel, Device, Extent, Finished, Geometry, Immediate, Io, IoKind, Result, Ring, RingToken, Started,
 };
 
 /// A device whose requests are written down.

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use underseal_device::{
-    LowerToken, Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, IoKind, Immediate, Result,
-    Ring, Started, RingToken,
+    Buffer, Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, IoKind, LowerToken,
+    Result, Ring, RingToken, Started,
 };
 
 /// Bits of a member's slot that number the pieces of one request, and how many may be in flight of one request.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use underseal_device::{
-    Buffer, Channel, Device, Extent, Finished, Geometry, Io, Immediate, RamDevice, Result, Ring, Started, RingToken,
+    Buffer, Channel, Device, Extent, Finished, Geometry, Immediate, Io, RamDevice, Result, Ring, RingToken,
+    Started,
 };
 
 /// A device whose blocks have tuples.

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use underseal_device::{
-    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Io, IoKind, Immediate, Result, Ring, Started,
-    RingToken, Zones,
+    Channel, Device, Error, ErrorKind, Extent, Finished, Geometry, Immediate, Io, IoKind, Result, Ring,
+    RingToken, Started, Zones,
 };
 
 /// A device with zones.

@@ -16,8 +16,8 @@ use proptest::test_runner::TestRunner;
 use queue::Queue;
 use server::{Behaviour, Server};
 use underseal_device::{
-    Blocking, Channel, Device, ErrorKind, FileDevice, Io, IoKind, NbdDevice, OpenOptions, RamDevice, RbdDevice,
-    Zones,
+    Blocking, Channel, Device, ErrorKind, FileDevice, Io, IoKind, NbdDevice, OpenOptions, RamDevice,
+    RbdDevice, Zones,
 };
 use underseal_device_lab::{
     Fault, FaultDevice, Medium, ModelDevice, Profile, RecorderDevice, Rule, StripeDevice, ZonedDevice,

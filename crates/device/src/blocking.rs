@@ -1,6 +1,6 @@
 //! A device for those who have nothing else to do: a request is waited for, or several writes together.
 
-use crate::{Arena, Channel, RingCompletion, Device, Error, ErrorKind, Finished, Io, Result, Ring, Started};
+use crate::{Arena, Channel, Device, Error, ErrorKind, Finished, Io, Result, Ring, RingCompletion, Started};
 
 /// The most that one request moves.
 const MOST: usize = 1 << 20;

@@ -46,7 +46,7 @@ mod sync;
 pub use arena::{Arena, Buffer};
 pub use bell::Wakeup;
 pub use blocking::Blocking;
-pub use channel::{Channel, Device, Extent, Finished, Io, LossHandler, Immediate, SnapshotPause, Started};
+pub use channel::{Channel, Device, Extent, Finished, Immediate, Io, LossHandler, SnapshotPause, Started};
 pub use clock::monotonic;
 pub use error::{Error, ErrorKind};
 pub use file::{FileDevice, OpenOptions, open_again};
@@ -60,7 +60,7 @@ pub use ram::RamDevice;
 pub use rbd::RbdDevice;
 pub use replies::{ReplyReceiver, ReplySender};
 pub use request::IoKind;
-pub use ring::{LowerToken, RingCompletion, Ring, RingToken, restrictions};
+pub use ring::{LowerToken, Ring, RingCompletion, RingToken, restrictions};
 pub use signal::Signal;
 
 /// The result of this crate's operations.

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use rustix::io::Errno;
 
-use crate::{Channel, Error, ErrorKind, Finished, Io, Immediate, Result, Ring, Started, RingToken};
+use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, Result, Ring, RingToken, Started};
 
 /// What a device knows of acknowledged writes, over all its channels.
 #[derive(Debug, Default)]

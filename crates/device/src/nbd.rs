@@ -83,7 +83,7 @@ use crate::losses::{FlushLosses, Sticky};
 use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, Result};
 
 pub use address::NbdAddress;
-pub use handshake::{ExportInfo, ClientHandshake, HandshakeRefusal};
+pub use handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 
 /// An export of an NBD server.
 pub struct NbdDevice {
@@ -101,7 +101,7 @@ struct Shared {
     name: String,
     /// The host's addresses, looked up once: no name server is waited for amid requests.
     addresses: Vec<SocketAddr>,
-    export: ExportInfo,
+    export: ServerExport,
     /// The export's size when it was last asked for; what `export` says is of opening time.
     size: AtomicU64,
     losses: Arc<FlushLosses>,
@@ -120,7 +120,7 @@ struct NegotiatedConnection {
 }
 
 impl NegotiatedConnection {
-    fn new(socket: Arc<NbdSocket>, export: &ExportInfo) -> Self {
+    fn new(socket: Arc<NbdSocket>, export: &ServerExport) -> Self {
         Self { socket, structured: export.structured, size: export.size }
     }
 }
@@ -174,7 +174,7 @@ impl NbdDevice {
     }
 
     /// What the server said of the export when it was opened.
-    pub fn export(&self) -> ExportInfo {
+    pub fn export(&self) -> ServerExport {
         self.shared.export
     }
 }
@@ -198,7 +198,7 @@ impl Device for NbdDevice {
         }
         let (socket, export) =
             connect_now(address, addresses, false, HANDSHAKE_LIMIT).map_err(|e| cannot_open(name, &e))?;
-        if let Some(why) = self.shared.differs(&ExportInfo { size: self.shared.size(), ..export }) {
+        if let Some(why) = self.shared.differs(&ServerExport { size: self.shared.size(), ..export }) {
             let context = format!("{name}: what is served there is another export: {why}");
             return Err(Error::new(ErrorKind::Open, context));
         }
@@ -325,7 +325,7 @@ impl Shared {
     }
 
     /// What is different about an export that should be the same; `None` when it can take its place.
-    fn differs(&self, now: &ExportInfo) -> Option<String> {
+    fn differs(&self, now: &ServerExport) -> Option<String> {
         let was = &self.export;
         let ignored = TransmissionFlags::ROTATIONAL | TransmissionFlags::SEND_DF;
         let size = self.size();
@@ -360,7 +360,7 @@ mod tests {
 
     fn shared() -> Shared {
         let address: NbdAddress = "nbd+unix:///?socket=/nowhere".parse().unwrap();
-        let export = ExportInfo {
+        let export = ServerExport {
             size: 1 << 20,
             flags: TransmissionFlags::all(),
             min_block: 1,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::{Channel, Device, Extent, Finished, Geometry, Io, Immediate, Result, Ring, Started, RingToken};
+use crate::{Channel, Device, Extent, Finished, Geometry, Immediate, Io, Result, Ring, RingToken, Started};
 
 /// Bytes under one lock, and the unit of allocation.
 const STRIPE: usize = 64 << 10;

@@ -49,7 +49,7 @@ use self::holder::LockHolderFile;
 use self::library::{Cluster, Image};
 use self::lock::lock;
 use crate::losses::{FlushLosses, Sticky};
-use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, SnapshotPause, Result};
+use crate::{Channel, Device, Error, ErrorKind, Extent, Geometry, LossHandler, Result, SnapshotPause};
 
 pub use address::RbdAddress;
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Wakeup, Mailbox, POLLIN, Ring, RingToken, monotonic};
+use crate::{Mailbox, POLLIN, Ring, RingToken, Wakeup, monotonic};
 
 /// What a channel is woken for: an answer is there, or it is time to try again to listen for one.
 const BELL: u8 = 0;

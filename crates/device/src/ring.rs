@@ -422,7 +422,8 @@ mod tests {
         let (outer, inner) = (5u32, (5 << 4 | 3) << 2 | 1);
         let past = monotonic();
         let (first, then) = (LowerToken::new(4, 0, 1), LowerToken::new(2, 0, 1));
-        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(RingToken::lower(inner), past))).unwrap();
+        ring.nested(first, |ring| ring.nested(then, |ring| ring.timeout(RingToken::lower(inner), past)))
+            .unwrap();
         ring.timeout(RingToken::lower(outer), past).unwrap();
         let mut seen = Vec::new();
         while seen.len() < 2 {

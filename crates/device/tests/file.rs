@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use one::One;
 use rustix::fs::OFlags;
 use underseal_device::{
-    Blocking, Device, ErrorKind, Extent, FileDevice, Io, Immediate, OpenOptions, Ring, Started,
+    Blocking, Device, ErrorKind, Extent, FileDevice, Immediate, Io, OpenOptions, Ring, Started,
 };
 
 const EINTR: i32 = 4;

@@ -216,7 +216,9 @@ impl From<datapath::Error> for Error {
     fn from(error: datapath::Error) -> Self {
         use datapath::ErrorKind as IoKind;
         let (exit, remedy) = match error.kind() {
-            IoKind::OutOfRange | IoKind::Misaligned | IoKind::TooLarge | IoKind::ReadOnly => (Exit::Usage, ""),
+            IoKind::OutOfRange | IoKind::Misaligned | IoKind::TooLarge | IoKind::ReadOnly => {
+                (Exit::Usage, "")
+            }
             IoKind::Unsupported => (Exit::Unsupported, ""),
             IoKind::NoSpace => (Exit::Failed, "again with more space on the image's disk"),
             IoKind::Policy => (Exit::Usage, "`underseal help policy` lists the policies"),
@@ -278,7 +280,9 @@ impl From<export::Error> for Error {
             IoKind::MountPoint => (Exit::Usage, "an empty file or a folder of yours: `touch PATH` makes one"),
             IoKind::Mounted => (Exit::InUse, "`fusermount3 -u PATH`, or another path"),
             IoKind::OthersForbidden => (Exit::Failed, "a line `user_allow_other` in /etc/fuse.conf"),
-            IoKind::Mount => (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH"),
+            IoKind::Mount => {
+                (Exit::Failed, "a file or folder that this user may write to, or --nbd unix:PATH")
+            }
             IoKind::Unsupported => (Exit::Unsupported, "--nbd unix:PATH"),
             _ => (Exit::Failed, ""),
         };

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use super::authenticated::{AuthenticatedMode, KeyedAead, keyed};
 use super::ciphers::{self, BlockCipherBuilder};
 use super::keys::SplitKey;
-use super::plan::{ChainMode, ModePlan, ChaChaVariant};
+use super::plan::{ChaChaVariant, ChainMode, ModePlan};
 use super::{BuildOptions, hashes, refuse};
-use crate::aead::{AnyAead, Authenc, TupleLayout, TupleCipher, StoredIv};
+use crate::aead::{AnyAead, Authenc, StoredIv, TupleCipher, TupleLayout};
 use crate::block::AnyCipher;
 use crate::iv::{
-    Benbi, Eboiv, Elephant, EncryptedIv, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64, Plain64Be,
-    Tcw, Treatment,
+    Benbi, Eboiv, Elephant, EncryptedIv, EncryptedNumbers, IvGenerator, Lmk, NullIv, Plain, Plain64,
+    Plain64Be, Tcw, Treatment,
 };
 use crate::kernel::{AesKey, DiffuserLanes, Hctr2Key};
 use crate::mode::{
-    Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, Ctr, Cts, Ecb, Hctr2, SectorSplit, Lrw,
-    OneByteBlocks, Null, NullBlock, Pcbc, ChainedSectors, TreatedSectors, EncryptedTweaks, ChaCha12Rounds, ChaCha20Rounds, Xts,
+    Adiantum, AesCbc, AesHctr2, AesXts, AnyMode, Arc4, Cbc, ChaCha, ChaCha12Rounds, ChaCha20Rounds,
+    ChainedSectors, Ctr, Cts, Ecb, EncryptedTweaks, Hctr2, Lrw, Null, NullBlock, OneByteBlocks, Pcbc,
+    SectorSplit, TreatedSectors, Xts,
 };
 use crate::{CipherSpec, CpuPath, Error, ErrorKind, IntegrityKind, Key, Result, SectorCipher};
 
@@ -82,7 +83,9 @@ pub(super) fn assemble(
         ModePlan::Adiantum { stream: ChaChaVariant::XChaCha12 } => {
             assembly.with_iv(Box::new(Adiantum::<ChaCha12Rounds>::new(key, path, aes)?), None)
         }
-        ModePlan::Adiantum { .. } => assembly.with_iv(Box::new(Adiantum::<ChaCha20Rounds>::new(key, path, aes)?), None),
+        ModePlan::Adiantum { .. } => {
+            assembly.with_iv(Box::new(Adiantum::<ChaCha20Rounds>::new(key, path, aes)?), None)
+        }
         ModePlan::Hctr2 => match Hctr2Key::new(path, key)? {
             Some(key) => assembly.with_iv(Box::new(AesHctr2 { key }), None),
             None => assembly.with_iv(Box::new(Hctr2::new(aes(key)?)?), None),
@@ -137,17 +140,23 @@ impl Assembly<'_> {
             _ => None,
         };
         Ok(Some(match (chain, iv, by) {
-            (ChainMode::Xts, "plain64", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(ChainedSectors {
-                mode: AesXts { data },
-                iv: EncryptedNumbers { by },
-                layout,
-            })),
-            (ChainMode::Xts, _, Some(by)) => Kernel::Mode(Box::new(EncryptedTweaks { mode: AesXts { data }, by })),
-            (ChainMode::Cbc, "essiv", Some(by)) if self.sealed.is_none() => Kernel::Whole(Arc::new(ChainedSectors {
-                mode: AesCbc { data },
-                iv: EncryptedNumbers { by },
-                layout,
-            })),
+            (ChainMode::Xts, "plain64", Some(by)) if self.sealed.is_none() => {
+                Kernel::Whole(Arc::new(ChainedSectors {
+                    mode: AesXts { data },
+                    iv: EncryptedNumbers { by },
+                    layout,
+                }))
+            }
+            (ChainMode::Xts, _, Some(by)) => {
+                Kernel::Mode(Box::new(EncryptedTweaks { mode: AesXts { data }, by }))
+            }
+            (ChainMode::Cbc, "essiv", Some(by)) if self.sealed.is_none() => {
+                Kernel::Whole(Arc::new(ChainedSectors {
+                    mode: AesCbc { data },
+                    iv: EncryptedNumbers { by },
+                    layout,
+                }))
+            }
             _ => Kernel::Mode(Box::new(AesCbc { data })),
         }))
     }
@@ -253,7 +262,14 @@ impl Assembly<'_> {
     ) -> Result<Arc<dyn SectorCipher>> {
         let (places, layout) = (self.places(W)?, self.layout);
         let iv_offset = self.options.integrity.map_or(0, |integrity| integrity.iv_offset);
-        Ok(Arc::new(TupleCipher { mode, iv, layout, places, iv_offset, portable: self.path == CpuPath::Portable }))
+        Ok(Arc::new(TupleCipher {
+            mode,
+            iv,
+            layout,
+            places,
+            iv_offset,
+            portable: self.path == CpuPath::Portable,
+        }))
     }
 
     /// How a tuple is divided, with IVs of so many bytes.
@@ -273,7 +289,9 @@ impl Assembly<'_> {
             return Ok(TupleLayout { tag: 0, tuple });
         }
         match bytes.checked_sub(stored) {
-            Some(tag) if self.sealed.is_some_and(|mode| mode.takes_tag(tag)) => Ok(TupleLayout { tag, tuple }),
+            Some(tag) if self.sealed.is_some_and(|mode| mode.takes_tag(tag)) => {
+                Ok(TupleLayout { tag, tuple })
+            }
             _ => {
                 let why = format!("it takes no tag of {bytes} bytes, {stored} of them the IV's");
                 Err(bad("Integrity AEAD auth tag size is not supported", why))

@@ -1,9 +1,9 @@
 //! Authenticated modes by name: what each takes, and how it is keyed.
 
-use super::ciphers::{BlockCipherKind, BlockCipherBuilder};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::macs::MacKind;
 use super::plan::ModePlan;
-use crate::aead::{Aegis, AesGcm, AnyAead, Ccm, ChaChaPoly, SectorAead, EachSector, Gcm, Nonces};
+use crate::aead::{Aegis, AesGcm, AnyAead, Ccm, ChaChaPoly, EachSector, Gcm, Nonces, SectorAead};
 use crate::kernel::GcmKey;
 use crate::spec::Algorithm;
 use crate::{CpuPath, Error, ErrorKind, Key, Result};
@@ -195,7 +195,9 @@ pub(super) fn keyed(mode: &AuthenticatedMode, path: CpuPath, key: &[u8], tag: us
 fn block(cipher: &BlockCipherKind, path: CpuPath, key: &[u8]) -> Result<crate::block::AnyCipher<16>> {
     match cipher.make {
         BlockCipherBuilder::Of16(make) => make(key, path),
-        BlockCipherBuilder::Of8(_) => Err(Error::new(ErrorKind::Unsupported, format!("{} has small blocks", cipher.name))),
+        BlockCipherBuilder::Of8(_) => {
+            Err(Error::new(ErrorKind::Unsupported, format!("{} has small blocks", cipher.name)))
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::ciphers::{BlockCipherKind, BlockCipherBuilder};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::list;
 use crate::block::{AnyCipher, BlockCipher};
 use crate::iv::ExtentIv;
 use crate::kernel::AesKey;
-use crate::mode::{AesCbc, Cbc, SectorSplit, ChainedSectors};
+use crate::mode::{AesCbc, Cbc, ChainedSectors, SectorSplit};
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Error, ErrorKind, Key, Result, SectorCipher, SectorSize};
 
@@ -22,11 +22,15 @@ pub fn build_extents(cipher: &str, key: &Key, cpu: Option<CpuPath>) -> Result<Ar
     let layout = SectorSplit { size: SectorSize::S4096, large: true };
     let iv = ExtentIv::new(key)?;
     let built: Arc<dyn SectorCipher> = match kind.make {
-        BlockCipherBuilder::Of8(make) => Arc::new(ChainedSectors { mode: Cbc { data: make(key)? }, iv, layout }),
-        BlockCipherBuilder::Of16(make) => match if kind.name == "aes" { AesKey::new(path, key)? } else { None } {
-            Some(data) => Arc::new(ChainedSectors { mode: AesCbc { data }, iv, layout }),
-            None => Arc::new(ChainedSectors { mode: Cbc { data: make(key, path)? }, iv, layout }),
-        },
+        BlockCipherBuilder::Of8(make) => {
+            Arc::new(ChainedSectors { mode: Cbc { data: make(key)? }, iv, layout })
+        }
+        BlockCipherBuilder::Of16(make) => {
+            match if kind.name == "aes" { AesKey::new(path, key)? } else { None } {
+                Some(data) => Arc::new(ChainedSectors { mode: AesCbc { data }, iv, layout }),
+                None => Arc::new(ChainedSectors { mode: Cbc { data: make(key, path)? }, iv, layout }),
+            }
+        }
     };
     wipe_stack::<{ 64 << 10 }>();
     Ok(built)

@@ -1,6 +1,6 @@
 //! The MACs of `authenc` by name.
 
-use super::ciphers::{BlockCipherKind, BlockCipherBuilder};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use crate::mac::{AnyMac, Cmac, HmacSha256, library};
 use crate::spec::Algorithm;
 use crate::{CpuPath, Error, ErrorKind, Result};
@@ -47,7 +47,9 @@ impl MacKind {
     pub(super) fn make(&self, key: &[u8], path: CpuPath) -> Result<AnyMac> {
         match &self.make {
             MacBuilder::Hmac(make) => make(key, path),
-            MacBuilder::Cmac(BlockCipherKind { make: BlockCipherBuilder::Of16(make), keys, .. }) if keys.contains(&key.len()) => {
+            MacBuilder::Cmac(BlockCipherKind { make: BlockCipherBuilder::Of16(make), keys, .. })
+                if keys.contains(&key.len()) =>
+            {
                 Ok(Box::new(Cmac::new(make(key, path)?)?))
             }
             MacBuilder::Cmac(kind) => {

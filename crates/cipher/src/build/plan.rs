@@ -1,7 +1,7 @@
 //! Which mode and cipher a specification means: what the kernel's crypto API would find by its name.
 
 use super::authenticated::AuthenticatedMode;
-use super::ciphers::{BlockCipherKind, BlockCipherBuilder};
+use super::ciphers::{BlockCipherBuilder, BlockCipherKind};
 use super::{hashes, refuse};
 use crate::spec::Algorithm;
 use crate::{CipherSpec, ErrorKind, Result};

@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 
 use super::{Treatment, sectors};
 use crate::kernel::{AesKey, CbcWithMd5, CryptDirection, Md5Batch, Md5Lanes};
-use crate::mode::{RotatingModes, ChainCipher};
+use crate::mode::{ChainCipher, RotatingModes};
 use crate::sector::Run;
 use crate::wipe::wipe_stack;
 use crate::{CpuPath, Locked, Result};
@@ -119,7 +119,10 @@ fn add<const W: usize>(out: &mut [u8], ivs: &[[u8; W]]) {
 }
 
 /// What overlaps hashing and the cipher of a request, and its first sector's key, where the request is worth it.
-fn overlap<'a, const W: usize>(modes: &RotatingModes<'a, W>, bytes: usize) -> Option<(CbcWithMd5, &'a AesKey)> {
+fn overlap<'a, const W: usize>(
+    modes: &RotatingModes<'a, W>,
+    bytes: usize,
+) -> Option<(CbcWithMd5, &'a AesKey)> {
     let key = modes.mode(0).aes_cbc().filter(|_| bytes >= 2 * BATCH)?;
     Some((key.beside_md5()?, key))
 }
@@ -130,7 +133,13 @@ impl<const W: usize> Treatment<W> for Lmk {
         mode.encrypt(ivs, data);
     }
 
-    fn decrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, mut data: InOutBuf<'_, '_, u8>) {
+    fn decrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; W]],
+        mode: &dyn ChainCipher<W>,
+        mut data: InOutBuf<'_, '_, u8>,
+    ) {
         ivs.fill([0; W]);
         mode.decrypt(ivs, data.reborrow());
         let out = data.get_out();

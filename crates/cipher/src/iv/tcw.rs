@@ -98,7 +98,13 @@ impl<const W: usize> IvGenerator<W> for Tcw<W> {
 }
 
 impl<const W: usize> Treatment<W> for Tcw<W> {
-    fn encrypt(&self, run: Run, ivs: &mut [[u8; W]], mode: &dyn ChainCipher<W>, mut data: InOutBuf<'_, '_, u8>) {
+    fn encrypt(
+        &self,
+        run: Run,
+        ivs: &mut [[u8; W]],
+        mode: &dyn ChainCipher<W>,
+        mut data: InOutBuf<'_, '_, u8>,
+    ) {
         let bytes = data.len() / ivs.len();
         self.fill(run, ivs);
         mode.encrypt(ivs, data.reborrow());

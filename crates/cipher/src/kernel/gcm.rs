@@ -80,7 +80,10 @@ pub(super) unsafe fn powers_of<V: Vector>(h: Blocks1, powers: *mut u8) {
 /// The processor has the features of `V`; `keys` are `R + 1` round keys for encryption; what [`GcmSector`] says is readable or
 /// writable; source and destination are the same or apart.
 #[inline(always)]
-pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(keys: *const RoundKey, raw: &GcmSector) {
+pub(super) unsafe fn gcm<V: Vector, const R: usize, const ENCRYPT: bool>(
+    keys: *const RoundKey,
+    raw: &GcmSector,
+) {
     let group = IN_FLIGHT * V::BYTES;
     let &GcmSector { powers, bytes, src, dst, .. } = raw;
     // SAFETY: 512 is a multiple of a group for every vector; the rest is the caller's promise.

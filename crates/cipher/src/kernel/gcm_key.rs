@@ -3,7 +3,7 @@
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
 
-use super::gcm::{MOST_POWERS, GcmSector};
+use super::gcm::{GcmSector, MOST_POWERS};
 use super::{AesKey, CryptDirection, GcmRun};
 use crate::{CpuPath, Locked, Result};
 

@@ -3,7 +3,7 @@
 use cipher::inout::InOutBuf;
 use zeroize::Zeroize;
 
-use super::hctr2::{PolyvalKey, Hctr2Sector};
+use super::hctr2::{Hctr2Sector, PolyvalKey};
 use super::{AesKey, CryptDirection, gcm};
 use crate::block::xor;
 use crate::wipe::wipe_stack;

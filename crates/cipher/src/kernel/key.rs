@@ -6,7 +6,7 @@ use super::CryptDirection;
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::schedule::{RoundKey, Schedule};
-use super::table::{Functions, SectorsFn, Table};
+use super::table::{FunctionTable, Functions, SectorsFn};
 #[cfg(target_arch = "x86_64")]
 use super::{aesni, avx512, vaes256};
 use super::{beside, md5};
@@ -187,7 +187,13 @@ impl AesKey {
         self.beside_md5
     }
 
-    fn sectors(&self, run: SectorsFn, direction: CryptDirection, ivs: &[[u8; 16]], data: InOutBuf<'_, '_, u8>) {
+    fn sectors(
+        &self,
+        run: SectorsFn,
+        direction: CryptDirection,
+        ivs: &[[u8; 16]],
+        data: InOutBuf<'_, '_, u8>,
+    ) {
         if ivs.is_empty() {
             return;
         }
@@ -222,7 +228,7 @@ fn beside_md5(path: CpuPath, nth: usize) -> Option<CbcWithMd5> {
 }
 
 /// The functions of a path that the processor has.
-fn table(path: CpuPath) -> Option<&'static Table> {
+fn table(path: CpuPath) -> Option<&'static FunctionTable> {
     if !path.is_available() {
         return None;
     }

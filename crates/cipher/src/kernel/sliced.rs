@@ -118,7 +118,10 @@ mod tests {
 
     #[cfg(target_arch = "aarch64")]
     fn all<C: SlicedCipher>() -> Vec<(&'static str, &'static [SlicedWidth<C>])> {
-        [("NEON", SlicedWidth::of(CpuPath::Neon))].into_iter().filter(|(_, widths)| !widths.is_empty()).collect()
+        [("NEON", SlicedWidth::of(CpuPath::Neon))]
+            .into_iter()
+            .filter(|(_, widths)| !widths.is_empty())
+            .collect()
     }
 
     /// Those that this processor has; the path in use takes one of them only.

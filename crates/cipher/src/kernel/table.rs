@@ -46,12 +46,12 @@ pub(crate) struct Functions {
 }
 
 /// The functions for 10, 12 and 14 rounds.
-pub(super) type Table = [Functions; 3];
+pub(super) type FunctionTable = [Functions; 3];
 
 /// Compiles the algorithms for one vector, with the features that its instructions need.
 macro_rules! entry_points {
     ($vector:ty, $features:literal) => {
-        pub(super) static TABLE: super::table::Table =
+        pub(super) static TABLE: super::table::FunctionTable =
             [entry::functions::<10>(), entry::functions::<12>(), entry::functions::<14>()];
 
         /// Encryption and decryption.

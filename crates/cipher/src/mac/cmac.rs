@@ -4,7 +4,7 @@
 
 use zeroize::Zeroize;
 
-use super::{Mac, Messages, MacBytes, chain};
+use super::{Mac, MacBytes, Messages, chain};
 use crate::aead::MANY;
 use crate::block::{AnyCipher, BlockCipher, xor};
 use crate::{Locked, Result};

@@ -4,7 +4,7 @@ use hmac::digest::FixedOutput;
 use hmac::digest::block_api::EagerHash;
 use hmac::{Hmac, KeyInit, Mac as _};
 
-use super::{AnyMac, Mac, Messages, MacBytes};
+use super::{AnyMac, Mac, MacBytes, Messages};
 use crate::{Error, ErrorKind, Locked, Result};
 
 struct Library<D: EagerHash>(Locked<Hmac<D>>);

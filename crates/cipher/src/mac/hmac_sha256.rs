@@ -5,7 +5,7 @@
 use sha2::block_api::compress256;
 use zeroize::Zeroize;
 
-use super::{Mac, Messages, MacBytes};
+use super::{Mac, MacBytes, Messages};
 use crate::kernel::Sha256Lanes;
 use crate::{CpuPath, Locked, Result};
 

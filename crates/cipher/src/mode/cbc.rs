@@ -5,7 +5,7 @@
 
 use cipher::inout::InOutBuf;
 
-use super::{GROUP, ChainCipher};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
 use crate::kernel::{AesKey, CryptDirection};
 

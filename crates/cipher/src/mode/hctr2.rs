@@ -10,7 +10,7 @@ use polyval::Polyval;
 use polyval::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
-use super::{GROUP, ChainCipher};
+use super::{ChainCipher, GROUP};
 use crate::block::{BlockCipher, blocks, xor};
 use crate::kernel::{CryptDirection, Hctr2Key};
 use crate::{Locked, Result};

@@ -6,7 +6,7 @@
 
 use zeroize::Zeroize;
 
-use super::poly1305::{Poly1305, AccumulatedSum};
+use super::poly1305::{AccumulatedSum, Poly1305};
 use crate::kernel::NhLanes;
 
 /// Bytes of a message that NH takes at once.

@@ -34,7 +34,11 @@ impl Poly1305 {
 
     /// (sum + block + 2^128) * r.
     #[inline]
-    pub(crate) fn add(&self, AccumulatedSum([h0, h1, h2]): AccumulatedSum, block: [u64; 2]) -> AccumulatedSum {
+    pub(crate) fn add(
+        &self,
+        AccumulatedSum([h0, h1, h2]): AccumulatedSum,
+        block: [u64; 2],
+    ) -> AccumulatedSum {
         let &Self { r0, r1 } = self;
         // r1 * 2^128 modulo 2^130 - 5: r1 is a multiple of 4.
         let s1 = r1 + (r1 >> 2);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Mover, Policy, WriteOrder};
+use underseal_datapath::{Affinity, Dispatch, ErrorKind, Mapping, Policy, RangeMover, WriteOrder};
 use underseal_device::IoKind;
 use underseal_device_lab::{Fault, FaultControl, Rule};
 use underseal_volume::Volume;
@@ -142,7 +142,7 @@ fn suspend(setup: &Setup, shared: &Shared, mapping: &Mapping, dice: &mut Dice) {
 
 /// Has a part of the volume for itself, as one that moves it, and sets it anew.
 fn claim(setup: &Setup, mapping: &Arc<Mapping>, dice: &mut Dice) {
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     for _ in 0..dice.length(4) {
         let sector = u64::from(setup.sector);
         let start = dice.below(setup.size / sector) * sector;

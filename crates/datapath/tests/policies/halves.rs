@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use underseal_device::{
-    Buffer, Channel, Device, Finished, Geometry, Io, IoKind, Immediate, RamDevice, Result, Ring, Started, RingToken,
-    monotonic,
+    Buffer, Channel, Device, Finished, Geometry, Immediate, Io, IoKind, RamDevice, Result, Ring, RingToken,
+    Started, monotonic,
 };
 
 /// Memory behind a gate.
@@ -126,7 +126,11 @@ impl HalvesChannel {
 
 impl Channel for HalvesChannel {
     fn read_now(&mut self, offset: u64, data: &mut [u8]) -> Immediate {
-        if self.gate.goes_in_halves(IoKind::Read) { Immediate::Blocked(0) } else { self.inner.read_now(offset, data) }
+        if self.gate.goes_in_halves(IoKind::Read) {
+            Immediate::Blocked(0)
+        } else {
+            self.inner.read_now(offset, data)
+        }
     }
 
     fn write_now(&mut self, offset: u64, data: &[u8]) -> Immediate {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use underseal_cipher::{InOutBuf, Key, SectorCipher, SectorSize, build};
 use underseal_datapath::engine::SoftwarePool;
-use underseal_datapath::{Completion, ErrorKind, Mapping, Mover, Queue, Request};
-use underseal_device::{Device, IoKind, Immediate, RamDevice};
+use underseal_datapath::{Completion, ErrorKind, Mapping, Queue, RangeMover, Request};
+use underseal_device::{Device, Immediate, IoKind, RamDevice};
 use underseal_volume::{Segment, Volume};
 
 use super::halves::Halves;
@@ -81,13 +81,13 @@ fn requests_keep_out_of_a_movers_range_and_only_of_that() {
             turns(&mut queue, &mut over);
         }
         let mover = thread::scope(|scope| {
-            let busy = scope.spawn(|| Mover::new(mapping.clone(), Duration::from_millis(1)).err());
+            let busy = scope.spawn(|| RangeMover::new(mapping.clone(), Duration::from_millis(1)).err());
             while !busy.is_finished() {
                 turns(&mut queue, &mut over);
             }
             assert_eq!(busy.join().unwrap().map(|e| e.kind()), Some(ErrorKind::Busy), "{text}");
 
-            let coming = scope.spawn(|| Mover::new(mapping.clone(), LONG).unwrap());
+            let coming = scope.spawn(|| RangeMover::new(mapping.clone(), LONG).unwrap());
             turns(&mut queue, &mut over);
             assert!(!coming.is_finished(), "{text}: a write has no lock");
             gate.open();
@@ -150,7 +150,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
         let mapping = Arc::new(mapping);
         mapping.set_policy(policy(text)).unwrap();
         // Before there is a queue that it would wait for.
-        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let mut queue = open(&mapping);
         submit_write(&mut queue, 0, 0, 16384, 1);
         succeed(&mut queue);
@@ -186,7 +186,7 @@ fn a_request_ends_under_the_volume_that_it_began_under() {
 fn only_the_claimed_range_may_lie_elsewhere_or_have_another_key() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
     let mapping = Arc::new(mapping);
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let now = present(&mapping);
     let claim = mover.claim(1 << 20..2 << 20, LONG).unwrap();
     for range in [(1 << 20) - SECTOR..2 << 20, 1 << 20..(2 << 20) + SECTOR, 3 << 20..4 << 20] {
@@ -209,8 +209,8 @@ fn nobody_changes_size_or_key_under_a_mover() {
     let mapping = mapping(Arc::new(RamDevice::new(2 * SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap()));
     let mapping = Arc::new(mapping);
     let before = present(&mapping);
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
-    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
+    assert_eq!(RangeMover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
     // Only keys differ: the layout does not show it.
     let claim = mover.claim(0..SIZE / 2, LONG).unwrap();
     claim.relay(with_part(&before, 0..SIZE / 2, 0, other())).unwrap();
@@ -228,7 +228,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     assert!(!Arc::ptr_eq(&present(&mapping), &before), "what was rewritten came back");
     drop(mover);
     // A mover that comes later with what it saw earlier would bring back what the first one has rewritten.
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let claim = mover.claim(SIZE / 2..SIZE, LONG).unwrap();
     let stale = claim.relay(with_part(&before, SIZE / 2..SIZE, SIZE / 2, other())).unwrap_err();
     assert_eq!(stale.kind(), ErrorKind::Layout);
@@ -237,7 +237,7 @@ fn nobody_changes_size_or_key_under_a_mover() {
     mapping.resize(Some(SIZE * 3 / 4), LONG).unwrap();
     assert!(!Arc::ptr_eq(&present(&mapping), &before));
     mapping.suspend(LONG).unwrap();
-    assert_eq!(Mover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
+    assert_eq!(RangeMover::new(mapping.clone(), LONG).err().map(|e| e.kind()), Some(ErrorKind::Busy));
     mapping.wipe_key().unwrap();
 }
 
@@ -247,7 +247,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
         let (device, gate) = Halves::new(SIZE);
         let mapping = Arc::new(mapping(device, Arc::new(SoftwarePool::new(1, 2).unwrap())));
         mapping.set_policy(policy(text)).unwrap();
-        let mover = Mover::new(mapping.clone(), LONG).unwrap();
+        let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
         let (mut queue, mut over) = (open(&mapping), Vec::new());
         gate.hold(IoKind::Write);
         submit_write(&mut queue, 0, 0, 4096, 1);
@@ -293,7 +293,7 @@ fn who_suspends_comes_before_a_mover_that_waits() {
 fn a_mover_ends_its_range_while_somebody_suspends() {
     let mapping =
         Arc::new(mapping(Arc::new(RamDevice::new(SIZE)), Arc::new(SoftwarePool::new(1, 2).unwrap())));
-    let mover = Mover::new(mapping.clone(), LONG).unwrap();
+    let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
     let (mut queue, mut over) = (open(&mapping), Vec::new());
     let now = present(&mapping);
     thread::scope(|scope| {
@@ -367,7 +367,7 @@ fn a_volume_is_encrypted_anew_under_load() {
                     scope.spawn(move || load(mapping, number, stop, done))
                 })
                 .collect();
-            let mover = Mover::new(mapping.clone(), LONG).unwrap();
+            let mover = RangeMover::new(mapping.clone(), LONG).unwrap();
             let mut channel = device.channel(1).unwrap();
             let mut begin = 0;
             for (n, text) in POLICIES.into_iter().enumerate() {

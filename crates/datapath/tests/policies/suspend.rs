@@ -8,7 +8,7 @@ use std::time::Duration;
 use underseal_cipher::SectorSize;
 use underseal_datapath::ErrorKind;
 use underseal_datapath::engine::SoftwarePool;
-use underseal_device::{Channel, Device, Geometry, SnapshotPause, RamDevice};
+use underseal_device::{Channel, Device, Geometry, RamDevice, SnapshotPause};
 use underseal_device_lab::RecorderDevice;
 
 use super::*;

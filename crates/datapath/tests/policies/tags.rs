@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use underseal_cipher::{SectorCipher, SectorSize};
 use underseal_datapath::engine::SoftwarePool;
-use underseal_datapath::{ErrorKind, Mapping, Mover, Queue, QueueOptions, Request};
+use underseal_datapath::{ErrorKind, Mapping, Queue, QueueOptions, RangeMover, Request};
 use underseal_device::{Blocking, Device, IoKind, RamDevice};
 use underseal_device_lab::{Fault, FaultDevice, RecorderDevice, Rule, TaggedDevice};
 use underseal_volume::{Segment, Volume};
@@ -271,7 +271,7 @@ fn a_key_is_changed_for_one_of_the_same_tags() {
 
 #[test]
 fn nobody_rewrites_such_a_volume_beneath_its_users() {
-    let refused = Mover::new(mapping(tagged(Arc::new(RamDevice::new(SIZE)))), LONG).err();
+    let refused = RangeMover::new(mapping(tagged(Arc::new(RamDevice::new(SIZE)))), LONG).err();
     assert_eq!(refused.map(|e| e.kind()), Some(ErrorKind::Unsupported));
 }
 

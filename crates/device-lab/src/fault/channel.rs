@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::FaultControl;
-use super::cache::{Covered, Write};
+use super::cache::{FlushedWrites, Write};
 use super::rule::{Decision, NowDecision};
 use underseal_device::{
-    Arena, LowerToken, Buffer, Channel, Error, ErrorKind, Finished, Io, IoKind, Immediate, Result, Ring, Started, RingToken,
-    monotonic,
+    Arena, Buffer, Channel, Error, ErrorKind, Finished, Immediate, Io, IoKind, LowerToken, Result, Ring,
+    RingToken, Started, monotonic,
 };
 
 /// What is read at a time of what a write overwrites.
@@ -48,7 +48,7 @@ struct Flight {
     power: u64,
     /// Its number, when it changes a device with a cache.
     write: Option<Write>,
-    covered: Option<Covered>,
+    covered: Option<FlushedWrites>,
 }
 
 /// What it waits for.
@@ -218,7 +218,12 @@ impl FaultChannel {
     }
 
     /// What happens to a request that may not wait, unless it fails.
-    fn now(&self, kind: IoKind, offset: u64, len: usize) -> std::result::Result<(NowDecision, u64), Immediate> {
+    fn now(
+        &self,
+        kind: IoKind,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<(NowDecision, u64), Immediate> {
         let mut state = self.control.state();
         if state.is_off() {
             return Err(Immediate::Failed(kind.failed(offset, "the power is off", Errno::IO)));

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use rustix::io::Errno;
-use underseal_device::{Finished, Io, Immediate, RamDevice, Ring, Started, RingToken};
+use underseal_device::{Finished, Immediate, Io, RamDevice, Ring, RingToken, Started};
 
 use super::*;
 
@@ -23,8 +23,8 @@ fn errno(result: Result<()>) -> Option<i32> {
 fn rules_strike_the_requests_that_they_name() {
     let (device, control) = faulty(1);
     let mut io = Blocking::new(&device).unwrap();
-    control.add(Rule::new(Fault::Error(ENOSPC)).on(Kind::Write).within(4096..8192));
-    control.add(Rule::new(Fault::EIO).on(Kind::Flush).after(1).times(1));
+    control.add(Rule::new(Fault::Error(ENOSPC)).on(IoKind::Write).within(4096..8192));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Flush).after(1).times(1));
     assert_eq!(errno(io.write(0, &[1; 4096], false)), None);
     assert_eq!(errno(io.write(3584, &[1; 1024], false)), Some(ENOSPC));
     assert_eq!(errno(io.read(4096, &mut [0; 512])), None);
@@ -86,8 +86,8 @@ fn a_torn_write_leaves_a_prefix_of_sectors() {
 fn a_delay_is_waited_for_in_the_ring() {
     let (device, control) = faulty(5);
     let mut io = Blocking::new(&device).unwrap();
-    control.add(Rule::new(Fault::Delay(std::time::Duration::from_millis(20))).on(Kind::Read));
-    control.add(Rule::new(Fault::EIO).on(Kind::Read).after(1));
+    control.add(Rule::new(Fault::Delay(std::time::Duration::from_millis(20))).on(IoKind::Read));
+    control.add(Rule::new(Fault::EIO).on(IoKind::Read).after(1));
     let begin = std::time::Instant::now();
     io.read(0, &mut [0; 512]).unwrap();
     assert!(begin.elapsed().as_millis() >= 20);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Shared;
-use super::disk::{Progress, Request, Ticket};
-use underseal_device::{LowerToken, Channel, Finished, Io, Immediate, Ring, Started, RingToken};
+use super::disk::{DiskProgress, DiskRequest, Ticket};
+use underseal_device::{Channel, Finished, Immediate, Io, LowerToken, Ring, RingToken, Started};
 
 pub(super) struct ModelChannel {
     inner: Box<dyn Channel>,
@@ -26,8 +26,8 @@ impl ModelChannel {
         let until = {
             let mut disk = self.shared.disk();
             match disk.poll(self.shared.now(), *ticket) {
-                Progress::Until(at) => Some((at, *ticket)),
-                Progress::Done => None,
+                DiskProgress::Until(at) => Some((at, *ticket)),
+                DiskProgress::Done => None,
             }
         };
         if let Some((at, ticket)) = until {
@@ -69,7 +69,7 @@ impl Channel for ModelChannel {
         let ticket = {
             let mut disk = self.shared.disk();
             // The time is taken under the lock: the timeline's does not run backwards.
-            disk.submit(self.shared.now(), Request::from(&io))
+            disk.submit(self.shared.now(), DiskRequest::from(&io))
         };
         self.waiting[slot as usize] = Some((io, ticket));
         self.advance(ring, slot).map_or(Started::Pending, Started::Finished)

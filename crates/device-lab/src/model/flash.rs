@@ -1,7 +1,7 @@
 //! Flash: commands side by side, and an interface that they share.
 
 use super::profile::Flash;
-use super::{Counters, nanos, transfer};
+use super::{DiskCounters, nanos, transfer};
 use underseal_device::IoKind;
 
 /// What is known of a flash drive at a time. A command's end is known when it begins.
@@ -25,7 +25,7 @@ impl FlashState {
     }
 
     /// When a command that comes at `now` is over.
-    pub(super) fn serve(&mut self, now: u64, kind: IoKind, len: u64, counters: &mut Counters) -> u64 {
+    pub(super) fn serve(&mut self, now: u64, kind: IoKind, len: u64, counters: &mut DiskCounters) -> u64 {
         let Flash { read_latency, write_latency, flush_latency, read_rate, write_rate, .. } = self.flash;
         let (latency, bytes) = match kind {
             IoKind::Flush => return now.max(self.last_write).saturating_add(nanos(flush_latency)),

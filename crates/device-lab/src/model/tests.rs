@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::disk::{Disk, Progress, Request, Ticket};
+use super::disk::{DiskModel, DiskProgress, DiskRequest, Ticket};
 use super::{Medium, Profile, Scheduler};
 use underseal_device::IoKind;
 
 const SIZE: u64 = 64 << 30;
 const SECOND: u64 = 1_000_000_000;
 
-fn request(kind: IoKind, offset: u64, len: u64) -> Request {
-    Request { kind, offset, len, durable: false }
+fn request(kind: IoKind, offset: u64, len: u64) -> DiskRequest {
+    DiskRequest { kind, offset, len, durable: false }
 }
 
 /// Keeps `depth` of the requests in flight, as a queue whose thread takes no time; gives the time that all take.
-fn run(disk: &mut Disk, depth: usize, requests: impl IntoIterator<Item = Request>) -> u64 {
+fn run(disk: &mut DiskModel, depth: usize, requests: impl IntoIterator<Item = DiskRequest>) -> u64 {
     let (mut now, mut flight) = (0, VecDeque::<Ticket>::new());
     let mut requests = requests.into_iter().peekable();
     loop {
@@ -30,8 +30,8 @@ fn run(disk: &mut Disk, depth: usize, requests: impl IntoIterator<Item = Request
         let mut next = u64::MAX;
         let before = flight.len();
         flight.retain(|&ticket| match disk.poll(now, ticket) {
-            Progress::Done => false,
-            Progress::Until(at) => {
+            DiskProgress::Done => false,
+            DiskProgress::Until(at) => {
                 assert!(at > now, "time goes on");
                 next = next.min(at);
                 true
@@ -43,26 +43,26 @@ fn run(disk: &mut Disk, depth: usize, requests: impl IntoIterator<Item = Request
     }
 }
 
-fn disk(profile: &Profile) -> Disk {
-    Disk::new(profile, SIZE).unwrap()
+fn disk(profile: &Profile) -> DiskModel {
+    DiskModel::new(profile, SIZE).unwrap()
 }
 
 fn megabytes(bytes: u64, nanos: u64) -> f64 {
     bytes as f64 * 1e3 / nanos as f64
 }
 
-fn sequential(kind: IoKind, count: u64, len: u64) -> Vec<Request> {
+fn sequential(kind: IoKind, count: u64, len: u64) -> Vec<DiskRequest> {
     (0..count).map(|i| request(kind, i * len, len)).collect()
 }
 
 /// Offsets all over the device, on blocks of 4 KiB.
-fn scattered(kind: IoKind, count: u64) -> Vec<Request> {
+fn scattered(kind: IoKind, count: u64) -> Vec<DiskRequest> {
     let offset = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (SIZE / 4096) * 4096;
     (1..=count).map(|i| request(kind, offset(i), 4096)).collect()
 }
 
 /// In each group of four the last comes first, as when several threads encrypt.
-fn reordered(count: u64, len: u64) -> Vec<Request> {
+fn reordered(count: u64, len: u64) -> Vec<DiskRequest> {
     let mut requests = sequential(IoKind::Write, count, len);
     requests.chunks_mut(4).for_each(|group| group.rotate_right(1));
     requests
@@ -105,7 +105,8 @@ fn a_write_cache_makes_up_for_a_single_writer() {
         rotating.write_cache = 32 << 20;
     }
     let mut disk = disk(&profile);
-    let flushed = sequential(IoKind::Write, 2000, 128 << 10).into_iter().chain([request(IoKind::Flush, 0, 0)]);
+    let flushed =
+        sequential(IoKind::Write, 2000, 128 << 10).into_iter().chain([request(IoKind::Flush, 0, 0)]);
     let rate = megabytes(2000 * (128 << 10), run(&mut disk, 1, flushed));
     assert!((165.0..181.0).contains(&rate), "{rate} MB/s");
 }
@@ -128,7 +129,7 @@ fn an_elevator_makes_scattered_reads_quicker() {
 
 #[test]
 fn reordered_writes_are_slow_without_a_scheduler_and_hardly_with_it() {
-    let rate = |profile, requests: Vec<Request>| {
+    let rate = |profile, requests: Vec<DiskRequest>| {
         let bytes: u64 = requests.iter().map(|r| r.len).sum();
         megabytes(bytes, run(&mut disk(&profile), 32, requests))
     };
@@ -164,11 +165,11 @@ fn what_waits_is_served_in_the_order_of_its_offsets() {
         while !waiting.is_empty() {
             let mut next = u64::MAX;
             waiting.retain(|&(block, ticket)| match disk.poll(now, ticket) {
-                Progress::Done => {
+                DiskProgress::Done => {
                     order.push(block);
                     false
                 }
-                Progress::Until(at) => {
+                DiskProgress::Until(at) => {
                     next = next.min(at);
                     true
                 }
@@ -190,13 +191,13 @@ fn a_flush_ends_after_every_write_before_it() {
         let flush = disk.submit(0, request(IoKind::Flush, 0, 0));
         let later = disk.submit(0, request(IoKind::Write, SIZE - 4096, 4096));
         let mut now = 0;
-        while let Progress::Until(at) = disk.poll(now, flush) {
+        while let DiskProgress::Until(at) = disk.poll(now, flush) {
             now = at;
         }
         for write in writes {
-            assert_eq!(disk.poll(now, write), Progress::Done);
+            assert_eq!(disk.poll(now, write), DiskProgress::Done);
         }
-        while let Progress::Until(at) = disk.poll(now, later) {
+        while let DiskProgress::Until(at) = disk.poll(now, later) {
             now = at;
         }
     }
@@ -205,7 +206,8 @@ fn a_flush_ends_after_every_write_before_it() {
 #[test]
 fn flash_has_its_latency_alone_and_its_rate_together() {
     let per_second = |profile: Profile, depth, kind, len: u64| {
-        let requests: Vec<_> = scattered(kind, 20_000).into_iter().map(|r| Request { len, ..r }).collect();
+        let requests: Vec<_> =
+            scattered(kind, 20_000).into_iter().map(|r| DiskRequest { len, ..r }).collect();
         20_000.0 * SECOND as f64 / run(&mut disk(&profile), depth, requests) as f64
     };
     let between = |what: &str, value: f64, low: f64, high: f64| {
@@ -231,7 +233,7 @@ fn abandoned_requests_give_their_tickets_back() {
     }
     let last = disk.submit(100, request(IoKind::Flush, 0, 0));
     let mut now = 100;
-    while let Progress::Until(at) = disk.poll(now, last) {
+    while let DiskProgress::Until(at) = disk.poll(now, last) {
         now = at;
     }
     // Those that waited were served all the same; their tickets are free now.

@@ -10,9 +10,9 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::trim::{self, DiscardOrder, Trimmer};
-use super::{Shared, FileAccess};
+use super::{FileAccess, Shared};
 use crate::losses::unflushed;
-use crate::{Channel, Error, ErrorKind, Finished, Io, Immediate, POLLIN, Ring, Started, RingToken};
+use crate::{Channel, Error, ErrorKind, Finished, Immediate, Io, POLLIN, Ring, RingToken, Started};
 
 /// The most that one system call is asked to move: the kernel's own limit, in whole pages.
 const MOST: usize = 0x7fff_f000;
@@ -122,7 +122,9 @@ impl Channel for FileChannel {
                     self.nowait_writes = false;
                     return Immediate::Blocked(done);
                 }
-                Err(e) => return Immediate::Failed(failed(ErrorKind::Write, "write", offset + done as u64, e)),
+                Err(e) => {
+                    return Immediate::Failed(failed(ErrorKind::Write, "write", offset + done as u64, e));
+                }
             }
         }
         Immediate::Done

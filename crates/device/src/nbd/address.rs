@@ -132,7 +132,9 @@ impl FromStr for NbdAddress {
                     use std::os::unix::ffi::OsStringExt;
                     // It is connected to again from wherever the process stands by then.
                     let path = std::path::absolute(std::ffi::OsString::from_vec(path));
-                    ServerAddress::Unix(path.map_err(|e| bad("the current directory is gone").with_source(e))?)
+                    ServerAddress::Unix(
+                        path.map_err(|e| bad("the current directory is gone").with_source(e))?,
+                    )
                 }
                 _ => return Err(bad("the socket is missing; write nbd+unix:///export?socket=/path")),
             },

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::link::{NbdLink, LinkState};
+use super::link::{LinkState, NbdLink};
 use super::socket::NbdSocket;
 use crate::bell::Wakeup;
-use crate::{Channel, Error, Finished, Io, Immediate, POLLIN, POLLOUT, Ring, Started, RingToken, monotonic};
+use crate::{Channel, Error, Finished, Immediate, Io, POLLIN, POLLOUT, Ring, RingToken, Started, monotonic};
 
 /// What the channel is woken for.
 const READ: u8 = 0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use underseal_nbd_protocol::{
-    CHUNK_HEADER_LEN, Command, CommandFlags, ExtentState, Request, STRUCTURED_REPLY_MAGIC, chunk,
+    CHUNK_HEADER_LEN, CommandFlags, ExtentState, RequestHeader, RequestType, STRUCTURED_REPLY_MAGIC, chunk,
 };
 
 use super::Shared;
@@ -69,9 +69,9 @@ impl State {
         self.questions += 1;
         let block = u64::from(shared.export.min_block);
         let most = (1 << 31) / block * block;
-        let request = Request {
+        let request = RequestHeader {
             flags: CommandFlags::REQ_ONE,
-            command: Command::BlockStatus,
+            command: RequestType::BlockStatus,
             cookie: self.questions.to_be_bytes(),
             offset,
             length: u32::try_from(len.min(most)).unwrap_or(u32::MAX),
@@ -119,7 +119,8 @@ fn connect(shared: &Shared) -> Result<PendingQuery, ConnectFailure> {
     if let Some(why) = shared.differs(&export) {
         return Err(HandshakeRefusal::from(&*why).into());
     }
-    let context = export.allocation.ok_or_else(|| HandshakeRefusal::from("the server has no base:allocation"))?;
+    let context =
+        export.allocation.ok_or_else(|| HandshakeRefusal::from("the server has no base:allocation"))?;
     Ok(PendingQuery { socket, context })
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_nbd_protocol::{Command, CommandFlags, Cookie, Request, TransmissionFlags};
+use underseal_nbd_protocol::{CommandFlags, Cookie, RequestHeader, RequestType, TransmissionFlags};
 
-use super::handshake::ExportInfo;
+use super::handshake::ServerExport;
 use crate::{Finished, Io};
 
 /// The most that one trim or zeroing covers. More may be said in one, but servers differ in what they take.
@@ -81,7 +81,7 @@ impl NbdRequest {
     }
 
     /// True when it is acknowledged without being on stable storage. A durable write is, at a server that has neither FUA nor flush.
-    pub(super) fn is_volatile(&self, export: &ExportInfo) -> bool {
+    pub(super) fn is_volatile(&self, export: &ServerExport) -> bool {
         let durable = TransmissionFlags::SEND_FUA | TransmissionFlags::SEND_FLUSH;
         match self.io {
             Io::Write { durable: true, .. } => !export.flags.intersects(durable),
@@ -96,7 +96,7 @@ impl NbdRequest {
     }
 
     /// Makes the next question, or the same again.
-    pub(super) fn ask(&mut self, export: &ExportInfo, mark: u64, generation: u32) {
+    pub(super) fn ask(&mut self, export: &ServerExport, mark: u64, generation: u32) {
         let left = self.io.extent().1 - self.done;
         let most = match self.io {
             Io::Read { .. } | Io::Write { .. } => export.max_block.into(),
@@ -119,7 +119,7 @@ impl NbdRequest {
 
     /// True when a write with FUA, which has failed with `error`, is to be asked for again without FUA. A server's FUA is often a
     /// write and a flush of the whole export: where the write succeeds, that flush has failed, and others' writes may be lost.
-    pub(super) fn retries_unsynced(&mut self, error: u32, export: &ExportInfo) -> bool {
+    pub(super) fn retries_unsynced(&mut self, error: u32, export: &ServerExport) -> bool {
         let retries = self.has_fua(export);
         if retries {
             (self.unsynced, self.done) = (Some(error), 0);
@@ -127,12 +127,12 @@ impl NbdRequest {
         retries
     }
 
-    fn has_fua(&self, export: &ExportInfo) -> bool {
+    fn has_fua(&self, export: &ServerExport) -> bool {
         self.io.is_durable() && self.unsynced.is_none() && export.flags.contains(TransmissionFlags::SEND_FUA)
     }
 
     /// The piece is done. True when there is more to ask for.
-    pub(super) fn goes_on(&mut self, export: &ExportInfo) -> bool {
+    pub(super) fn goes_on(&mut self, export: &ServerExport) -> bool {
         if self.flushes {
             return false;
         }
@@ -147,26 +147,26 @@ impl NbdRequest {
         self.flushes
     }
 
-    pub(super) fn request(&self, index: u32, export: &ExportInfo) -> Request {
+    pub(super) fn request(&self, index: u32, export: &ServerExport) -> RequestHeader {
         let has = |flag| export.flags.contains(flag);
         let mut flags = CommandFlags::empty();
         let command = match self.io {
-            _ if self.flushes => Command::Flush,
-            Io::Read { .. } | Io::ReadTagged { .. } => Command::Read,
+            _ if self.flushes => RequestType::Flush,
+            Io::Read { .. } | Io::ReadTagged { .. } => RequestType::Read,
             Io::Write { .. } | Io::WriteTagged { .. } => {
                 flags.set(CommandFlags::FUA, self.has_fua(export));
-                Command::Write
+                RequestType::Write
             }
-            Io::Flush => Command::Flush,
-            Io::Discard { .. } => Command::Trim,
+            Io::Flush => RequestType::Flush,
+            Io::Discard { .. } => RequestType::Trim,
             Io::Zero { punch, .. } => {
                 flags.set(CommandFlags::NO_HOLE, !punch);
                 flags.set(CommandFlags::FAST_ZERO, has(TransmissionFlags::SEND_FAST_ZERO));
-                Command::WriteZeroes
+                RequestType::WriteZeroes
             }
-            Io::Prefetch { .. } => Command::Cache,
+            Io::Prefetch { .. } => RequestType::Cache,
         };
-        Request {
+        RequestHeader {
             flags,
             command,
             cookie: cookie(index, self.generation),

@@ -26,7 +26,7 @@ const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
 
 /// An export as the server describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExportInfo {
+pub struct ServerExport {
     /// Its size in bytes.
     pub size: u64,
     /// What it can do.
@@ -124,7 +124,9 @@ impl ClientHandshake {
                 Some(len) => {
                     let len = u32_at(len, 0) as usize;
                     if len > MOST {
-                        return Err(HandshakeRefusal::new(format!("a message of {len} bytes in the handshake")));
+                        return Err(HandshakeRefusal::new(format!(
+                            "a message of {len} bytes in the handshake"
+                        )));
                     }
                     20 + len
                 }
@@ -137,7 +139,7 @@ impl ClientHandshake {
     ///
     /// # Errors
     /// The server speaks another protocol, or does not give the export.
-    pub fn take(&mut self, input: &[u8]) -> Result<Option<ExportInfo>, HandshakeRefusal> {
+    pub fn take(&mut self, input: &[u8]) -> Result<Option<ServerExport>, HandshakeRefusal> {
         match self.step {
             Step::Greeting => self.greeting(input).map(|()| None),
             Step::ExportName => {
@@ -171,7 +173,7 @@ impl ClientHandshake {
         Ok(())
     }
 
-    fn reply(&mut self, asked: u32, input: &[u8]) -> Result<Option<ExportInfo>, HandshakeRefusal> {
+    fn reply(&mut self, asked: u32, input: &[u8]) -> Result<Option<ServerExport>, HandshakeRefusal> {
         if u64_at(input, 0) != OPTION_REPLY_MAGIC || u32_at(input, 8) != asked {
             return Err(HandshakeRefusal::new("the server's answers are out of step"));
         }
@@ -252,7 +254,7 @@ impl ClientHandshake {
         HandshakeRefusal::new(format!("export {:?}: {why}{said}", self.name))
     }
 
-    fn ready(&self) -> Result<ExportInfo, HandshakeRefusal> {
+    fn ready(&self) -> Result<ServerExport, HandshakeRefusal> {
         let Some((size, flags)) = self.said else {
             return Err(HandshakeRefusal::new("the server does not say how large the export is"));
         };
@@ -265,7 +267,7 @@ impl ClientHandshake {
         if !min.is_power_of_two() || min > LARGEST_MIN_BLOCK || max < min {
             return Err(HandshakeRefusal::new(format!("blocks of {min} to {max} bytes cannot be")));
         }
-        Ok(ExportInfo {
+        Ok(ServerExport {
             size,
             flags,
             min_block: min,

@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use underseal_nbd_protocol::{Command, CommandFlags, REQUEST_LEN, Request, TransmissionFlags};
+use underseal_nbd_protocol::{CommandFlags, REQUEST_LEN, RequestHeader, RequestType, TransmissionFlags};
 
 use self::outage::Outage;
 use super::Shared;
 use super::flight::NbdRequest;
-use super::replies::{ReplyOutcome, ReplyInbox, ReceiveOutcome};
+use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome};
 use super::socket::{ConnectAttempt, NbdSocket};
 use crate::bell::Wakeup;
 use crate::{Finished, Io, monotonic};
@@ -252,9 +252,12 @@ impl LinkState {
                 write: *to_write,
                 at: Some(attempt.deadline.min(monotonic() + TICK)),
             },
-            Phase::Pausing(until) => {
-                LinkWait { socket: None, read: false, write: false, at: Some((*until).min(monotonic() + TICK)) }
-            }
+            Phase::Pausing(until) => LinkWait {
+                socket: None,
+                read: false,
+                write: false,
+                at: Some((*until).min(monotonic() + TICK)),
+            },
         }
     }
 
@@ -474,9 +477,9 @@ impl Drop for LinkState {
 
 /// Tells the server that no more comes. It may not hear it: then it sees the connection close.
 pub(super) fn say_goodbye(socket: &NbdSocket) {
-    let goodbye = Request {
+    let goodbye = RequestHeader {
         flags: CommandFlags::empty(),
-        command: Command::Disconnect,
+        command: RequestType::Disconnect,
         cookie: [0; 8],
         offset: 0,
         length: 0,

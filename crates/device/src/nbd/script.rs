@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use underseal_nbd_protocol::TransmissionFlags;
 
 use super::flight::NbdRequest;
-use super::handshake::{ExportInfo, ClientHandshake};
-use super::replies::{ReplyOutcome, ReplyInbox, ReceiveOutcome, ReplySource};
+use super::handshake::{ClientHandshake, ServerExport};
+use super::replies::{ReceiveOutcome, ReplyInbox, ReplyOutcome, ReplySource};
 use crate::{Arena, Io};
 
 /// A read of so many bytes from there, and a write and a flush.
@@ -16,7 +16,7 @@ const AROUND: usize = 512;
 const GENERATION: u32 = 7;
 
 /// Takes whatever a server says in its handshake. The export, if it comes to one.
-pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ExportInfo> {
+pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ServerExport> {
     let mut handshake = ClientHandshake::new("export", wants_allocation);
     let mut rest = said;
     let mut message = Vec::new();
@@ -41,7 +41,7 @@ pub fn negotiate(said: &[u8], wants_allocation: bool) -> Option<ExportInfo> {
 /// Takes whatever a server replies to three requests, in portions. How many were answered well.
 pub fn answers(said: &[u8], structured: bool, portion: usize) -> usize {
     let Ok(mut arena) = Arena::new(1 << 20) else { return 0 };
-    let export = ExportInfo {
+    let export = ServerExport {
         size: 1 << 20,
         flags: TransmissionFlags::all(),
         min_block: 512,

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 use underseal_sandbox::{Target, connect_to};
 
 use super::address::{NbdAddress, ServerAddress};
-use super::handshake::{ExportInfo, ClientHandshake, HandshakeRefusal};
+use super::handshake::{ClientHandshake, HandshakeRefusal, ServerExport};
 use super::replies::ReplySource;
 use crate::monotonic;
 
@@ -128,7 +128,7 @@ pub(super) struct ConnectAttempt {
 pub(super) enum AttemptProgress {
     /// It goes on when the socket can be read, or (`true`) written.
     Waits(bool),
-    Ready(ExportInfo),
+    Ready(ServerExport),
 }
 
 impl ConnectAttempt {
@@ -210,7 +210,10 @@ impl ConnectAttempt {
                 self.input.truncate(had + received.unwrap_or(0));
                 match received {
                     Ok(0) => {
-                        return Err(HandshakeRefusal::from("the server closed the connection in the handshake").into());
+                        return Err(HandshakeRefusal::from(
+                            "the server closed the connection in the handshake",
+                        )
+                        .into());
                     }
                     Ok(_) => {}
                     Err(Errno::AGAIN) => return Ok(AttemptProgress::Waits(false)),
@@ -227,7 +230,7 @@ impl ConnectAttempt {
     }
 
     /// Waits, at most until the deadline, until it is over.
-    pub(super) fn finish(mut self) -> Result<(Arc<NbdSocket>, ExportInfo), ConnectFailure> {
+    pub(super) fn finish(mut self) -> Result<(Arc<NbdSocket>, ServerExport), ConnectFailure> {
         loop {
             match self.advance()? {
                 AttemptProgress::Ready(export) => return Ok((self.socket, export)),
@@ -255,13 +258,14 @@ pub(super) fn connect_now(
     addresses: &[SocketAddr],
     wants_allocation: bool,
     limit: Duration,
-) -> Result<(Arc<NbdSocket>, ExportInfo), ConnectFailure> {
+) -> Result<(Arc<NbdSocket>, ServerExport), ConnectFailure> {
     let mut result = Err(ConnectFailure::System("cannot connect", Errno::HOSTUNREACH));
     for number in 0..addresses.len().max(1) {
-        result = ConnectAttempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
-            attempt.deadline = monotonic() + limit;
-            attempt.finish()
-        });
+        result =
+            ConnectAttempt::begin(address, addresses, number, wants_allocation).and_then(|mut attempt| {
+                attempt.deadline = monotonic() + limit;
+                attempt.finish()
+            });
         if !matches!(result, Err(ConnectFailure::System(..))) {
             break;
         }

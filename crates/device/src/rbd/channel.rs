@@ -7,7 +7,9 @@ use rustix::io::Errno;
 use super::Shared;
 use super::library::{ImageRequest, errno};
 use crate::losses::unflushed;
-use crate::{ReplyReceiver, Channel, Finished, Io, IoKind, Immediate, ReplySender, Result, Ring, Started, RingToken};
+use crate::{
+    Channel, Finished, Immediate, Io, IoKind, ReplyReceiver, ReplySender, Result, Ring, RingToken, Started,
+};
 
 /// An image that was shrunk has no such bytes any more.
 const BEYOND: Errno = Errno::OVERFLOW;

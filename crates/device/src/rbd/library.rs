@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::quiet::BlockedSignals;
 use crate::{Error, ErrorKind, Result};
 
-pub(super) use self::image::{ImageRequest, Image};
+pub(super) use self::image::{Image, ImageRequest};
 
 /// A thing of the libraries': a cluster, a pool, an image, a completion.
 type Handle = *mut c_void;

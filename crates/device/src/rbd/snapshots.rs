@@ -18,7 +18,12 @@ pub(super) enum SnapshotEvent {
 }
 
 /// Does what is asked for until nobody can ask any more. `rests` is told whether the image rests.
-pub(super) fn attend(words: &Receiver<SnapshotEvent>, pause: &dyn SnapshotPause, longest: Duration, rests: impl Fn(bool)) {
+pub(super) fn attend(
+    words: &Receiver<SnapshotEvent>,
+    pause: &dyn SnapshotPause,
+    longest: Duration,
+    rests: impl Fn(bool),
+) {
     // Several may be made at a time, and each is a reason to rest.
     let mut paused = 0_u32;
     let end_all = |paused: &mut u32| (0..std::mem::take(paused)).for_each(|_| pause.end());

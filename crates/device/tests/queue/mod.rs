@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use underseal_device::{Arena, Channel, RingCompletion, Device, Finished, Io, Ring, Started};
+use underseal_device::{Arena, Channel, Device, Finished, Io, Ring, RingCompletion, Started};
 
 const MEMORY: usize = 4 << 20;
 

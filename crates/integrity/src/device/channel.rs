@@ -5,14 +5,15 @@ mod moving;
 use std::sync::Arc;
 
 use underseal_device::{
-    Arena, ReplyReceiver, LowerToken, Buffer, Channel, Finished, Io, IoKind, Immediate, Ring, Started, RingToken, monotonic,
+    Arena, Buffer, Channel, Finished, Immediate, Io, IoKind, LowerToken, ReplyReceiver, Ring, RingToken,
+    Started, monotonic,
 };
 
-use self::moving::{Again, BITS, DATA, Moving, TAGS};
-use super::jobs::Job;
-use super::lower::AtOnce;
+use self::moving::{BITS, DATA, PartContinuation, RingTransfer, TAGS};
+use super::jobs::QueuedRequest;
+use super::lower::NonWaitingLower;
 use super::{Shared, as_result, untagged};
-use crate::core::{Flight, Side, Step, Stop};
+use crate::core::{BlockTransfer, Side, StepResult, Stop};
 
 /// Memory for pages of tags that are being read.
 const ROOM: usize = 1 << 20;
@@ -28,7 +29,7 @@ fn no_bell(e: std::io::Error) -> underseal_device::Error {
     underseal_device::Error::new(underseal_device::ErrorKind::Open, "no descriptor is left").with_source(e)
 }
 
-fn as_now(step: Step) -> Immediate {
+fn as_now(step: StepResult) -> Immediate {
     match step {
         Ok(()) => Immediate::Done,
         Err(Stop::Blocked(n)) => Immediate::Blocked(n),
@@ -38,11 +39,11 @@ fn as_now(step: Step) -> Immediate {
 
 /// A queue's channel.
 pub(super) struct IntegrityChannel {
-    lower: AtOnce,
+    lower: NonWaitingLower,
     shared: Arc<Shared>,
     awaited: ReplyReceiver<Finished>,
     /// Requests in the ring, by slot.
-    moving: Vec<Option<Moving>>,
+    moving: Vec<Option<RingTransfer>>,
     /// Those of them of which something has to be started again.
     again: Vec<u32>,
     ticks: bool,
@@ -57,7 +58,7 @@ impl IntegrityChannel {
         let awaited = ReplyReceiver::new(depth).map_err(no_bell)?;
         let parts = depth.saturating_mul(1 << BITS);
         Ok(Self {
-            lower: AtOnce::new(&*shared.data, shared.meta.as_deref(), parts)?,
+            lower: NonWaitingLower::new(&*shared.data, shared.meta.as_deref(), parts)?,
             shared,
             awaited,
             moving: (0..depth).map(|_| None).collect(),
@@ -68,7 +69,7 @@ impl IntegrityChannel {
         })
     }
 
-    fn after_write(&self, step: Step) -> Immediate {
+    fn after_write(&self, step: StepResult) -> Immediate {
         self.shared.rouse_keeper();
         as_now(step)
     }
@@ -113,7 +114,7 @@ impl Channel for IntegrityChannel {
         };
         match self.begin(ring, &io) {
             Ok(Some((flight, pages))) => {
-                self.moving[slot as usize] = Moving::new(flight, pages, io);
+                self.moving[slot as usize] = RingTransfer::new(flight, pages, io);
                 self.go(ring, slot).map_or(Started::Pending, Started::Finished)
             }
             Ok(None) => self.hand_over(ring, slot, io),
@@ -152,7 +153,7 @@ impl Channel for IntegrityChannel {
 
 impl IntegrityChannel {
     /// What a request needs to go through the ring, and memory for the pages that it has to read. None: a worker does it.
-    fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(Flight, Pages)>> {
+    fn begin(&mut self, ring: &Ring, io: &Io) -> underseal_device::Result<Option<(BlockTransfer, Pages)>> {
         if !ring.has_timeouts() {
             // What the ring has no room for could not be started again later.
             return Ok(None);
@@ -192,8 +193,8 @@ impl IntegrityChannel {
     }
 
     fn hand_over(&mut self, ring: &mut Ring, slot: u32, io: Io) -> Started {
-        let job = Job { slot, io, to: self.awaited.replies(), done: 0 };
-        if let Some(Job { slot, io, .. }) = self.shared.jobs.push(job) {
+        let job = QueuedRequest { slot, io, to: self.awaited.replies(), done: 0 };
+        if let Some(QueuedRequest { slot, io, .. }) = self.shared.jobs.push(job) {
             let (kind, (offset, _)) = (io.kind(), io.extent());
             let closed = kind.failed(offset, "the volume is closed", rustix::io::Errno::SHUTDOWN);
             return Started::Finished(Finished::of(slot, io, Err(closed)));
@@ -236,7 +237,7 @@ impl IntegrityChannel {
     fn take(&mut self, ring: &mut Ring, done: Finished) {
         let slot = done.slot >> BITS;
         let Some(Some(moving)) = self.moving.get_mut(slot as usize) else { return };
-        let Again::Soon = moving.take(done) else { return };
+        let PartContinuation::Soon = moving.take(done) else { return };
         if !self.again.contains(&slot) {
             self.again.push(slot);
         }
@@ -249,7 +250,7 @@ impl IntegrityChannel {
     fn end(&mut self, ring: &mut Ring, slot: u32) -> Option<Finished> {
         let place = self.moving.get_mut(slot as usize)?;
         let moving = place.take_if(|moving| moving.is_over())?;
-        let Moving { flight, is_read, offset, mut buffer, range, mut tags, pages, failed, .. } = moving;
+        let RingTransfer { flight, is_read, offset, mut buffer, range, mut tags, pages, failed, .. } = moving;
         let core = &self.shared.core;
         if let Some((at, memory)) = pages {
             if let (Some(memory), None) = (&memory, &failed) {

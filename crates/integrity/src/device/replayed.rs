@@ -4,25 +4,26 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use underseal_device::{
-    Channel, Device, Extent, Finished, Geometry, Io, LossHandler, Immediate, SnapshotPause, Result, Ring, Started, RingToken,
+    Channel, Device, Extent, Finished, Geometry, Immediate, Io, LossHandler, Result, Ring, RingToken,
+    SnapshotPause, Started,
 };
 
-use crate::overlay::Sectors;
+use crate::overlay::SectorMap;
 
 /// Another device, with sectors of memory over its own. It takes no writes.
-pub(super) struct Replayed {
+pub(super) struct ReplayedDevice {
     below: Arc<dyn Device>,
-    sectors: Arc<Sectors>,
+    sectors: Arc<SectorMap>,
 }
 
-impl Replayed {
+impl ReplayedDevice {
     /// The device below itself where nothing lies over it.
-    pub(super) fn over(below: Arc<dyn Device>, sectors: Sectors) -> Arc<dyn Device> {
+    pub(super) fn over(below: Arc<dyn Device>, sectors: SectorMap) -> Arc<dyn Device> {
         if sectors.is_empty() { below } else { Arc::new(Self { below, sectors: Arc::new(sectors) }) }
     }
 }
 
-impl Device for Replayed {
+impl Device for ReplayedDevice {
     fn geometry(&self) -> Geometry {
         Geometry { read_only: true, discard: false, ..self.below.geometry() }
     }
@@ -55,7 +56,7 @@ impl Device for Replayed {
 
 struct Reader {
     below: Box<dyn Channel>,
-    sectors: Arc<Sectors>,
+    sectors: Arc<SectorMap>,
     /// What is being read, by slot: where on the device, and where to in the buffer.
     reads: Vec<Option<(u64, Range<usize>)>>,
 }

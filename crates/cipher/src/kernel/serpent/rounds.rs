@@ -189,7 +189,8 @@ const MOST: usize = 16;
 pub(super) unsafe fn blocks<W: SerpentWords, const ENCRYPT: bool>(keys: &Keys, blocks: &mut [[u8; 16]]) {
     // SAFETY: the features are the caller's promise.
     let rest = unsafe {
-        let rest = if W::FOUR_IN_TURN { groups::<VectorPair<VectorPair<W>>, ENCRYPT>(keys, blocks) } else { blocks };
+        let rest =
+            if W::FOUR_IN_TURN { groups::<VectorPair<VectorPair<W>>, ENCRYPT>(keys, blocks) } else { blocks };
         groups::<W, ENCRYPT>(keys, groups::<VectorPair<W>, ENCRYPT>(keys, rest))
     };
     match rest {

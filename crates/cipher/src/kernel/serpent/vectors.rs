@@ -15,7 +15,7 @@ use super::boxes::Bits;
 use super::rounds::{self, SerpentWords};
 #[cfg(target_arch = "x86_64")]
 use super::ternary::{self, Ternary};
-use super::{SerpentFunctions, Keys};
+use super::{Keys, SerpentFunctions};
 #[cfg(target_arch = "aarch64")]
 use crate::kernel::words::four::{high_pairs, low_pairs};
 

@@ -5,7 +5,7 @@
 //! are as they were.
 
 use super::affine::{AES, AES_PLUS, Map, SAME, SBox, entry};
-use super::vectors::{SHIFTED_TWICE, ByteVector, load, sixteen, store, turn};
+use super::vectors::{ByteVector, SHIFTED_TWICE, load, sixteen, store, turn};
 use super::{SlicedCipher, everywhere};
 
 /// 128 bits of key, each byte everywhere in a word.

@@ -4,7 +4,7 @@
 //! left is made with AES encryption, F of the right with AES decryption, so that no order is ever put right but at the ends.
 
 use super::affine::{AffineLayers, SBox, entry};
-use super::vectors::{SHIFTED, SHIFTED_BACK, ByteVector, eight, load, sixteen, store, turn};
+use super::vectors::{ByteVector, SHIFTED, SHIFTED_BACK, eight, load, sixteen, store, turn};
 use super::{SlicedCipher, everywhere};
 
 /// 64 bits of key, each byte everywhere in a word.

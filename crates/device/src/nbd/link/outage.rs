@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::super::NegotiatedConnection;
-use super::super::socket::{ConnectAttempt, AttemptProgress};
-use super::{NbdRequest, Phase, LinkState, say_goodbye};
+use super::super::socket::{AttemptProgress, ConnectAttempt};
+use super::{LinkState, NbdRequest, Phase, say_goodbye};
 use crate::monotonic;
 
 /// The pauses between attempts.
@@ -73,7 +73,8 @@ impl LinkState {
             flight.ask(&export, shared.losses.mark(), self.questions);
         }
         // Suspects go behind all others, so that those are answered, and each suspect comes to its turn.
-        let is_suspect = |index: &u32| self.flights[*index as usize].as_ref().is_some_and(NbdRequest::is_suspect);
+        let is_suspect =
+            |index: &u32| self.flights[*index as usize].as_ref().is_some_and(NbdRequest::is_suspect);
         let (suspects, others): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_suspect);
         let unsent = std::mem::take(&mut self.outbox);
         let all = others.into_iter().chain(unsent).chain(suspects);
@@ -314,7 +315,9 @@ impl LinkState {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Down) {
-            Phase::Up(socket) => Some(NegotiatedConnection { socket, structured: self.structured, size: self.size }),
+            Phase::Up(socket) => {
+                Some(NegotiatedConnection { socket, structured: self.structured, size: self.size })
+            }
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use underseal_device::{Device, IoKind};
 use underseal_device_lab::{ModelDevice, Profile, RecorderDevice};
 
 use super::{Part, sectors, times};
-use crate::load::{self, Load, Target, Until};
+use crate::load::{self, Load, LoadEnd, LoadTarget};
 use crate::rounds::interleaved;
 use crate::volumes::{self, XTS};
 use crate::{Lab, Panel, Range, Result, Unit};
@@ -27,9 +27,9 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
     let mut volumes_ = Vec::new();
     for sector in SECTORS {
         let mapping = volumes::bare_mapping(volumes::cipher(XTS, sector)?, &device)?.with_block(block)?;
-        volumes_.push(Target::Volume(Arc::new(mapping), Policy::INLINE));
+        volumes_.push(LoadTarget::Volume(Arc::new(mapping), Policy::INLINE));
     }
-    let load = Load::new(WRITE, 0, Until::Time(lab.slice(300))).random().depth(DEPTH);
+    let load = Load::new(WRITE, 0, LoadEnd::Time(lab.slice(300))).random().depth(DEPTH);
     let seen = interleaved(lab, rounds, "sectors: small writes", SECTORS.len(), |nth| {
         recorder.take();
         let seen = load::run(&volumes_[nth], &load)?;
@@ -68,7 +68,7 @@ pub(super) fn run(lab: &Lab<'_>, rounds: usize) -> Result<Part> {
         ),
         findings: vec![
             times("small writes, 64 KiB sectors: bytes moved for a byte written", moved),
-            crate::Finding::new("small writes: rate on 64 KiB over 4 KiB sectors", Unit::Part, kept),
+            crate::AnswerFigure::new("small writes: rate on 64 KiB over 4 KiB sectors", Unit::Part, kept),
         ],
         panels: vec![amplified, rate],
     })

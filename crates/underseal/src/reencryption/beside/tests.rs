@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use underseal_device::{
-    Channel, Device, FileDevice, Finished, Geometry, Io, Immediate, OpenOptions, Ring, Started, RingToken,
+    Channel, Device, FileDevice, Finished, Geometry, Immediate, Io, OpenOptions, Ring, RingToken, Started,
 };
 use underseal_volume::luks2;
 use underseal_volume::reencrypt::Alone;

@@ -5,7 +5,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{SlicedCipher, Map, ByteVector, SlicedWidth, by_halves};
+use super::{ByteVector, Map, SlicedCipher, SlicedWidth, by_halves};
 
 impl<C: SlicedCipher> SlicedWidth<C> {
     pub(in super::super) const NEON: &'static [Self] =

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{SlicedCipher, Map, ByteVector, SlicedWidth, by_halves};
+use super::{ByteVector, Map, SlicedCipher, SlicedWidth, by_halves};
 
 impl<C: SlicedCipher> SlicedWidth<C> {
     const AES_NI: Self = Self { encrypt: on_16::<C, true>, decrypt: on_16::<C, false>, blocks: 16 };
